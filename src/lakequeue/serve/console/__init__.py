@@ -1,1 +1,1 @@
-"""The console: a page in the browser, and the JSON API that it works with."""
+"""The console: a page in the browser, and its JSON API."""

@@ -1,4 +1,4 @@
-"""The console API: what the page shows and does, over the Python API."""
+"""The console API: views and actions of the page, over the Python API."""
 
 from __future__ import annotations
 
@@ -47,28 +47,30 @@ Answer = dict[str, Any]
 _Result = TypeVar("_Result")
 
 ROWS, MAX_ROWS = 50, 200
-"""Queues, or messages, on a page."""
+"""Default and maximum number of queues, or messages, on a page."""
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
-"""Counts that queues may be sorted by."""
+"""Counts by which queues may be sorted."""
 MAX_TESTED = 100_000
-"""Messages that are read for a page with a condition; the next page goes on from there."""
+"""Maximum number of messages to read for a page with a condition. The next page continues there."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
-"""Messages of a dead-letter queue, the newest ones, whose errors are counted."""
+"""Number of newest messages of a dead-letter queue whose errors are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
-"""Messages that one request redrives; a larger redrive is several requests and can stop between them."""
+"""Maximum number of messages that one request redrives. A larger redrive is several requests, and can stop between
+them.
+"""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
     *("TagQueue", "UntagQueue", "ListQueueTags", "ListDeadLetterSourceQueues"),
 )
-"""Actions that the page of a queue needs permission for, besides GetQueueAttributes."""
+"""Actions on the page of a queue that need a permission besides GetQueueAttributes."""
 
 
 class ConsoleApi:
-    """A method for each request. Methods block and are thread-safe; the caller's permission is checked before."""
+    """A method per request. Methods block and are thread-safe. The caller's permission is checked before."""
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -80,11 +82,12 @@ class ConsoleApi:
     # --- read
 
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """A page of queues by name, by a count, or by trouble, with their depth where the caller may know it.
+        """Returns a page of queues by name, by a count, or by trouble, with their depth if the caller may see it.
 
-        By trouble: first those that cannot be read, then those with the most dead letters, then by name. A count
-        needs the depth of all queues, trouble that of dead-letter queues, and names that of the page alone.
-        ``counted`` says how many had none within ``RANK_AGE``; it is None where the page itself has all counts.
+        By trouble: first unreadable queues, then the queues with the most dead letters, then by name. Sorting by a
+        count needs the depth of all queues, by trouble the depth of dead-letter queues, and by name only the
+        page's. ``counted`` is the number of queues without a depth newer than ``RANK_AGE``; None if the page has
+        all counts.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -141,7 +144,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
-        """Counts the queues whose latest depth is too old to sort by; returns how many those are."""
+        """Counts the queues whose latest depth is too old for sorting. Returns their number."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in each(self.depths.read, others))
 
@@ -161,18 +164,18 @@ class ConsoleApi:
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """What an operator should look at: queues that the caller may see, and the root."""
+        """Returns what an operator should check: queues that the caller may see, and the root."""
         given.end()
         return self._attention.of(caller)
 
     def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The consumers of all queues that the caller may see."""
+        """Returns the consumers of all queues that the caller may see."""
         given.end()
         found = self._attention.workers(caller)
         return {"workers": found[:MAX_ROWS], "total": len(found)} | self._place(caller)
 
     def schedules(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The schedules whose queues the caller may see."""
+        """Returns the schedules of queues that the caller may see."""
         given.end()
         now = self._lake.clock.now()
         return {
@@ -196,12 +199,12 @@ class ConsoleApi:
         return {}
 
     def _place(self, caller: Caller) -> Answer:
-        """What every view shows: where the queues are, and who looks."""
+        """Returns the fields of every view: place of the queues, and the caller."""
         place = {"region": self._lake.region, "root": self._root(caller)}
         return place | {"version": __version__, "caller": caller.name}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Attributes and depth of a queue, and what the caller may do with it."""
+        """Returns attributes and depth of a queue, and the caller's permissions for it."""
         given.end()
         may = {action: caller.may(action, name) for action in ACTIONS}
 
@@ -236,12 +239,12 @@ class ConsoleApi:
         return self._on_queue(name, read)
 
     def shards(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Messages and lost races of each shard."""
+        """Returns messages and lost races of each shard."""
         given.end()
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The largest message groups of a queue, counted some seconds ago; None if it has no groups."""
+        """Returns the largest message groups of a queue, counted some seconds ago; None without groups."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -256,7 +259,7 @@ class ConsoleApi:
         return {"consumers": [documents.consumer(each) for each in found[:ROWS]], "total": len(found)}
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The newest visible dead letters of a queue by source queue and class of error."""
+        """Returns the newest visible dead letters of a queue by source queue and class of error."""
         given.end()
 
         def read(queue: Queue) -> Answer:
@@ -267,7 +270,7 @@ class ConsoleApi:
         return self._on_queue(name, read)
 
     def points(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Depth of a queue over the last hours."""
+        """Returns the depth of a queue over the last hours."""
         hours = given.integer("hours", SPAN // timedelta(hours=1), MAX_HOURS)
         given.end()
         since = self._lake.clock.now() - timedelta(hours=hours)
@@ -290,7 +293,9 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """A page of messages that pass the filters; of rewindable ones sent at or after an instant, if asked."""
+        """Returns a page of messages that pass the filters; with ``history``, of rewindable ones sent since an
+        instant.
+        """
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -306,7 +311,7 @@ class ConsoleApi:
             return self._on_queue(name, read)
 
     def message(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """One message, or a deleted one, with its whole body."""
+        """Returns one message with its whole body; with ``history``, a deleted message."""
         where = given.message_id()
         given.end()
 
@@ -319,7 +324,7 @@ class ConsoleApi:
     # --- preview
 
     def preview_rewind(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Number of messages that a rewind would make visible."""
+        """Returns the number of messages that a rewind would make visible."""
         to = given.required_instant("to")
         given.end()
         with about("to"):
@@ -327,7 +332,7 @@ class ConsoleApi:
         return {"messages": count, "to": format_instant(to)}
 
     def preview_redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Number of messages that a redrive would move to each queue."""
+        """Returns the number of messages that a redrive would move to each queue."""
         where = _redrive_condition(caller, name, given)
         given.end()
         with about("where"):
@@ -338,7 +343,7 @@ class ConsoleApi:
     # --- change
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Sends a message; takes and returns the members of SendMessage, and takes ``Priority``."""
+        """Sends a message. Accepts and returns the members of SendMessage; also accepts ``Priority``."""
         priority = given.priority()
         members = _members("SendMessage", name, given) | ({} if priority is None else {PRIORITY: priority})
         if self._actions.sender is None:
@@ -362,7 +367,7 @@ class ConsoleApi:
         return {}
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Purges a queue; the user must have typed its name."""
+        """Purges a queue. The user must have typed its name."""
         _check_typed(name, given, "purged")
         self._change(name, Queue.purge)
         return {}
@@ -374,7 +379,7 @@ class ConsoleApi:
             return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Moves some messages and returns their number; more may remain."""
+        """Moves some messages and returns their number. More may remain."""
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
@@ -385,13 +390,13 @@ class ConsoleApi:
     # --- change chosen messages
 
     def delete_messages(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Deletes messages by their ids; those that are not visible stay."""
+        """Deletes messages by their ids. Messages that are not visible stay."""
         ids = given.message_ids()
         given.end()
         return documents.outcome(self._change(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Makes delayed messages visible by their ids, and with ``in_flight`` those in flight."""
+        """Makes delayed messages visible by their ids; with ``in_flight`` also messages in flight."""
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
         outcome = self._change(name, lambda queue: make_visible(queue, ids, in_flight))
@@ -400,7 +405,7 @@ class ConsoleApi:
     # --- change queues
 
     def create(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Creates a queue; takes the members of CreateQueue."""
+        """Creates a queue. Accepts the members of CreateQueue."""
         members = validated(operation("CreateQueue").input_shape, given.rest(), "")
         check_permissions(caller, "CreateQueue", members)
         with about("QueueName"), about_one_of(*members.get("Attributes", ())):
@@ -416,23 +421,23 @@ class ConsoleApi:
             return False
 
     def set_attributes(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Changes attributes; takes the members of SetQueueAttributes."""
+        """Changes attributes. Accepts the members of SetQueueAttributes."""
         members = _members("SetQueueAttributes", name, given)
         check_permissions(caller, "SetQueueAttributes", members)
         with about_one_of(*members["Attributes"]):
             return self._actions.run("SetQueueAttributes", members, "")
 
     def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Runs an action of SQS on a queue; takes its members."""
+        """Runs an action of SQS on a queue. Accepts its members."""
         return self._actions.run(action, _members(action, name, given), "")
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Deletes a queue; the user must have typed its name."""
+        """Deletes a queue. The user must have typed its name."""
         _check_typed(name, given, "deleted")
         return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
 
     def _root(self, caller: Caller) -> str | None:
-        """Where the queues are, for those who may do everything."""
+        """Returns the place of the queues; None for callers without all permissions."""
         return documents.shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
@@ -447,7 +452,7 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """The condition of a redrive, which moves bodies, and whose counts would reveal what they contain."""
+    """Returns the condition of a redrive. Needs permission to receive, because the counts reveal bodies."""
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)
@@ -466,7 +471,7 @@ def _check_typed(name: str, given: Parameters, done: str) -> None:
 
 
 def _members(action: str, name: str, given: Parameters) -> Answer:
-    """The members of an action of SQS on a queue."""
+    """Returns the members of an action of SQS on a queue."""
     found: Answer = validated(operation(action).input_shape, given.rest() | {"QueueUrl": _url(name)}, "")
     return found
 

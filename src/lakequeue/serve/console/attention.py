@@ -1,4 +1,4 @@
-"""What an operator should look at: the concerns about queues, and about the root."""
+"""What an operator should check: concerns about queues and about the root."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Concern, Shortage
 
 KEPT_SECONDS = 30
-"""Age up to which depths and consumers are used again."""
+"""Maximum age of reused depths and consumers."""
 MOST = 200
-"""Concerns that are listed."""
+"""Maximum number of listed concerns."""
 MOST_COUNTED = 20
 """Dead-letter queues whose errors are counted, those with the most messages."""
 PAUSE = "SetQueueAttributes"
-"""Action that a pause needs permission for, as ``set_attributes`` can pause a queue, too."""
+"""Action whose permission a pause needs, because ``set_attributes`` can pause a queue, too."""
 
 
 @attrs.frozen
@@ -52,9 +52,9 @@ class _Seen:
 
     at: int
     queues: Sequence[tuple[Queue, Any]]
-    """Each with its depth and its consumers, or with the error of reading them."""
+    """Each queue with its depth and its consumers, or with the error of reading them."""
     earlier: dict[str, int]
-    """Visible messages an hour before, by the queue's key."""
+    """Number of visible messages an hour before, by queue key."""
     errors: dict[str, dict[str, int]]
     """Dead letters by class of error, by the queue's name."""
     schedules: Sequence[Concern] | LakeQueueError
@@ -64,7 +64,7 @@ class _Seen:
 
 
 class Attention:
-    """Finds what an operator should look at. Thread-safe."""
+    """Finds what an operator should check. Thread-safe."""
 
     def __init__(self, lake: LakeQueue, depths: DepthHistory) -> None:
         self._lake = lake
@@ -75,7 +75,7 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """The consumers of each queue, those with the oldest receive first, idle ones at the end."""
+        """Returns the consumers of each queue, oldest receive first, then the idle ones."""
         found = [
             (queue.name, each)
             for queue, state in self._newest().queues
@@ -94,7 +94,7 @@ class Attention:
             return self._seen
 
     def forget(self) -> None:
-        """Reads all anew at the next call. A read that runs meanwhile may miss the last change."""
+        """Drops everything read. A concurrent read may miss the last change."""
         self._stale = True
 
     def consumers(self) -> dict[str, int]:
@@ -104,7 +104,9 @@ class Attention:
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller) -> dict[str, Any]:
-        """The concerns about the queues that the caller may see: the worst kind first, at most ``MOST``."""
+        """Returns the concerns about the queues that the caller may see: the worst kind first, at most
+        ``MOST``.
+        """
         seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
@@ -200,7 +202,7 @@ class Attention:
 
 
 def _may(caller: Caller, concern: Concern) -> bool:
-    """True if the caller may do the action of the console that ends such a concern."""
+    """True if the caller may do the console's action that ends such a concern."""
     needed = {"paused": PAUSE, "dead letters": "StartMessageMoveTask"}.get(concern.kind)
     return needed is not None and caller.may(needed, concern.queue)
 

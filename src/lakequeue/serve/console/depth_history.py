@@ -1,4 +1,4 @@
-"""Depth of queues over the last hours, as the compactor stored it and as this server recorded it."""
+"""Depth of queues over the last hours, from the compactor's statistics and this server's records."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lakequeue.model.clock import MICROS, from_micros, to_micros
 
 SPAN = timedelta(hours=3)
 BUCKETS = 60
-"""Values of a sparkline."""
+"""Number of values of a sparkline."""
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
-"""Age in microseconds up to which a depth is good for the order of a list; all are recorded once a minute."""
+"""Maximum age in microseconds of a depth for sorting a list. All depths are recorded once a minute."""
 _RATES = 5
-"""Minutes that rates are computed over."""
+"""Minutes over which rates are computed."""
 _SPAN = SPAN // timedelta(microseconds=1)
 
 
 class DepthHistory:
-    """Keeps one depth a minute of every queue, for ``SPAN``. Thread-safe."""
+    """Keeps one depth per minute of every queue, for ``SPAN``. Thread-safe."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
@@ -39,7 +39,7 @@ class DepthHistory:
         self._read_at = 0
 
     def queues(self) -> list[Queue]:
-        """All queues; drops the history of deleted ones."""
+        """Returns all queues. Drops the history of deleted ones."""
         queues = self._lake.list_queues()
         keys = {queue.key for queue in queues}
         with self._lock:
@@ -48,7 +48,7 @@ class DepthHistory:
         return queues
 
     def read(self, queue: Queue) -> None:
-        """Reads and records the depth of a queue; skips a queue that cannot be read."""
+        """Reads and records the depth of a queue. Skips an unreadable queue."""
         with suppress(LakeQueueError):
             self.record(queue, depth(queue))
 
@@ -64,10 +64,9 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Messages a minute over the last minutes, up to ``_RATES``; None before the second minute.
+        """Returns messages per minute over the last minutes, up to ``_RATES``; None before the second minute.
 
-        ``deleted`` counts what is no longer stored, so also what expired or was purged; ``received`` is what this
-        server handed out.
+        ``deleted`` includes expired and purged messages. ``received`` counts messages handed out by this server.
         """
         with self._lock:
             depths = [
@@ -88,29 +87,29 @@ class DepthHistory:
         }
 
     def latest(self, queue: Queue) -> Depth | None:
-        """The newest recorded depth, if it is from the last ``RANK_AGE``."""
+        """Returns the newest recorded depth; None if it is older than ``RANK_AGE``."""
         newest = self.recorded(queue)[-1:]
         oldest = to_micros(self._lake.clock.now()) - RANK_AGE
         return newest[0] if newest and newest[0].at >= oldest else None
 
     def recorded(self, queue: Queue) -> list[Depth]:
-        """Recorded depths of a queue, oldest first."""
+        """Returns the recorded depths of a queue, oldest first."""
         with self._lock:
             return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """For each queue, the maximum of visible messages per bucket of the span; None if unknown."""
+        """Returns for each queue the maximum of visible messages per bucket of the span; None if unknown."""
         now = to_micros(self._lake.clock.now())
         return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
-        """Visible messages an hour ago, by the key of the queue, of those that somebody counted then."""
+        """Returns the number of visible messages an hour ago by queue key, where it is known."""
         now = to_micros(self._lake.clock.now())
         keys = [queue.key for queue in queues]
         return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
 
     def _points(self, queues: Sequence[Queue], now: int) -> list[list[tuple[int, int]]]:
-        """For each queue, the instants at which somebody counted it, each with the visible messages."""
+        """Returns for each queue the instants of known counts, each with the number of visible messages."""
         stored = self._stored_by_compactor(now)
         return [
             [*stored.get(queue.key, ()), *((depth.at, depth.counts.visible) for depth in self.recorded(queue))]
@@ -142,7 +141,8 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """For each depth the messages sent and deleted per minute, and how long they stayed, in the minute before it.
+    """Returns for each depth the messages sent and deleted per minute, and how long they stayed, in the minute
+    before it.
 
     The values are None where no depth is known that is a minute older.
     """

@@ -19,9 +19,9 @@ from lakequeue.model.messages import text_of
 from lakequeue.model.schedules import Schedule
 
 MAX_LISTED_LENGTH = 400
-"""Characters of a body, or of a message attribute, in a list."""
+"""Maximum number of characters of a body, or of a message attribute, in a list."""
 MAX_PAGE_BYTES = 2**20
-"""Bytes at which a list takes no more messages."""
+"""Size in bytes at which a list ends."""
 
 
 def name_of(arn: str | None) -> str | None:
@@ -29,7 +29,7 @@ def name_of(arn: str | None) -> str | None:
 
 
 def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
-    """The pauses of a queue: ``group`` (None: the whole queue), ``reason`` and ``since``."""
+    """Returns the pauses of a queue: ``group`` (None: the whole queue), ``reason`` and ``since``."""
     return [
         {"group": pause.group, "reason": pause.reason, "since": pause.since and format_instant(pause.since)}
         for pause in attributes.pauses
@@ -37,7 +37,7 @@ def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
 
 
 def consumer(found: ActiveConsumer) -> dict[str, Any]:
-    """A consumer, with its processes."""
+    """Returns a consumer with its processes."""
 
     def plain(_: object, __: object, value: Any) -> Any:
         return format_instant(value) if isinstance(value, datetime) else value
@@ -46,7 +46,7 @@ def consumer(found: ActiveConsumer) -> dict[str, Any]:
 
 
 def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
-    """A schedule, with its body cut."""
+    """Returns a schedule with a shortened body."""
     last = None if row.last_due is None else format_instant(row.last_due)
     return {
         **{name: getattr(row, name) for name in ("name", "queue", "cron", "tz", "missed", "paused", "last_error")},
@@ -58,9 +58,10 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """At most ``limit`` messages and ``MAX_PAGE_BYTES``, with bodies cut, ``next`` if there may be further ones.
+    """Returns at most ``limit`` messages and ``MAX_PAGE_BYTES``, with shortened bodies, and ``next`` if more may
+    follow.
 
-    ``tested``: how many messages were read, if that ended the search.
+    ``tested``: number of messages read, if that ended the search.
     """
     listed: list[dict[str, Any]] = []
     size, more = 0, False
@@ -75,7 +76,7 @@ def message_list(search: Search, limit: int) -> dict[str, Any]:
 
 
 def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
-    """The only message found, with its whole body.
+    """Returns the only found message, with its whole body.
 
     Raises:
         ResourceNotFoundException: no message was found.
@@ -86,12 +87,12 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """What became of chosen messages: those changed, the others by their state, and those no longer there."""
+    """Returns the counts of changed messages, of unchanged ones by state, and of missing ones."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
 def shown_root(root: str) -> str:
-    """The root without what may be a secret: user, password and query of a URI."""
+    """Returns the root without user, password and query of a URI, which may be secrets."""
     if "://" not in root:
         return root
     parts = urlsplit(root)
@@ -99,9 +100,9 @@ def shown_root(root: str) -> str:
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Dead letters by source queue and class of error, the most frequent first, each with its newest text.
+    """Returns dead letters by source queue and class of error, most frequent first, each with its newest text.
 
-    ``tested``: how many messages were read, if that ended the search.
+    ``tested``: number of messages read, if that ended the search.
     """
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:

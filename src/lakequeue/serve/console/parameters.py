@@ -1,4 +1,4 @@
-"""Parameters of the console API, and the conditions that its filters make."""
+"""Parameters of the console API, and the conditions from its filters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.serve.errors import malformed, wire_message
 from lakequeue.serve.sqs.model import operation, validated
 
 MAX_IDS = 200
-"""Messages that one request can choose."""
+"""Maximum number of messages that one request can choose."""
 _FIELD = "console_field"
 _CONTAINS = (
     "(contains(lower(body), lower(?)) OR contains(lower(message_id), lower(?)) "
@@ -28,7 +28,7 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
 class Parameters:
-    """Parameters of a request; each is taken once.
+    """Parameters of a request. Each is read once.
 
     Every method raises InvalidParameterValue or a RequestError for a value of another type.
 
@@ -41,12 +41,12 @@ class Parameters:
         self.interrupt = interrupt
 
     def string(self, name: str) -> str | None:
-        """A string; None if it is absent or empty."""
+        """Returns a string; None if it is absent or empty."""
         value = self._left.pop(name, None)
         return None if value is None else validated(_STRING, value, name) or None
 
     def integer(self, name: str, default: int, maximum: int) -> int:
-        """An integer of at least 1."""
+        """Returns an integer of at least 1."""
         value = self._left.pop(name, default)
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
             value = int(value)
@@ -55,14 +55,14 @@ class Parameters:
         return value
 
     def priority(self) -> int | None:
-        """The priority of a message; None if it is absent. The queue says which ones it has."""
+        """Returns the priority of a message; None if it is absent. The queue checks its range."""
         value = self._left.pop("Priority", None)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise refusal(str(value), "Priority", "Must be a whole number.")
         return value
 
     def places(self) -> list[int] | None:
-        """Where a page of messages begins, as the page before told it."""
+        """Returns where a page of messages begins, from the previous page; None for the first page."""
         text = self.string("after")
         if text is None:
             return None
@@ -71,14 +71,14 @@ class Parameters:
         return [int(part) for part in text.split(".")]
 
     def choice(self, name: str, *values: str) -> str:
-        """One of some values; the first if it is absent."""
+        """Returns one of some values; the first if it is absent."""
         value = self.string(name) or values[0]
         if value not in values:
             raise refusal(value, name, f"Must be one of {', '.join(filter(None, values))}.")
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; false if it is absent."""
+        """Returns True or False; False if it is absent."""
         value = self._left.pop(name, False)
         if not isinstance(value, bool):
             raise refusal(str(value), name, "Must be true or false.")
@@ -88,7 +88,7 @@ class Parameters:
         return name in self._left
 
     def message_ids(self) -> list[str]:
-        """The ids of chosen messages."""
+        """Returns the ids of chosen messages."""
         value = self._left.pop("ids", None)
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_IDS:
             raise refusal(type(value).__name__, "ids", f"Must be a list of 1 to {MAX_IDS} ids.")
@@ -114,11 +114,11 @@ class Parameters:
         return instant
 
     def message_id(self) -> Condition:
-        """A condition that is true for the message with the parameter ``id``."""
+        """Returns a condition that is true for the message with the parameter ``id``."""
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """The filters state, text and where as one condition; None without any."""
+        """Returns the filters state, text and where as one condition; None without any."""
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
         if state:
@@ -133,24 +133,24 @@ class Parameters:
         return Condition(" AND ".join([*parts, *([where] if where else [])]), values) if parts or where else None
 
     def rest(self) -> dict[str, Any]:
-        """All parameters that were not taken."""
+        """Returns all parameters that were not read."""
         rest, self._left = self._left, {}
         return rest
 
     def end(self) -> None:
-        """Refuses parameters that were not taken."""
+        """Refuses parameters that were not read."""
         for name in self._left:
             raise malformed(f"{name} is not a member of this request.")
 
 
 def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
-    """The error for a value of a field."""
+    """Returns the error for a value of a field."""
     return _of_field(InvalidParameterValue.of(value, field, reason), field)
 
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Adds the name of the field to a refusal of what it holds."""
+    """Adds the name of the field to a refusal of its value."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -159,7 +159,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds to a refusal the name of the first of the fields that its text names."""
+    """Adds to a refusal the first of these fields that its text names."""
     try:
         yield
     except QueueServiceError as error:
@@ -170,7 +170,7 @@ def about_one_of(*fields: str) -> Iterator[None]:
 
 
 def field_of(error: Exception) -> str | None:
-    """The name of the field that an error is about, if it is known."""
+    """Returns the name of the field that an error is about, if known."""
     return getattr(error, _FIELD, None)
 
 

@@ -1,7 +1,7 @@
 """Routes of the console under ``/console``: the page, and its JSON API.
 
-The page is part of the package, loads nothing from elsewhere, and is served to everybody: it holds no data. On a
-server with keys, each request to the API has a key id and its secret by HTTP Basic; the page asks for them.
+The page is part of the package, loads nothing from elsewhere, and is served to everybody, because it has no data.
+On a server with keys, each request to the API has a key id and its secret by HTTP Basic; the page asks for them.
 Changes are a POST of JSON with a header that other sites cannot make a browser send.
 """
 
@@ -41,11 +41,12 @@ PATH = "/console"
 STATIC = Path(__file__).parent / "static"
 HEADER = "x-lakequeue-console"
 """Header that every change must have, with any value. Forms of other sites send no headers, and their scripts may
-not set it."""
+not set this one.
+"""
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of the depth of every queue, for the sparklines."""
 MAX_CONCURRENT = 16
-"""Requests at a time, besides those with a condition; the other threads are for SQS clients."""
+"""Maximum number of concurrent requests without a condition. The other threads are for SQS clients."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -200,7 +201,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 class _BrowserAtRoot(BaseRoute):
-    """Sends a browser that opens the address of the server to the console; requests of SQS clients pass."""
+    """Redirects a browser at the server's address to the console. Requests of SQS clients pass."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -251,7 +252,7 @@ class _Authentication:
 
 
 def _error(error: Exception, call: ApiCall) -> Response:
-    """The response for an exception."""
+    """Returns the response for an exception."""
     response = reported(error, call)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
     # such as a name that is meant; clients of SQS do not get it, nor anybody the root and names of other queues
@@ -263,7 +264,7 @@ def _error(error: Exception, call: ApiCall) -> Response:
 
 
 async def _http_error(http: Request, error: Exception) -> Response:
-    """The response for unknown paths and wrong methods."""
+    """Returns the response for unknown paths and wrong methods."""
     assert isinstance(error, HTTPException)
     call: ApiCall = http.state.call
     call.code = str(error.detail).replace(" ", "")

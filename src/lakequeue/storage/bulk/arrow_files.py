@@ -1,8 +1,8 @@
-"""Writing the files of a bulk send from Arrow, without a JVM, in one process or in many.
+"""Writes the files of a bulk send from Arrow, without a JVM, in one process or in many.
 
-A standard queue's rows go into files as they come; those of a FIFO queue are spilled by group, then sorted one
-part after the other (DuckDB's sort on disk fails where the rows are a few times what it may hold). What other
-processes need is a value, and a ``Folder`` is made from a ``Store``.
+A standard queue's rows go into files in their order. A FIFO queue's rows are spilled by group, then sorted one
+part at a time (DuckDB's sort on disk fails if the rows exceed its memory a few times). Other processes get values,
+and make a ``Folder`` from a ``Store``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
-"""Groups are divided into as many parts at least, of which one is held at a time."""
+"""Minimum number of parts of all groups. One part is in memory at a time."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
-    """InvalidParameterValue if the column that orders groups has no order."""
+    """Raises InvalidParameterValue if the column that orders groups has no order."""
     if order_by is None:
         return
     type_ = schema.field(order_by).type
@@ -53,10 +53,10 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """The rows by shard and group, those of a group by ``_order`` and number: the shard and rows of each file.
+    """Yields the shard and rows of each file, sorted by group, then by ``_order`` and number.
 
-    All rows are taken before the first file. Until then they lie in a temporary directory; then one part of them
-    after the other is held, which is a sixteenth of the rows, or the largest group. Take one file before the next.
+    Reads all rows before the first file, into a temporary directory. Then one part at a time is in memory: a
+    sixteenth of the rows, or the largest group. Consume one file before the next.
     """
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
@@ -75,7 +75,7 @@ def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tupl
 
 
 def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows by the part that their groups hash to; its number gives the shard, too."""
+    """Yields rows by the part that their groups hash to. The part's number also determines the shard."""
     groups = rows["group_id"].dictionary_encode()
     hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
     place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
@@ -95,22 +95,24 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Bytes of rows in a file of a standard queue with one shard; with more, all get some of a large send."""
+"""Bytes of rows in a file of a standard queue with one shard. With more shards, files are smaller, so that all get
+some of a large send.
+"""
 _ROWS_OF_A_PARTITION = 33
-"""Bits; as in Spark's ``monotonically_increasing_id``."""
+"""Bits of a row's number, as in Spark's ``monotonically_increasing_id``."""
 
 
 @attrs.frozen
 class Written:
-    """What became of the rows of one partition; a value.
+    """Results of writing one partition, as a value.
 
     Attributes:
-        files: one for each priority; none if there are no rows, or some end the send. That of a FIFO queue is none
-            of the log.
+        files: a file per priority; empty without rows, or if rows end the send. A FIFO queue's file is not part of
+            the log.
         given: the columns that the rows had.
         broken: number of rows that break rules, by the name of the rule.
-        refused: those rows, if they are to be diverted.
-        refused_rows: their number, also if they are dropped.
+        refused: file of those rows, if they are to be diverted.
+        refused_rows: number of those rows, also if they are dropped.
     """
 
     files: Sequence[DataFile]
@@ -127,15 +129,15 @@ def write_partition(
     batches: Iterable[pa.RecordBatch],
     in_order: bool = False,
 ) -> Written:
-    """Checks and writes rows of a bulk send; holds about a row group of them.
+    """Checks and writes rows of a bulk send, with about a row group in memory.
 
     Args:
         messages: ``staging.messages`` of the queue's directory, maybe made from a ``Store`` in another process.
         staging: the attempt at the send.
-        partition: number of these rows' partition. A second writer of the same partition leaves a second file, of
-            which one must be given to ``gather``.
+        partition: number of these rows' partition. A second writer of the same partition leaves a second file.
+            Pass only one of them to ``gather``.
         batches: the rows, with columns that ``check_columns`` has accepted.
-        in_order: whether rows of a FIFO queue are whole groups of one shard, each in its order.
+        in_order: True if rows of a FIFO queue are whole groups of one shard, each in its order.
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
@@ -148,14 +150,14 @@ def write_partition(
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
-    """Makes the files of all partitions, in their order, those of one send; commits none of them.
+    """Makes one send from the files of all partitions, in their order. Commits nothing.
 
-    Rows that break a rule are settled first, if the attempt says how. Rows of a FIFO queue that are not
-    ``in_order`` are sorted now, by group and order; see ``sorted_by_group`` for what that holds.
+    Rows that break a rule are settled first, if the attempt has ``bad_rows``. Without ``in_order``, rows of a FIFO
+    queue are sorted now, by group and order; see ``sorted_by_group`` for the memory that this takes.
 
     Raises:
-        InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
-        InvalidMessageContents: likewise, for characters that are not allowed.
+        InvalidParameterValue: rows break a rule; the message names the rules and numbers. No file is left.
+        InvalidMessageContents: as above, if only characters are wrong.
     """
     messages = staging.messages(tables)
 
@@ -183,7 +185,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Refuses a send whose rows break rules, unless the attempt says what becomes of them."""
+    """Refuses a send whose rows break rules, unless the attempt has ``bad_rows``."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -193,9 +195,10 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes the rows of a whole send; commits nothing. Returns also how many rows it left out.
+    """Checks and writes the rows of a whole send. Commits nothing. Also returns the number of rows left out.
 
-    It holds about a row group, of FIFO queues as much as ``sorted_by_group``. Errors are those of ``gather``.
+    Has about a row group in memory; for FIFO queues, as much as ``sorted_by_group``. Errors are those in
+    ``gather``.
     """
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)
@@ -219,7 +222,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The pieces of one file after the other; take all of one before the next."""
+    """Yields the pieces of each file. Consume one file before the next."""
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes
@@ -232,10 +235,10 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """The rows of a partition in pieces, numbered; an iterator.
+    """Iterator over the rows of a partition in pieces, numbered.
 
-    It goes on as long as all rows obey the rules; if the attempt says what becomes of others, to the end without
-    those, which ``refused`` takes. All rows are checked in any case, so that a refusal counts them.
+    Yields rows while all rows obey the rules. If the attempt has ``bad_rows``, yields all valid rows, and passes
+    the others to ``refused``. All rows are checked in any case, so that a refusal counts them.
     """
 
     def __init__(
@@ -278,7 +281,7 @@ def write_sorted(
 ) -> list[DataFile]:
     """Writes rows of a FIFO queue into files of whole groups, each in its order.
 
-    ``check`` is called when all rows were seen and none is written; it may raise.
+    ``check`` is called after all rows were read and before any is written. It may raise.
     """
     fifo = staging.rules.fifo
     assert fifo is not None
@@ -292,7 +295,7 @@ def write_sorted(
 def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Writes numbered rows in the order given, those of each priority into a file of ``messages`` of its own."""
+    """Writes numbered rows in the given order, into a file of ``messages`` per priority."""
     files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
     with ExitStack() as opened:
@@ -320,7 +323,7 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 
 @contextmanager
 def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Writes a file: the function takes its rows, piece by piece."""
+    """Writes a file. Yields the function that takes its rows, piece by piece."""
     writing = None
     with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
 
@@ -337,7 +340,7 @@ def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.Reco
 
 
 def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
-    """Rows with all columns of ``messages`` but the partition's; their file numbers them."""
+    """Returns rows with all columns of ``messages`` except the partition's. Their file numbers them."""
     rules, count = staging.rules, len(rows)
     columns = {
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
@@ -358,7 +361,7 @@ def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
 
 
 def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """MD5 of send and number, formatted as UUIDs of version 3, variant 1."""
+    """Returns the MD5 of send and row number, formatted as UUIDs of version 3, variant 1."""
     begun = hashlib.md5(f"{send_id}-".encode(), usedforsecurity=False)
     digests = []
     for number in numbers.tolist():
@@ -375,7 +378,7 @@ def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
-    """Deduplication ids, derived from the body where none is given (DDP-4)."""
+    """Returns deduplication ids, derived from the body where the caller gave none (DDP-4)."""
     ids = [
         hashlib.sha256(body.encode()).hexdigest() if id is None else id
         for id, body in zip(given.to_pylist(), bodies.to_pylist(), strict=True)
@@ -384,7 +387,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows as they are."""
+    """Writes numbered rows without a change."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

@@ -1,6 +1,6 @@
-"""Rows of Arrow on their way into a bulk send: types as ``messages`` has them, and the rules; by row groups.
+"""Arrow rows of a bulk send: conversion to the types of ``messages``, and the rules; by row groups.
 
-Numpy scans each row group for suspicious bytes; rows are searched for refused characters only where it finds any.
+NumPy scans each row group for suspicious bytes. Only if it finds any, rows are searched for refused characters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakequeue.storage.store_failures import first_line
 
 ORDER, NUMBER = "_order", "_number"
 _ROWS = 2_048
-"""Rows that are converted at once: a view of texts may share its bytes with millions of other rows."""
+"""Number of rows to convert at once. A view of texts may share its bytes with millions of other rows."""
 _NAMES = {
     pa.null(): "void",
     pa.bool_(): "boolean",
@@ -54,12 +54,14 @@ _TYPES = {
 
 
 def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Names and types of columns, called as in Spark."""
+    """Returns names and types of columns, with Spark's names of types."""
     return [(field.name, type_name(field.type)) for field in schema]
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Spark's name of a type, or Arrow's where it has none; a list of (key, value), as of polars, is a map."""
+    """Returns Spark's name of a type, or Arrow's if Spark has none. A list of (key, value), as from polars, is a
+    map.
+    """
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -77,11 +79,12 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """The rows with all input columns in the types of ``messages``, and ``_order``; about a row group at a time.
+    """Yields the rows with all input columns in the types of ``messages``, and ``_order``; about a row group at a
+    time.
 
     Args:
         batches: rows of any number, whose columns ``check_columns`` has accepted.
-        rules: ``order_by`` is the column that becomes ``_order``; a queue with priorities has a column of them.
+        rules: ``order_by`` is the column that becomes ``_order``. A queue with priorities has a column of them.
     """
     pending: list[pa.RecordBatch] = []
     size = 0
@@ -98,7 +101,7 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
 
 def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Converted rows, at most about a row group each; long texts come in smaller pieces."""
+    """Yields converted rows, at most about a row group each. Long texts come in smaller pieces."""
     try:
         converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:
@@ -143,7 +146,7 @@ def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Values instead of dictionaries and views, for which Arrow lacks some functions."""
+    """Returns values instead of dictionaries and views, for which Arrow lacks some functions."""
     if pa.types.is_dictionary(column.type):
         values = _plain(column.dictionary)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
@@ -152,7 +155,9 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _attributes(column: pa.Array) -> pa.MapArray:
-    """Message attributes as ``messages`` has them: maps or lists of pairs, texts or typed values."""
+    """Converts message attributes to the type in ``messages``: from maps or lists of pairs, texts or typed
+    values.
+    """
     type_ = _TYPES["message_attributes"]
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), type_)
@@ -180,13 +185,13 @@ def _attributes(column: pa.Array) -> pa.MapArray:
 
 _REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
 ALLOWED = r"[\t\n\r\x20-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]"
-"""A regular expression of Arrow for a character that messages may have."""
+"""Regular expression of Arrow for an allowed character of a message."""
 _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
 
 def has_refused(bodies: pa.StringArray) -> pa.Array:
-    """Whether each text has control characters or noncharacters."""
+    """Returns for each text True if it has control characters or noncharacters."""
     if not _suspicious(bodies):
         return pa.repeat(False, len(bodies))
     return pc.match_substring_regex(bodies, _REFUSED)
@@ -211,12 +216,12 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Which rows break each rule, by its name, without rules that all rows obey.
+    """Returns the rows that break each rule, by its name. Omits rules that all rows obey.
 
     Args:
-        rows: as ``arrow_rows.normalized`` yields them.
+        rows: from ``arrow_rows.normalized``.
         given: the columns that the caller gave.
-        rules: what the rows must obey.
+        rules: the rules for the rows.
     """
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
@@ -276,7 +281,7 @@ def _attribute_bytes(attributes: pa.MapArray) -> pa.Array:
 
 
 def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
-    """Rows with more attributes than allowed, with a bad one, or with the same name twice."""
+    """Returns True for rows with too many attributes, an invalid one, or the same name twice."""
     entries, place = _entries(attributes)
     good = pc.fill_null(_allowed(entries), False).to_numpy(zero_copy_only=False)
     bad = np.bincount(place[~good], minlength=len(attributes)) > 0
@@ -288,7 +293,7 @@ def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
 
 
 def _entries(attributes: pa.MapArray) -> tuple[pa.StructArray, npt.NDArray[np.int64]]:
-    """All attributes of some rows, and the row of each."""
+    """Returns all attributes of some rows, and the row of each."""
     pairs = attributes.cast(pa.list_(pa.struct([*attributes.type.field(0).type])))
     place = pc.list_parent_indices(pairs).to_numpy(zero_copy_only=False)
     return pc.list_flatten(pairs), place.astype(np.int64)

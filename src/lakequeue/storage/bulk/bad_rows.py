@@ -1,4 +1,4 @@
-"""Rows that break a rule and do not end their send: dropped, or diverted to a Delta table with the reason."""
+"""Rows that break a rule without ending their send: dropped, or diverted to a Delta table with the reason."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _log = logging.getLogger("lakequeue")
 _INPUT = [*(layout.MESSAGES.field(name) for name in INPUT_COLUMNS), pa.field(PRIORITY, pa.float64())]
 _REFUSED = pa.schema([("reason", pa.string()), *_INPUT])
 COLUMNS = pa.schema([("queue", pa.string()), ("refused_at", layout.INSTANT), *_REFUSED])
-"""Of the table; ``reason`` names all rules that the row breaks."""
+"""Columns of the table. ``reason`` names all rules that the row breaks."""
 
 OnBadRow = Literal["fail", "drop", "divert"]
 
 
 def option_problems(on_bad_row: str, table: str | None) -> list[str]:
-    """What is wrong with the two options, which the data source calls ``onBadRow`` and ``badRows``."""
+    """Returns the problems of the two options, which the data source calls ``onBadRow`` and ``badRows``."""
     known = get_args(OnBadRow)
     if on_bad_row not in known:
         return [f"option onBadRow is {on_bad_row}, it must be {', '.join(known[:-1])} or {known[-1]}"]
@@ -53,7 +53,7 @@ def option_problems(on_bad_row: str, table: str | None) -> list[str]:
 
 @attrs.frozen
 class BadRows:
-    """What becomes of rows that break a rule; a value.
+    """Treatment of rows that break a rule, as a value.
 
     Attributes:
         queue: the queue's name, for the table.
@@ -66,10 +66,10 @@ class BadRows:
     table: str | None = None
 
     def prepare(self) -> None:
-        """Makes the table if there is none.
+        """Makes the table if it is missing.
 
         Raises:
-            InvalidOptions: it has other columns.
+            InvalidOptions: the table has other columns.
         """
         if self.table is None:
             return
@@ -82,16 +82,16 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def settle(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds the refused rows of a send to the table, in one commit and once; says what became of them.
+        """Adds the refused rows of a send to the table, once and in one commit, and logs what became of them.
 
-        It comes before the manifest of the send, so that no row is lost in between.
+        Call it before writing the manifest of the send, so that no row is lost.
 
         Args:
             messages: the folder of the files.
-            files: as ``RefusedRows`` wrote them; they are removed.
-            key: that of the send.
-            by: queue and rules; under others, other rows are refused, and the send counts as another one.
-            said: the rules that rows break, and the numbers of rows.
+            files: files from ``RefusedRows``; they are removed.
+            key: key of the send.
+            by: queue and rules. Other rules refuse other rows, so the send then counts as another one.
+            said: text with the broken rules, and the numbers of rows.
         """
         if self.table is not None:
             app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"
@@ -117,10 +117,10 @@ class BadRows:
 
 
 class RefusedRows:
-    """The rows of a partition that break rules, in a file that is begun with the first of them.
+    """The rows of a partition that break rules, in a file that begins with the first such row.
 
     Attributes:
-        rows: their number, also if they are dropped.
+        rows: number of these rows, also if they are dropped.
     """
 
     def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
@@ -134,11 +134,11 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Takes the rows that break rules; returns the others.
+        """Takes the rows that break rules, and returns the remaining rows.
 
         Args:
-            rows: with all input columns.
-            broken: by the name of a rule, whether each row breaks it.
+            rows: rows with all input columns.
+            broken: for each rule by name, True for the rows that break it.
             rules: in the order in which a reason names them.
         """
         said = [
@@ -163,7 +163,7 @@ class RefusedRows:
         self._target.write_batch(rows)
 
     def file(self) -> DataFile | None:
-        """Ends the file; None if there is none."""
+        """Ends the file and returns it; None if there is no such row."""
         self._opened.close()
         if self._target is None:
             return None

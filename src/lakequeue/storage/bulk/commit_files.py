@@ -1,11 +1,11 @@
-"""Bulk sends: rows are written as files once, which then become segments, in one commit a shard.
+"""Bulk sends: rows are written once, as files, which become segments by one commit per shard.
 
 Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition
-values. So a lost race costs another commit of a few milliseconds, never another write, and a bulk send holds no
-lock while it writes.
+values. So a lost race costs another commit of a few milliseconds, never another write. A bulk send holds no lock
+while it writes.
 
-Each commit carries the send's application id, and the manifest names the shards. So a process that repeats an
-interrupted send, or finds one, commits what is missing.
+Each commit carries the send's application id, and the manifest names the shards. So a process that repeats or
+finds an interrupted send commits the missing files.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
 PATIENCE = 4
-"""Attempts after which small sends wait while files with new duplicates are rewritten."""
+"""Number of attempts after which small sends wait while files with new duplicates are rewritten."""
 
 UNFINISHED = 60.0
-"""Seconds that a bulk send has for its commits, milliseconds each, before other processes complete it."""
+"""Seconds that a bulk send has for its commits before other processes complete it. Each takes milliseconds."""
 
 
 class BulkShards(Protocol):
     """The shards of a queue in this process, by number."""
 
     def now(self) -> int:
-        """The clock's time in microseconds, read for each commit: delays and deduplication count from that."""
+        """Returns the clock's time in microseconds for each commit. Delays and deduplication count from it."""
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns the number of messages that a shard has room for; None without a cap (QUE-21)."""
+        """Returns how many messages the cap of a shard still allows; None without a cap (QUE-21)."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
@@ -87,7 +87,7 @@ class BulkShards(Protocol):
 
 @attrs.frozen
 class SendTarget:
-    """The queue that a bulk send goes to."""
+    """The queue that gets a bulk send."""
 
     engine: Engine
     root: str
@@ -98,7 +98,7 @@ class SendTarget:
     attributes_version: int
     here: BulkShards
     priority: int = 0
-    """That of rows without one."""
+    """Priority of rows without one."""
 
     @property
     def tables(self) -> Folder:
@@ -109,7 +109,9 @@ class SendTarget:
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Bulk sends that reached some shards but not all, a while ago: their process was killed or stopped."""
+    """Returns bulk sends that reached only some shards, more than a minute ago. Their process was killed or
+    stopped.
+    """
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
@@ -121,7 +123,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes manifests that are complete or expired; returns the files of incomplete sends by shard."""
+    """Removes manifests that are complete or expired. Returns the files of incomplete sends by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):
@@ -135,7 +137,7 @@ def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
 
 
 def complete(target: SendTarget, manifest: Manifest) -> int:
-    """Commits the files for the shards that were not reached yet; returns the number of messages.
+    """Commits the files for the remaining shards. Returns the number of messages.
 
     Raises:
         OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
@@ -191,10 +193,10 @@ class _ShardCommit:
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
-        """Adds the files; returns the number of messages, 0 if they were added before.
+        """Adds the files. Returns the number of messages; 0 if they were added before.
 
         Args:
-            reached_another: the send reached another shard, so newer attributes no longer matter.
+            reached_another: True if the send reached another shard, so that newer attributes no longer matter.
         """
         table = self._table
         for patient in [*[True] * PATIENCE, False]:
@@ -220,7 +222,7 @@ class _ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides on the number of messages; None: files with new duplicates are to be rewritten first."""
+        """Decides on the number of messages; None if files with new duplicates must be rewritten first."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):
@@ -259,7 +261,9 @@ class _ShardCommit:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """The error for a bulk send that waited too long; QueueClientError if one of two clocks only says so."""
+    """Returns the error for a bulk send that waited too long. Raises QueueClientError if this is due to a wrong
+    clock.
+    """
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
@@ -267,11 +271,11 @@ def too_old_error(table: Folder, send_id: str) -> QueueClientError:
 
 
 Stage = Callable[[Folder, Staging], Manifest]
-"""Checks and writes the rows of a send below the queue's directory; they may come from anywhere."""
+"""Checks and writes the rows of a send below the queue's directory, in any process."""
 
 
 def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], order_by: str | None) -> None:
-    """Refuses columns that make no messages, whatever the rows are.
+    """Refuses columns that cannot make messages, regardless of the rows.
 
     Raises:
         InvalidParameterValue: names the column.
@@ -284,7 +288,7 @@ def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], 
 
 
 def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority: int = 0) -> RowRules:
-    """What rows must obey that are sent to a queue."""
+    """Returns the rules for rows sent to a queue."""
     delay, fifo = attributes.limits("delay"), None
     if attributes.fifo:
         by_content = bool(attributes.content_based_deduplication)
@@ -302,14 +306,14 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority
 
 
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
-    """Sends the rows that ``stage`` writes; returns how many were added, 0 if ``key`` was sent before.
+    """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
     Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``stage`` is not called
     if the files of an earlier attempt wait.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
-        OverLimit: the queue has no room for all of them (QUE-21).
+        OverLimit: the cap on stored messages allows only some of them (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """

@@ -25,12 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """The send instant of messages that are committed on the loaded snapshot at ``now``."""
+    """Returns the send instant of messages committed on the loaded snapshot at ``now``."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Keeps the first message of each deduplication id; files with others are rewritten."""
+    """Keeps the first message of each deduplication id. Rewrites files with further ones."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -48,15 +48,15 @@ def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool)
 
 
 class Duplicates:
-    """Staged files of a shard without messages whose deduplication id was sent less than five minutes before.
+    """Removes from a shard's staged files the messages with a deduplication id sent in the last five minutes.
 
-    It follows the log from snapshot to snapshot, so after a lost race only what was sent since is read.
+    It follows the log from snapshot to snapshot, so after a lost race it reads only newer sends.
     """
 
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` returns the purge mark of the shard; ids below it do not count (DDP-13)."""
+        """``purged`` returns the purge mark of the shard. Ids below it do not count (DDP-13)."""
         self._messages = messages
         self._by_group = by_group
         self._purged = purged
@@ -68,7 +68,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Checks against the loaded snapshot at an instant; returns whether ``files`` is unchanged."""
+        """Compares with the loaded snapshot at an instant. True if ``files`` is unchanged."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
@@ -79,7 +79,7 @@ class Duplicates:
         return self._left is not None
 
     def files(self) -> list[DataFile]:
-        """The files to commit; those with duplicates are rewritten."""
+        """Returns the files to commit. Files with duplicates were rewritten."""
         if self._left is None:
             self._left = list(self._remaining())
         return self._left
@@ -108,7 +108,7 @@ class Duplicates:
 
 
 def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
-    """Keys that must not repeat: deduplication ids, within their groups if that is the scope (DDP-2, DDP-14)."""
+    """Returns the keys that must not repeat: deduplication ids, maybe within their groups (DDP-2, DDP-14)."""
     ids = rows["dedup_id"].cast(pa.large_string())
     if not by_group:
         return ids
@@ -117,7 +117,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Messages from an offset on that were sent after an instant, without moved ones."""
+    """Returns messages from an offset on that were sent after an instant, without moved ones."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

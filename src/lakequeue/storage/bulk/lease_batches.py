@@ -1,7 +1,7 @@
-"""The messages of a lease, read from the files that hold them: as batches of Arrow, without a JVM, or by Spark.
+"""Reads the messages of a lease from their files: as Arrow batches without a JVM, or by Spark.
 
-What reads batches works in any process: places and columns are values, and a ``Store`` is made from a root and
-its options.
+Reads of batches work in any process: places and columns are values, and a ``Store`` is made from a root and its
+options.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SEQUENCE_NUMBER = """
 """
 """``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in the filter; more slow down the planner."""
+"""Maximum number of ranges in the filter. More slow down the planner."""
 _BUCKET = 8
-"""Bits of a block of 256 positions; the join is by block, so that a row meets few ranges."""
+"""Bits of a block of 256 positions. The join is by block, so that a row meets few ranges."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -47,12 +47,12 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Adjacent messages of one lease in one file; bounds are inclusive."""
+    """Adjacent messages of one lease in one file. Bounds are inclusive."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
     whole: bool
-    """Whether these are all messages of the file."""
+    """True if these are all messages of the file."""
     shard: int
     base_offset: int
     opened_at: int
@@ -60,18 +60,18 @@ class LeasePlace(NamedTuple):
     last_position: int
     receive_count: int = 1
     size: int = 0
-    """Bytes of the file; 0 if they are not known."""
+    """Bytes of the file; 0 if unknown."""
 
 
 @attrs.frozen
 class LeaseColumns:
-    """What a lease adds to its messages.
+    """Values of a lease for its columns of the messages.
 
     Attributes:
         key: the queue incarnation.
         lease_id: id of the claim.
-        lease_key: ``receipt_handles.lease_key``: signs this lease's handles only, so a query plan may show it.
-        fifo: whether the queue is one, and its messages have sequence numbers.
+        lease_key: ``receipt_handles.lease_key``: signs only this lease's handles, so a query plan may show it.
+        fifo: True on a FIFO queue, whose messages have sequence numbers.
     """
 
     key: str
@@ -81,15 +81,14 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """The messages of a lease with their receipt handles, in the columns of ``Lease.messages``.
+    """Returns the messages of a lease with their receipt handles, in the columns of ``Lease.messages``.
 
-    It reads the files directly. They stay for 24 hours whatever is merged or trimmed; log entries are trimmed
-    sooner.
+    Reads the files directly, because they stay for 24 hours after merges and trims. Log entries go sooner.
 
     Args:
         spark: any session.
-        places: where the messages are.
-        lease: what their handles are made from.
+        places: places of the messages.
+        lease: values for their receipt handles.
     """
     from pyspark.sql import functions as F
 
@@ -147,7 +146,7 @@ def _parts_of_files(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFr
 
 
 def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """The rows of the files, with the name of each as ``file``."""
+    """Returns the rows of the files, with the name of each file as ``file``."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -160,7 +159,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """The places as rows. A file is identified by its name, which contains a UUID."""
+    """Returns the places as rows. A file is identified by its name, which contains a UUID."""
     from pyspark.sql import functions as F
 
     schema = (
@@ -177,7 +176,7 @@ def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """The OR of conditions as a balanced tree; a chain of 64 is too deep for the planner."""
+    """Returns the OR of conditions as a balanced tree. A chain of 64 is too deep for the planner."""
     from pyspark.sql import functions as F
 
     if len(conditions) < 2:
@@ -209,7 +208,7 @@ _SENT_AT = ("first_sent_at", "sent_at")
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """``SCHEMA``, or some of its columns in the order given.
+    """Returns ``SCHEMA``, or some of its columns in the given order.
 
     Raises:
         InvalidParameterValue: a name is unknown.
@@ -226,7 +225,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
-    """Places by file, in the order of their offsets in each; the files are in the order of their first places."""
+    """Groups places by file, and sorts them by offset. Files are in the order of their first places."""
     found: dict[str, list[LeasePlace]] = {}
     for place in places:
         found.setdefault(place.path, []).append(place)
@@ -236,15 +235,15 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The messages at places in one file, a batch for each row group; holds two row groups at a time.
+    """Yields the messages at places in one file, a batch per row group. Has two row groups in memory.
 
-    Where bodies are read, messages that were erased or emptied after the claim are left out.
+    If it reads bodies, it omits messages that were erased or emptied after the claim.
 
     Args:
         store: the root's storage.
         places: adjacent messages each, ordered by position, all in the same file.
-        lease: what their handles are made from.
-        columns: some of ``SCHEMA``, None for all.
+        lease: values for their receipt handles.
+        columns: some of ``SCHEMA``; None: all.
     """
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
@@ -275,7 +274,7 @@ def read_places(
 
 
 def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
-    """The items, of which a thread makes the next one meanwhile."""
+    """Yields the items, while a thread makes the next one."""
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, items, None)
         while (item := following.result()) is not None:
@@ -284,7 +283,7 @@ def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
 
 
 class _PlacedRows(NamedTuple):
-    """Rows of a row group that are at a place."""
+    """Rows of a row group that belong to a place."""
 
     start: int
     stop: int
@@ -312,7 +311,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """The row groups that hold some of the messages, with their first positions, which are adjacent."""
+    """Yields the row groups with some of the messages, and their first and last positions, which are adjacent."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group
@@ -331,7 +330,7 @@ def _row_groups(
 
 
 class _Rows:
-    """Rows of a row group with their receive counts, and the columns that a lease makes from them."""
+    """Rows of a row group with their receive counts, and the columns that a lease adds."""
 
     def __init__(self, rows: pa.Table, place: LeasePlace, lease: LeaseColumns) -> None:
         self._rows = rows
@@ -356,13 +355,13 @@ class _Rows:
         return pa.array([sequence_number(self._place.shard, offset) for offset in offsets.tolist()], field.type)
 
     def _stored(self, name: str, type_: pa.DataType) -> pa.Array:
-        """A column of the file in one piece; delta-rs and Spark may have written it with another type."""
+        """Returns a column of the file in one piece. delta-rs and Spark may have written it with another type."""
         column = self._rows[name]
         return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).cast(type_)
 
 
 def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseColumns) -> pa.Array:
-    """``HandleSigner.sign`` for many offsets: the digest of what all handles begin with is computed once."""
+    """Returns ``HandleSigner.sign`` for many offsets, and computes the digest of their common prefix once."""
     before, after = around(lease.key, lease.lease_id)
     before = f"{before}{shard}{BETWEEN}"
     begun, ending = hashlib.sha256((lease.lease_key + before).encode()), after.encode()

@@ -1,4 +1,4 @@
-"""Manifests: which files of a bulk send wait for their commits, written before the first of them."""
+"""Manifests: the files of a bulk send that wait for their commits. Written before the first commit."""
 
 from __future__ import annotations
 
@@ -29,57 +29,57 @@ LONGEST_WAIT = 12 * 3600.0
 
 @attrs.frozen
 class SendKey:
-    """Identifies a bulk send, so that a repeated one is recognised for good.
+    """Identifies a bulk send, so that a repeated one is recognised forever.
 
-    It has reached a shard once the application id has this version there.
+    The send has reached a shard once the application id has this version there.
     """
 
     app_id: str
     version: int
     files: str
-    """Name of the manifest and its files; message ids are derived from it."""
+    """Name of the manifest and its files. Message ids are derived from it."""
     of_stream: bool = False
     anonymous: bool = False
-    """The caller gave no id, so it is never repeated; but it may have to be completed."""
+    """True without a caller's id. Such a send is never repeated, but may need completion."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
-        """A send with an id of the caller's; InvalidParameterValue if the id cannot be stored."""
+        """Returns the key of a caller's id. Raises InvalidParameterValue if the id cannot be stored."""
         check_text("send_id", send_id)
         return cls(layout.bulk_id(send_id), 1, send_id)
 
     @classmethod
     def of_batch(cls, stream: str, batch: int) -> SendKey:
-        """A micro-batch of a stream; batches arrive in the order of their numbers, from 0 on."""
+        """Returns the key of a stream's micro-batch. Batches arrive in the order of their numbers, from 0 on."""
         return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
 
     @classmethod
     def new(cls) -> SendKey:
-        """A send without an id of the caller's."""
+        """Returns a key without a caller's id."""
         id = uuid.uuid4().hex
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """Whether the loaded snapshot of a shard's ``messages`` has this send, or a later batch of its stream."""
+        """True if the loaded snapshot of a shard's ``messages`` has this send, or a later batch of its stream."""
         return _reached(table, self.app_id, self.version)
 
 
 @attrs.frozen
 class WaitingFile:
-    """A file below the ``messages`` table of a shard that is not committed yet."""
+    """An uncommitted file below the ``messages`` table of a shard."""
 
     shard: int
     file: DataFile
-    """Its ``partition`` is empty until the commit fixes it."""
+    """Its ``partition`` is empty until the commit sets it."""
 
 
 @attrs.frozen
 class Manifest:
-    """Files of a bulk send that wait for their commits, one commit a shard."""
+    """Files of a bulk send that wait for their commits, one commit per shard."""
 
     send_id: str
     app_id: str | None
-    """Identifies the commit in each shard, see ``SendKey``; None for a single commit that nobody repeats."""
+    """Identifies the commit in each shard, see ``SendKey``; None for a single commit that is never repeated."""
     version: int
     files: Sequence[WaitingFile]
     """In the order of the DataFrame's partitions."""
@@ -88,40 +88,40 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Messages in all files."""
+        """Number of messages in all files."""
         return sum(waiting.file.rows for waiting in self.files)
 
     @property
     def shards(self) -> list[int]:
-        """The shards that have some of its files."""
+        """Shards with some of the files."""
         return list(dict.fromkeys(waiting.shard for waiting in self.files))
 
     @property
     def too_old(self) -> bool:
-        """Whether VACUUM may remove its files before they are committed."""
+        """True if VACUUM may remove the files before they are committed."""
         return time.time() - self.written_at > LONGEST_WAIT
 
     def reached(self, table: Table) -> bool:
-        """As ``SendKey.reached``."""
+        """True if a shard has the send, as ``SendKey.reached``."""
         return self.app_id is not None and _reached(table, self.app_id, self.version)
 
     def of(self, shard: int) -> list[DataFile]:
-        """The files of a shard."""
+        """Returns the files of a shard."""
         return [waiting.file for waiting in self.files if waiting.shard == shard]
 
 
 def load_manifest(tables: Folder, send_id: str) -> Manifest | None:
-    """The manifest of a bulk send of this queue, None if there is none."""
+    """Returns the manifest of a bulk send of this queue; None if it does not exist."""
     return _load(tables, _manifest_name(send_id))
 
 
 def has_manifests(tables: Folder) -> bool:
-    """Whether a queue has files of a bulk send that wait for their commits."""
+    """True if a queue has files of a bulk send that wait for their commits."""
     return next(tables.files(_FOLDER), None) is not None
 
 
 def manifests(tables: Folder) -> Iterator[Manifest]:
-    """Every manifest of a queue."""
+    """Yields every manifest of a queue."""
     for entry in tables.files(_FOLDER):
         found = _load(tables, entry.name) if entry.name.endswith(".json") else None
         if found is not None:
@@ -140,7 +140,7 @@ def _load(tables: Folder, name: str) -> Manifest | None:
 
 
 def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
-    """A manifest; ValueError if it names files that are none of its send (DUR-70)."""
+    """Returns a manifest. Raises ValueError if it names files of another send (DUR-70)."""
     send_id, files = plain["send_id"], []
     for each in plain["files"]:
         file, shard = DataFile(**each["file"]), each["shard"]
@@ -155,7 +155,7 @@ def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
 
 
 def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:
-    """Writes the manifest unless there is one; returns the one that is stored."""
+    """Writes the manifest unless the send has one. Returns the stored manifest."""
     stored = attrs.filters.exclude(attrs.fields(Manifest).written_at)
     text = json.dumps(attrs.asdict(manifest, filter=stored, value_serializer=_plain)).encode()
     # two attempts agree on one
@@ -167,12 +167,12 @@ def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:
 
 
 def forget(tables: Folder, send_id: str) -> None:
-    """Removes the manifest of a send, if there is one; its files are committed, or left to VACUUM."""
+    """Removes the manifest of a send, if it exists. Its files are committed, or left to VACUUM."""
     tables.remove([_manifest_name(send_id)])
 
 
 def discard(tables: Folder, send_id: str) -> None:
-    """Removes the manifest of a send and its files; only for sends that reached no shard."""
+    """Removes the manifest of a send and its files. Only for sends that reached no shard."""
     manifest = load_manifest(tables, send_id)
     if manifest is None:
         return

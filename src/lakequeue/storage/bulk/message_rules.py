@@ -1,4 +1,4 @@
-"""The rules for rows of a bulk send, and what a refusal says; ``arrow_rows`` checks rows by them."""
+"""The rules for rows of a bulk send, and the texts of refusals. ``arrow_rows`` checks rows by them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, Queu
 
 INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
 PRIORITY = "priority"
-"""Another column, of queues with priorities."""
+"""Further input column, of queues with priorities."""
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
-"""Seconds: the largest delay that makes a valid instant, where a profile has no limit."""
+"""Largest delay with a valid end, in seconds, for profiles without a limit."""
 
 _WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -29,7 +29,7 @@ class Fifo:
     content_based_deduplication: bool = False
     dedup_by_group: bool = False
     order_by: str | None = None
-    """Column that the messages of a group are ordered by; None: the order of the rows."""
+    """Column that orders the messages of a group; None: the order of the rows."""
 
 
 class Rule(NamedTuple):
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
 
     @property
     def of_one(self) -> str:
-        """What it says of a row that breaks it."""
+        """Returns the text for a single row that breaks the rule."""
         return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
 
     def describe(self, count: int) -> str:
@@ -52,17 +52,17 @@ _SINGULAR = {"have": "has", "are": "is"}
 
 @attrs.frozen
 class RowRules:
-    """What the rows of a bulk send must obey; a value, so that any process can check rows by it.
+    """The rules for rows of a bulk send, as a value, so that any process can check rows.
 
     Attributes:
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
         default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
-        max_delay: largest delay a row may ask for, in seconds; None: any.
+        max_delay: largest delay of a row, in seconds; None: any.
         fifo: options of a FIFO queue; None on standard queues.
-        count_attributes: whether message attributes count towards ``max_bytes``.
-        by_group: whether the message group determines the shard on a standard queue (FAI-5).
-        priorities: number of the queue's priorities; None: it has none (JOB-5).
-        default_priority: that of rows without one.
+        count_attributes: True if message attributes count towards ``max_bytes``.
+        by_group: True if the message group determines the shard on a standard queue (FAI-5).
+        priorities: number of the queue's priorities; None without priorities (JOB-5).
+        default_priority: priority of rows without one.
     """
 
     max_bytes: int
@@ -80,11 +80,11 @@ class RowRules:
 
     @property
     def longest_delay(self) -> float:
-        """Seconds."""
+        """Largest delay of a row, in seconds."""
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """The rules for rows with these columns, in the order in which a refusal names them."""
+        """Returns the rules for rows with these columns, in the order in which a refusal names them."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),
@@ -113,15 +113,15 @@ class RowRules:
         return [*rules, Rule("characters", "have", said, InvalidMessageContents)]
 
     def describe(self, given: Collection[str], broken: Mapping[str, int]) -> str:
-        """The rules that rows break, with the numbers of rows."""
+        """Returns a text with the broken rules and the numbers of rows."""
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises if rows break rules; ``broken`` is the number of rows by the name of the rule.
+        """Raises if rows break rules. ``broken``: number of rows by the name of the rule.
 
         Raises:
             InvalidParameterValue: names the rules and the numbers.
-            InvalidMessageContents: likewise, if only characters are wrong.
+            InvalidMessageContents: as above, if only characters are wrong.
         """
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
@@ -130,7 +130,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Column names that match those of messages whatever their case, and ``order_by`` as the rows spell it."""
+    """Returns column names with the case of message columns, and ``order_by`` as the rows spell it."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
@@ -141,12 +141,12 @@ def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], st
 def check_columns(
     columns: Sequence[tuple[str, str]], order_by: str | None = None, has_priorities: bool = False
 ) -> None:
-    """Refuses columns that make no messages, whatever the rows are.
+    """Refuses columns that cannot make messages, regardless of the rows.
 
     Args:
-        columns: names and types; the types are called as in Spark.
-        order_by: another column that may be there, and must.
-        has_priorities: whether messages of the queue have priorities.
+        columns: names and types, with Spark's names of types.
+        order_by: a further column, which must exist.
+        has_priorities: True if messages of the queue have priorities.
 
     Raises:
         InvalidParameterValue: names the column.

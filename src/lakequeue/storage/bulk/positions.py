@@ -1,4 +1,4 @@
-"""The position of a relay in its source, kept in the log of the queue that it sends to."""
+"""The position of a relay in its source, kept in the log of the target queue."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, tran
 
 
 def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int], first: bool) -> None:
-    """Moves a position in the first shard ahead, in a commit without messages; never back.
+    """Advances a position in the first shard, in a commit without messages. Never moves it back.
 
     Args:
         target: the queue.
         app_id: the application id of the relay's stream.
         version: the new position.
-        more: other application ids with versions that the commit sets.
+        more: further application ids with the versions that the commit sets.
         first: change nothing if there is a position already.
     """
     shard = min(target.shards)

@@ -1,7 +1,7 @@
-"""Which files a relay has sent: a small table in the directory of the queue, in numbered parts.
+"""The record of files that a relay has sent: a small table in the queue's directory, in numbered parts.
 
-A batch is decided by creating its part, which only one process can do. Then its files are sent under its number.
-After a kill, at most the newest batches are sent again. Merged parts have only digests of the files.
+Creating the part of a batch decides it, and only one process can create a part. Then its files are sent under its
+number. After a kill, at most the newest batches are sent again. Merged parts have only digests of the files.
 
 A process that was paused may create the part of a number that is merged already. Such a part does not count.
 """
@@ -33,9 +33,9 @@ FILES = pa.schema(
 _MERGED = pa.schema([("bucket", pa.int32()), ("digest", DIGEST)])
 _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
-"""Files of a batch at most."""
+"""Maximum number of files of a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
-"""Parts that are merged at least, and bytes of a merged part at most, about."""
+"""Minimum number of parts to merge, and approximate maximum bytes of a merged part."""
 _BUCKETS, _CHUNK = 64, 65_536
 
 
@@ -73,7 +73,7 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Makes files the batch of a number; False if another process was first."""
+        """Makes files the batch of a number. False if another process was first."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
@@ -92,9 +92,10 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the files that are not in the table, in batches.
+        """Yields the files that the table lacks, in batches.
 
-        The files wait on disk, in buckets by their digests. One bucket of them and of the table is held at a time.
+        The files wait on disk, in buckets by their digests. One bucket of the files and of the table is in memory
+        at a time.
 
         Args:
             found: path, size in bytes, and time of the last change in microseconds, of each file.
@@ -180,7 +181,7 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Writes files into Arrow files by bucket; yields the buckets and paths."""
+    """Writes files into Arrow files by bucket. Yields the buckets and paths."""
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:

@@ -22,39 +22,39 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import ANY, row_groups, writer
 
 ROW_GROUP = 4 << 20
-"""Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
+"""Bytes of a row group. A receive of ten messages reads a row group, which took 2 s for large ones."""
 
 COLUMNS = layout.FILES["messages"]
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
-    """Raises FileNotFoundError if VACUUM removed one of the files of a local table; the caller holds its lock."""
+    """Raises FileNotFoundError if VACUUM removed one of the files of a local table. The caller holds its lock."""
     gone = [] if messages.local is None else [file.path for file in files if not messages.exists(file.path)]
     if gone:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
 
 
 def safe_name(send_id: str) -> str:
-    """A file name for a send id, which the caller chooses freely."""
+    """Returns a file name for any send id."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", send_id):
         return send_id
     return f"sha256-{hashlib.sha256(send_id.encode()).hexdigest()}"
 
 
 def folder_of(send_id: str, attempt: str) -> str:
-    """The directory below the table for the files of one attempt at a send."""
+    """Returns the directory below the table for the files of one attempt at a send."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
 def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file with columns of its own, a row group at a time."""
+    """Yields the rows of a file with columns of its own, a row group at a time."""
     with messages.parquet(file.path, file.size, ANY) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group, use_threads=False).to_batches()
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
-    """The shard that the message groups of a file hash to."""
+    """Returns the shard that the message groups of a file hash to."""
     if shards == 1:
         return 0
     with messages.parquet(file.path, file.size) as parquet:
@@ -69,32 +69,32 @@ def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
 
 
 def new_name(partition: int, kind: str) -> str:
-    """A name for a file of a partition; names sort as partitions do."""
+    """Returns a name for a file of a partition. Names sort like partitions."""
     return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
 
 
 class NumberedFile:
-    """A file of ``messages`` that is being written; its rows are numbered from 0 on."""
+    """A file of ``messages`` that is being written, with rows numbered from 0 on."""
 
     def __init__(self, messages: Folder, path: str, target: pq.ParquetWriter) -> None:
         self._messages, self._path, self._target = messages, path, target
         self._description = Description()
 
     def write(self, rows: pa.Table, row_group_size: int | None = None) -> None:
-        """Writes further rows, whatever positions they have."""
+        """Writes further rows, and replaces their positions."""
         begin = self._description.rows
         rows = layout.with_column(rows, "position", pa.array(np.arange(begin, begin + len(rows)), pa.int64()))
         self._description.add(rows)
         self._target.write_table(rows, row_group_size=row_group_size)
 
     def described(self) -> DataFile:
-        """The file, once it is written."""
+        """Returns the file, after it is written."""
         return self._description.file(self._path, self._messages.entry(self._path).size, {})
 
 
 @contextmanager
 def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
-    """Begins a file, and ends it."""
+    """Opens a new file for the block."""
     options: dict[str, Any] = {
         "compression": "snappy",
         "store_schema": False,  # readers know it
@@ -106,7 +106,7 @@ def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
 
 
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
-    """Writes the kept rows of a file into a new file beside it, numbered from 0 on."""
+    """Writes the kept rows of a file into a new file in the same folder, numbered from 0 on."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with folder.parquet(file.path, file.size) as source, numbered_file(folder, path) as target:
         for rows in _row_groups(_kept(source, kept)):
@@ -122,7 +122,7 @@ def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Ta
 
 
 def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The parts joined into tables of about ``ROW_GROUP`` bytes."""
+    """Joins the parts into tables of about ``ROW_GROUP`` bytes."""
     pending: list[pa.Table] = []
     for part in parts:
         pending.append(part)

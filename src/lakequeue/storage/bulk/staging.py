@@ -1,6 +1,6 @@
-"""A bulk send on its way from rows to a manifest: where its files are written, and which shards get them.
+"""A bulk send from rows to a manifest: the folder of its files, and the shards that get them.
 
-Whoever writes the files, in one process or in many, begins and ends here.
+All writers of files use this module at the beginning and end, in one process or in many.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Rows of a shard below which no file is cut: a commit to one more shard costs more than it gains."""
+"""Rows of a shard below which no file is cut. A commit to a further shard then costs more than it gains."""
 NEAR = 0.1
-"""Part of a shard's rows by which its range may be longer or shorter, so that fewer files are cut."""
+"""Share of a shard's rows by which its range may be longer or shorter, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """The files, in their order, each with its shard; files that lie across the end of a range are cut.
+    """Assigns the files to shards, in their order. Cuts files that cross the end of a shard's range.
 
-    Each cut costs another writing of the rows beside it: one file at most for each shard but the last.
+    A cut writes the rows of one file again: at most one file per shard except the last.
 
     Args:
-        messages: the folder in which the files are.
+        messages: the folder of the files.
         files: all rows of the send.
         shards: in the order in which they get rows.
     """
@@ -61,10 +61,10 @@ def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -
 
 
 def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """The files, in their order, each cut into the rows of each shard, which the message group determines (FAI-5).
+    """Cuts each file into the rows of each shard, by message group (FAI-5). Keeps the order of the files.
 
     Args:
-        messages: the folder in which the files are.
+        messages: the folder of the files.
         files: all rows of the send.
         shards: all shards of the queue.
     """
@@ -85,7 +85,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Where the ranges of all shards but the last end: between two files where that is near enough."""
+    """Returns the ends of the ranges of all shards but the last: between two files where that is near enough."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -96,14 +96,15 @@ def _ends(sizes: Sequence[int], number: int) -> list[int]:
 
 @attrs.frozen
 class Staging:
-    """One attempt at writing the files of a bulk send; a value that other processes can use.
+    """One attempt at writing the files of a bulk send, as a value for other processes.
 
     Attributes:
-        key: the key of the send; message ids are derived from it and the row's place.
-        shards: all; get the rows of a standard queue in this order. All files are written below the first.
-        rules: what the rows must obey.
+        key: the key of the send. Message ids are derived from it and the row's place.
+        shards: all shards, in the order in which they get rows of a standard queue. All files are written below
+            the first.
+        rules: the rules for the rows.
         folder: directory of this attempt, below the ``messages`` of each shard.
-        bad_rows: what becomes of rows that break a rule; None: the send is refused.
+        bad_rows: treatment of rows that break a rule; None: such rows end the send.
     """
 
     key: SendKey
@@ -114,25 +115,25 @@ class Staging:
 
     @classmethod
     def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules, bad_rows: BadRows | None = None) -> Staging:
-        """An attempt of its own."""
+        """Returns a new attempt."""
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """An attempt at another send, of an id which the writers of several processes have in common."""
+        """Returns an attempt at another send, with an attempt id that the writers of several processes share."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
-        """The directory of the queue's shard below which ``folder`` is written."""
+        """Returns the directory of the queue's shard in which ``folder`` is."""
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Writes the manifest of what ``write`` returns: files in order, all rows checked.
+        """Writes the manifest of the files that ``write`` returns: in order, with all rows checked.
 
-        Of FIFO queues, each file holds whole groups of one shard, of others rows of one priority, which its
-        ``partition`` says. If anything fails, no file is left.
+        Each file has whole groups of one shard on FIFO queues, else rows of one priority, which is in its
+        ``partition``. If anything fails, no file is left.
 
         Returns:
-            The manifest; that of another attempt at the same send if that was quicker.
+            The manifest; the one of another attempt at the same send if it came first.
         """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
@@ -159,7 +160,7 @@ class Staging:
         return there
 
     def _spread(self, messages: Folder, files: Sequence[DataFile]) -> list[WaitingFile]:
-        """The files of each priority, each with one of its shards (JOB-5)."""
+        """Assigns the files of each priority to its shards (JOB-5)."""
         classes = self.rules.priorities or 1
         waiting: list[WaitingFile] = []
         for priority in range(classes):

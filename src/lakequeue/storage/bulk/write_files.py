@@ -1,4 +1,4 @@
-"""Writing the files of a bulk send in Spark's tasks; ``arrow_files.gather`` makes one send of them.
+"""Writes the files of a bulk send in Spark's tasks. ``arrow_files.gather`` makes one send of them.
 
 Spark's own Parquet writer, with the rules as columns, took 2.6 times as long for a million rows of 70 bytes.
 """
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 
 
 def columns_of(schema: StructType) -> list[tuple[str, str]]:
-    """Names and types of a DataFrame's columns."""
+    """Returns names and types of a DataFrame's columns."""
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 def case_matters(spark: SparkSession) -> bool:
-    """Whether a session tells columns apart by case."""
+    """True if a session distinguishes columns by case."""
     return str(spark.conf.get("spark.sql.caseSensitive")) == "true"
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """A DataFrame and the column to order by, spelled as here where its session ignores case."""
+    """Returns a DataFrame and its column to order by, with the spelling of message columns if its session ignores
+    case.
+    """
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -49,10 +51,10 @@ class TaskWriter:
     """Writes the rows of a task in its own process, without opening the queue; a value.
 
     Attributes:
-        store: reaches the root from there.
+        store: reaches the root from the task.
         tables: directory of the queue.
         staging: the attempt at the send.
-        in_order: whether each partition has whole message groups in order, of one shard.
+        in_order: True if each partition has whole message groups in order, of one shard.
     """
 
     store: Store
@@ -70,7 +72,9 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What ``write`` returns, or raises since rows cannot be read, as a row; Spark repeats other failures."""
+        """Yields the result of ``write`` as a row, or its error for unreadable rows. Spark repeats other
+        failures.
+        """
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -81,7 +85,7 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Checks and writes a DataFrame's messages below the queue's tables in one pass; commits nothing.
+    """Checks and writes a DataFrame's messages below the queue's tables in one pass. Commits nothing.
 
     FIFO queues keep each group in order in one file (FIF-1).
 
@@ -92,7 +96,7 @@ def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list
         staging: the attempt at the send.
 
     Returns:
-        What became of each partition.
+        Results of each partition.
 
     Raises:
         InvalidParameterValue: rows cannot be read. No file is left.
@@ -113,9 +117,9 @@ def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list
 
 
 def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
-    """Partitions that hold whole message groups in order, and belong to one shard each.
+    """Returns partitions with whole message groups in order, of one shard each.
 
-    The rows of a group are adjacent, as a claim of neighbours is one run of the ledger.
+    The rows of a group are adjacent, because a claim of neighbours is one run of the ledger.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
@@ -138,14 +142,14 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
 
 
 def file_count(spark: SparkSession) -> int:
-    """Number of files that a bulk send in message groups is written to: tasks that run at once, or fewer."""
+    """Returns the number of files for a bulk send in message groups: concurrent tasks, or fewer."""
     wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
     tasks = _tasks(spark)
     return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Number of tasks that run at once."""
+    """Returns the number of concurrent tasks."""
     from pyspark.sql import functions as F
 
     context = getattr(spark, "sparkContext", None)
@@ -157,9 +161,9 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
-    """The rows in ``count`` partitions, each in the partition of its number.
+    """Returns the rows in ``count`` partitions, each in the partition of its number.
 
-    Adaptive execution keeps a number of partitions that was asked for (REPARTITION_BY_NUM).
+    Adaptive execution keeps a requested number of partitions (REPARTITION_BY_NUM).
     """
     from pyspark.sql import functions as F
 

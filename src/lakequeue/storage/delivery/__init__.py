@@ -1,1 +1,1 @@
-"""Delivery tables: Delta tables of users that queues append to, by ``deltalake``."""
+"""Delivery tables: users' Delta tables to which queues append through ``deltalake``."""

@@ -1,4 +1,4 @@
-"""The identity of a delivery in the log of its table, without the package that writes there."""
+"""The identity of a delivery in the log of its table. Needs no ``deltalake``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class CommitRefused(Exception):
 
 @attrs.frozen
 class DeliveryIdentity:
-    """One delivery, as the log of its table names it.
+    """One delivery, as in the log of its table.
 
     Attributes:
         app_id: application id of the queue's slot.
@@ -27,10 +27,10 @@ class DeliveryIdentity:
 
     @property
     def version(self) -> int:
-        """Version of the application id that the rows carry."""
+        """Version of the application id in the commit of the rows."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id that a block carries."""
+        """Version of the application id in a block."""
         return 2 * self.number + 1

@@ -11,11 +11,11 @@ from lakequeue.errors import RowsRefused
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Makes an Arrow table of what a handler returned.
+    """Converts a handler's result to an Arrow table.
 
     Args:
         rows: an Arrow table, batches, or reader; a frame of polars or pandas; or a list of dicts.
-        schema: schema of the delivery table, which gives dicts their types. None if there is no table yet.
+        schema: schema of the delivery table, for the types of dicts. None if there is no table yet.
 
     Raises:
         RowsRefused: a value does not fit its column.
@@ -52,7 +52,7 @@ def _of_dicts(rows: Sequence[Mapping[str, object]], schema: pa.Schema | None) ->
 
 
 def new_schema(rows: pa.Table) -> pa.Schema:
-    """The schema of a delivery table that is created for these rows.
+    """Returns the schema of a new delivery table for these rows.
 
     Raises:
         RowsRefused: a column has no type, because all its values are NULL.
@@ -66,7 +66,7 @@ def new_schema(rows: pa.Table) -> pa.Schema:
 
 
 def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Table:
-    """The rows in the columns and types of a delivery table; missing columns are NULL.
+    """Returns the rows in the columns and types of a delivery table. Missing columns are NULL.
 
     Raises:
         RowsRefused: names the column that the table does not have, or a value that its type cannot hold.
@@ -92,7 +92,7 @@ def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Tabl
 
 
 def refused_columns(rows: pa.Table, configuration: Mapping[str, str], text: str) -> RowsRefused:
-    """The error for rows that break a constraint of the table; names the constraints and their columns."""
+    """Returns the error for rows that break a constraint of the table, with the constraints and their columns."""
     prefix = "delta.constraints."
     constraints = {name[len(prefix) :]: sql for name, sql in configuration.items() if name.startswith(prefix)}
     known = [name for name in rows.column_names if any(_mentions(sql, name) for sql in constraints.values())]

@@ -29,7 +29,7 @@ except ImportError as missing:
     raise MissingPackage.of("delivering into a table", "delta", missing) from None
 
 LEASE = "lakequeue lease "
-"""Beginning of the userMetadata of a delivery's commit; the lease id follows."""
+"""Prefix of the lease id in the userMetadata of a delivery's commit."""
 _LOG = "_delta_log"
 _WRITABLE = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
@@ -39,11 +39,11 @@ _WRITABLE = {
 _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
-"""Entries that are read, newest first, to find the commit of a delivery."""
+"""Maximum number of entries to read, newest first, in search of a delivery's commit."""
 _KEPT = 16
-"""Snapshots that are kept for the next delivery, one for each thread that delivers."""
+"""Number of snapshots kept for the next deliveries. Each delivering thread uses one."""
 _TRIES = 5
-"""Commits that ``deltalake`` tries itself before the table is read again."""
+"""Number of commits that ``deltalake`` tries before the table is read again."""
 
 
 def _properties(delivery: DeliveryIdentity, version: int) -> CommitProperties:
@@ -56,13 +56,13 @@ def _properties(delivery: DeliveryIdentity, version: int) -> CommitProperties:
 
 
 class DeltaDeliveryTable:
-    """A delivery table by its path or URI. It need not exist.
+    """A delivery table by its path or URI. It may be missing.
 
     Args:
-        uri: of the table.
+        uri: path or URI of the table.
         options: storage options.
         syncs: True if rows must be on a local disk before their messages are deleted (DUR-1).
-        root: the queue's root, in which no delivery table may be.
+        root: the queue's root, which may contain no delivery table.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], root: str, syncs: bool = True) -> None:
@@ -98,10 +98,10 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """A kept snapshot if the table still has its newest entry, else a new one.
+        """Returns a kept snapshot if the table still has its newest entry, else a new snapshot.
 
-        A commit on an older snapshot is safe, because it is refused if the delivery is settled since. No two
-        threads get the same snapshot: a commit moves it forward, past what the other thread has not seen.
+        A commit on an older snapshot is safe, because it is refused if the delivery was settled since. No two
+        threads get the same snapshot: a commit advances it past entries that the other thread has not seen.
         """
         with suppress(IndexError):
             known = self._kept.pop()
@@ -110,11 +110,11 @@ class DeltaDeliveryTable:
         return self.read()
 
     def keep(self, snapshot: DeltaDeliverySnapshot) -> None:
-        """Keeps a snapshot on which nothing was committed for the next delivery."""
+        """Keeps a snapshot for the next delivery. Nothing may have been committed on it."""
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
-        """What identifies the file of an entry; None if it does not exist."""
+        """Returns a value that identifies the file of an entry; None if the entry does not exist."""
         with self._errors():
             try:
                 return self._folder.entry(f"{_LOG}/{version:020d}.json")[1:]
@@ -124,8 +124,8 @@ class DeltaDeliveryTable:
     def create(self, schema: pa.Schema) -> None:
         """Creates the table without rows, unless it exists.
 
-        Of several processes one creates it. By ``deltalake`` alone, the second one would commit its own metadata,
-        with another id, as the next version.
+        Only one of several processes creates it. With ``deltalake`` alone, the second process would commit its own
+        metadata, with another id, as the next version.
         """
         with self._errors(), TemporaryDirectory() as scratch:
             DeltaTable.create(scratch, schema)
@@ -151,7 +151,7 @@ class DeltaDeliveryTable:
     # --- entries
 
     def entry(self, version: int) -> list[dict[str, Any]] | None:
-        """The actions of an entry of the log; None if it does not exist."""
+        """Returns the actions of a log entry; None if it does not exist."""
         try:
             text = self._folder.read(f"{_LOG}/{version:020d}.json")
         except FileNotFoundError:
@@ -159,9 +159,9 @@ class DeltaDeliveryTable:
         return [json.loads(line) for line in text.splitlines() if line]
 
     def sync(self, version: int) -> None:
-        """Brings the log up to a version to a local disk, with the files that its new entries add (TAB-24).
+        """Syncs the log up to a version to a local disk, with the files that its new entries add (TAB-24).
 
-        The first call in a process syncs all entries that the log still has.
+        The first call in a process syncs all entries in the log.
         """
         folder = self._folder
         if folder.local is None or not self._syncs or version <= self._synced:
@@ -185,14 +185,14 @@ class DeltaDeliveryTable:
 
 @attrs.frozen
 class DeltaDeliverySnapshot:
-    """One version of a delivery table. Commits from here are refused if the delivery is settled since."""
+    """One version of a delivery table. Commits on it are refused if the delivery was settled since."""
 
     target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
     """Identifies the file of the newest entry."""
     _versions: dict[str, int] = attrs.field(factory=dict, init=False)
-    """Versions of application ids, which take milliseconds to find."""
+    """Versions of application ids. Finding one takes milliseconds."""
 
     @property
     def table_id(self) -> str:
@@ -207,7 +207,7 @@ class DeltaDeliverySnapshot:
         return pa.schema(self.handle.schema().to_arrow())
 
     def problem(self) -> str | None:
-        """Why no delivery into the table is possible; None if it is."""
+        """Returns why no delivery into the table is possible; None if it is possible."""
         configuration, protocol = self.handle.metadata().configuration, self.handle.protocol()
         features = set(protocol.writer_features or ())
         if features & _CATALOG:
@@ -228,18 +228,18 @@ class DeltaDeliverySnapshot:
             raise UnsupportedTable(self.target.uri, problem)
 
     def delivered(self, app_id: str) -> int:
-        """The newest version of an application id; -1 if the table has none."""
+        """Returns the newest version of an application id; -1 if the table has none."""
         if app_id not in self._versions:
             found = self.handle.transaction_version(app_id)
             self._versions[app_id] = -1 if found is None else int(found)
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery, or of its block, in the entries that the log still has.
+        """Finds the commit of a delivery, or of its block, in the entries of the log.
 
         Returns:
-            The version that the commit carries, and its lease id: None for a write of the user's own. -1 if the
-            whole log has no such commit. None if older entries were cleaned up, or are too many.
+            The version of the commit, and its lease id, which is None for a write by the user. -1 if the whole log
+            has no such commit. None if older entries were cleaned up, or are too many.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):
@@ -256,11 +256,11 @@ class DeltaDeliverySnapshot:
         return None if newest >= _SEARCHED else (-1, None)
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Returns if the commit was acknowledged: read the table to be sure.
+        """Appends rows as a delivery. Returns if the commit was acknowledged; read the table to be sure.
 
         Raises:
             CommitRefused: the commit did not land, or its outcome is unknown.
-            RowsRefused: the table does not take these rows; nothing was committed.
+            RowsRefused: the table does not accept these rows; nothing was committed.
         """
         fitting = columns_of(rows, self.schema, merge_schema)
         with self._commit():
@@ -281,7 +281,7 @@ class DeltaDeliverySnapshot:
                 raise
 
     def block(self, delivery: DeliveryIdentity) -> None:
-        """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
+        """Commits an empty entry, after which no rows of the delivery can land. Errors as in ``append``."""
         with self._commit():
             self.handle.create_write_transaction(
                 [], "append", self.handle.schema(), commit_properties=_properties(delivery, delivery.block)

@@ -1,1 +1,1 @@
-"""The two engines behind one interface, and the fence that both commit under."""
+"""The two engines with the same methods, and the fence under which both commit."""

@@ -1,4 +1,4 @@
-"""One commit under a fence: checked, marked with a token, its outcome known for sure."""
+"""One commit under a fence: checked, marked with a token, and with a certain outcome."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
 OLDEST_BASE = 1.0
-"""Seconds after which a commit first looks whether its snapshot is still one of the log, if no lock protects that.
-What is committed in these seconds after a backup was restored under a running process may be lost."""
+"""Seconds after which a commit first checks that its snapshot's entry is still in the log, if no lock protects it.
+Commits in the first seconds after a backup was restored under a running process may be lost.
+"""
 LONG_COMMIT = 600.0
-"""Seconds by the wall clock after which a commit searches for its token before it is acknowledged: the process may
-have been suspended."""
+"""Seconds by the wall clock after which a commit searches for its token before it is acknowledged, because the
+process may have been suspended.
+"""
 TRIM_EVERY = 100
-"""Commits to a local table between two attempts to trim its log."""
+"""Number of commits to a local table between two attempts to trim its log."""
 TRIM_PATIENCE = 0.2
 """Seconds that such an attempt waits for the table's lock."""
 _UNANSWERED = 2
-"""Attempts without an answer that are repeated: if another one gets the version, the first can no longer land."""
+"""Number of repeats of attempts without an answer. Once another commit gets the version, the first attempt cannot
+land.
+"""
 _LOST = "lost_races"
 """Field of a token: the number of races that were lost before the commit."""
 
@@ -51,7 +55,7 @@ class StaleAttributes(Exception):
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """The number of newest commits of a log that can be read, up to a version, and the races lost before them."""
+    """Returns the number of readable newest commits of a log, up to a version, and the races lost before them."""
 
     def lost(number: int) -> int | None:
         try:
@@ -72,35 +76,35 @@ class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
-    """The versions on which it was made; 0: never committed."""
+    """Versions of application ids on which the change was decided; 0: never committed."""
     ids: Ids
-    """The versions that the commit sets."""
+    """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Makes the commit, which must carry these ids and the token that it is given."""
+    """Makes the commit with these ids and this token."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
-    """Returns whether the commit that refused this one made the same change; the handle has loaded it."""
+    """Returns True if the commit that won the race made the same change. The handle has loaded that commit."""
     counts: Ids = MappingProxyType({})
-    """What the commit does, with numbers of messages, for readers of the table's history."""
+    """Numbers of messages by effect, for readers of the table's history."""
     late: bool = False
-    """Whether its turn was not taken before ``decide``, as others may make the same change."""
+    """True if the turn is taken after ``decide``, because other processes may make the same change."""
     patient: bool = True
-    """Whether such a change waits for its turn beyond the next commit of another process."""
+    """True to keep waiting for a late turn after the next commit of another process."""
 
 
 class Ended(Enum):
-    """How one try of a commit ended. After the last two, the newest snapshot is loaded."""
+    """Outcome of one attempt at a commit. After ``REPEAT`` and ``LOST``, the newest snapshot is loaded."""
 
     LANDED = auto()
-    """It is committed, maybe by another process."""
+    """The change is committed, maybe by another process."""
     REPEAT = auto()
-    """Its fence still holds, so it may be tried again as it is."""
+    """The fence still holds, so the commit may be tried again."""
     LOST = auto()
-    """Its fence no longer holds: the race is lost, and what it commits must be decided again."""
+    """The fence no longer holds. The race is lost, and the change must be decided again."""
 
 
 class Commit:
-    """A commit on its way; the handle is locked by the caller from the decision until the commit has ended."""
+    """A commit in progress. The caller locks the handle from the decision until the commit has ended."""
 
     def __init__(self, table: Table, change: Change[object]) -> None:
         """Prepares a commit on the loaded snapshot of a table."""
@@ -108,20 +112,22 @@ class Commit:
         self._change = change
         self._token = json.dumps({**change.counts, _LOST: table.lost_races, "commit": uuid.uuid4().hex})
         self._stale = 0
-        """Tries on a snapshot with files that were gone. One is an old snapshot; two are damage."""
+        """Number of attempts on a snapshot with missing files. One attempt means an old snapshot, two mean
+        damage.
+        """
         self._unanswered = 0
-        """Tries that got no answer."""
+        """Number of attempts without an answer."""
         self._unsettled = 0
-        """The newest version that one of these may still make."""
+        """Newest version that an attempt without an answer may still make."""
         self._base = 0
-        """The version before the first of these."""
+        """Version before the first attempt without an answer."""
 
     def attempt(self) -> Ended:
         """Tries once, if the decision was made on the loaded snapshot.
 
         Raises:
-            QueueClientError: storage failed, or others held the table's lock for too long. With
-                ``outcome_unknown``: the log does not show whether the commit landed, or it may still land.
+            QueueClientError: storage failed, or other processes held the table's lock for too long. With
+                ``outcome_unknown``: the log does not show if the commit landed, or it may still land.
         """
         table = self._table
         if table.state.strays:
@@ -141,16 +147,16 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises if a try may still land: then the same change must not be decided and committed again."""
+        """Raises if an attempt may still land. The same change must then not be decided and committed again."""
         if self._table.version < self._unsettled:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
-        """Returns True if the loaded snapshot has the fence on which the change was decided."""
+        """True if the loaded snapshot has the fence on which the change was decided."""
         return all(self._table.transaction(app_id) == version for app_id, version in self._change.fence.items())
 
     def _may_commit(self) -> bool:
-        """Returns True if the fence holds on the loaded snapshot, and the version after it was never trimmed."""
+        """True if the fence holds on the loaded snapshot, and the version after it was never trimmed."""
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -168,7 +174,9 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns whether what ended the race was a try of this commit without an answer, or another commit."""
+        """Returns LANDED if the winner was an attempt of this commit without an answer, else the outcome of the
+        lost race.
+        """
         late = TimeoutError("no answer came")
         if self._unsettled and _landed(self._table, self._token, self._base, late):
             return Ended.LANDED
@@ -176,7 +184,7 @@ class Commit:
         return Ended.LOST
 
     def _try(self, wall: float, machine: float) -> Ended:
-        """Writes the commit. ``wall`` and ``machine`` are the time, in seconds, before the check of its base."""
+        """Writes the commit. ``wall`` and ``machine``: time in seconds before the check of its base."""
         table = self._table
         base = table.version
         try:
@@ -198,7 +206,7 @@ class Commit:
         return Ended.REPEAT if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Raises if a try that did not land was the last one."""
+        """Raises if a failed attempt was the last one."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unsettled_version(error, tried)
@@ -217,13 +225,14 @@ class Commit:
 
 
 def is_based(table: Table) -> bool:
-    """Whether what was decided on the loaded snapshot may be committed: the log still has its entry (DUR-80).
+    """True if a decision on the loaded snapshot may be committed, because the log still has its entry (DUR-80).
 
-    "Create if absent" succeeds at a dead place once the next version was made and trimmed. Entries are removed
-    oldest first, so it was not as long as the entry of the base exists. It may also be of a log that is no more.
+    "Create if absent" also succeeds at a version that was made and then trimmed. Entries are removed oldest first,
+    so the next version was not trimmed while the entry of the base exists. That entry may also belong to a
+    replaced log.
 
     Raises:
-        OtherHistory: the log is another one than the handle has read.
+        OtherHistory: the log is not the one that the handle has read.
     """
     if local_path(table.path) is not None:
         return table.is_based()
@@ -234,7 +243,7 @@ def is_based(table: Table) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """Whether a commit after ``base`` carries the token; QueueClientError if the log does not show it."""
+    """True if a commit after ``base`` has the token. Raises QueueClientError if the log does not show it."""
     try:
         table.refresh()
         landed = table.landed(token, base)
@@ -261,7 +270,9 @@ def _in_log(table: Table, version: int) -> bool:
 
 
 def _set_aside(table: Table, *, put_back: bool = False) -> None:
-    """Removes entries that a restore left over, unless others hold the table's lock (DUR-86); never fails."""
+    """Removes entries left over by a restore, unless another process holds the table's lock (DUR-86). Never
+    fails.
+    """
     try:
         with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
             table.set_aside(put_back=put_back)
@@ -272,7 +283,7 @@ def _set_aside(table: Table, *, put_back: bool = False) -> None:
 
 
 def _trim(table: Table) -> None:
-    """Trims the log of a local table unless others hold its lock; never fails."""
+    """Trims the log of a local table, unless another process holds its lock. Never fails."""
     # on a store a long log is cheap, and the compactor trims it; a user's table of refused rows is left alone
     if local_path(table.path) is None or not dict(table.state.metadata["configuration"]).items() >= layout.OURS:
         return

@@ -1,7 +1,8 @@
-"""Delta's log and its optimistic transactions, which have no public interface, by py4j.
+"""Access to Delta's log and optimistic transactions through py4j. They have no public interface.
 
-Only ``engine="spark"`` uses this. Tried with delta-spark 4.0.0 to 4.4.0 on Spark 4.0, 4.1 and 4.2, the pairs of
-docs/operation/spark.md; another release may have other classes. No other module knows a class of Delta in the JVM.
+Only ``engine="spark"`` uses this module. It was tried with delta-spark 4.0.0 to 4.4.0 on Spark 4.0, 4.1 and 4.2,
+the pairs of docs/operation/spark.md. Other releases may have other classes. No other module knows a class of Delta
+in the JVM.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_TOKEN = 3
-"""Parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns and predicate."""
+"""Number of parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns and
+predicate.
+"""
 
 
 _SESSION = {
@@ -51,7 +54,7 @@ def require(spark: SparkSession) -> None:
 
 
 class SparkDeltaLog:
-    """The log of one table. Its methods run in the session that is given here."""
+    """The log of one table. Its methods run in this session."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
         self._session = session
@@ -61,12 +64,12 @@ class SparkDeltaLog:
             self._java = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
 
     def update(self) -> Any:
-        """The newest version, an object of the JVM."""
+        """Returns the newest version, an object of the JVM."""
         with active(self._session):
             return self._java.update(False, self._none, self._none)
 
     def removals(self, snapshot: Any, partition: Mapping[str, Sequence[int | bool | str]]) -> list[Any]:
-        """The actions that remove the files of a version with these partition values, for ``commit``."""
+        """Returns the actions that remove the files of a version with these partition values, for ``commit``."""
         texts = {name: set(map(partition_text, among)) for name, among in partition.items()}
 
         def is_among(file: Any) -> bool:
@@ -84,13 +87,13 @@ class SparkDeltaLog:
         app_ids: Iterable[str],
         token: str,
     ) -> None:
-        """Commits on a snapshot; Delta checks the commit against every one since.
+        """Commits on a snapshot. Delta checks for conflicts with every later commit.
 
         Args:
-            snapshot: what the commit was decided on.
+            snapshot: snapshot of the decision.
             actions: JSON of Delta's log, or removals of the snapshot.
             frames: rows to write and add.
-            app_ids: a commit since with one of these is a conflict.
+            app_ids: a later commit with one of these is a conflict.
             token: user metadata of the commit.
         """
         with active(self._session):
@@ -106,7 +109,7 @@ class SparkDeltaLog:
         return self._jvm.scala.Option.apply(value)
 
     def _sequence(self, actions: Iterable[Any]) -> Any:
-        """A Scala sequence of actions."""
+        """Returns a Scala sequence of actions."""
         of_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
         java = self._jvm.java.util.ArrayList()
         for action in actions:
@@ -114,9 +117,9 @@ class SparkDeltaLog:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
 
     def _operation(self, token: str) -> Any:
-        """``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``: what history shows.
+        """Returns ``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``, as history shows it.
 
-        Releases add parameters at its end, all optional.
+        Releases append parameters, all optional.
         """
         name = "org.apache.spark.sql.delta.DeltaOperations$Write"
         [constructor] = _class(self._jvm, name).getConstructors()
@@ -130,7 +133,7 @@ class SparkDeltaLog:
 def active(session: SparkSession) -> Iterator[None]:
     """Makes a session the thread's active one, and restores the user's afterwards.
 
-    Delta's code uses the active session, and so does a later ``getOrCreate`` of the user's.
+    Delta's code uses the active session, as does a later ``getOrCreate`` by the user.
     """
     from pyspark.sql import SparkSession
 
@@ -148,7 +151,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """A session of its own on the same context, with the settings that commits need."""
+    """Returns a new session on the same context, with the settings that commits need."""
     with active(spark):
         session = spark.newSession()
     for name, value in _SESSION.items():
@@ -179,7 +182,7 @@ def lost_races() -> Iterator[None]:
 
 
 def _class(jvm: Any, name: str) -> Any:
-    """A class that the session's own loader finds, which knows the jars that were added to it."""
+    """Returns a class from the session's own loader, which knows the added jars."""
     return jvm.java.lang.Class.forName(name, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
 
 

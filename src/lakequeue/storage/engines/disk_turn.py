@@ -1,10 +1,10 @@
-"""The turn at a table on local disks: of all that want to commit, one decides and commits while the rest wait.
+"""The turn at a table on local disks: one process decides and commits while the others wait.
 
-It is only for speed. A decision is right because ``commit`` checks its base, so whoever would wait for a process
-that is stopped commits without a turn, and may lose the race.
+Turns only save work. ``commit`` checks its base, so decisions are right without a turn. A process that has waited
+too long for a stopped process commits without a turn, and may lose the race.
 
-Whoever wants the turn becomes the next first. So a process that gives it up cannot have it again before the one
-that waits.
+A process that wants the turn first becomes the next one. So a process that gives up the turn cannot take it again
+before the waiting process.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a sign of the one that has the turn, until the others go on; signs are changes of the file."""
+"""Seconds without a sign of the turn's holder after which other processes continue. Signs are changes of the
+file.
+"""
 LONGEST = 5.0
-"""Maximum number of seconds to wait for a turn, however many others have theirs meanwhile."""
+"""Maximum seconds to wait for a turn, however many processes have theirs meanwhile."""
 POLL = 0.001
-"""Longest pause in seconds between two tries of the next one; the others make longer ones."""
+"""Longest pause in seconds between two attempts of the next process. Other processes pause for longer."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
-"""Files of a table that are locked."""
+"""Lock files of a table."""
 
 
 _mine = Held()
 
 
 class DiskTurn(NamedTuple):
-    """A turn that a process has, or went on without."""
+    """A turn of a process, or its permission to continue without one."""
 
     still_here: Callable[[], None] = lambda: None
-    """Shows the others that this process is not stopped."""
+    """Shows other processes that this one is not stopped."""
     waited: bool = False
-    """Whether others had it."""
+    """True if another process had the turn."""
 
 
 @contextmanager
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread.
+    """Holds the turn at a local table, or nothing if other processes keep it for too long. Reentrant in a thread.
 
-    ``until`` ends the wait without it.
+    ``until``: ends the wait without a turn once it returns True.
     """
     local = local_path(table_path) or ""
     try:

@@ -1,8 +1,8 @@
 """Entries of a Delta log, as the point engine writes them: the actions of one commit, a line of JSON each.
 
-delta-rs reads the log again before and after each commit, five requests to an object store. An entry written here
-costs one: it is created as the version after the snapshot, and any other commit since then refuses it. delta-rs
-would accept some of them, so this is the stricter check.
+delta-rs reads the log again before and after each commit: five requests to an object store. An entry written here
+takes one request, which creates it as the version after the snapshot. Any other commit since the snapshot refuses
+it. delta-rs would accept some of them, so this check is stricter.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def entry(
     metadata: Mapping[str, Any] | None = None,
     base: TableState | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Makes the actions of a commit that adds and removes files, and maybe changes the metadata.
+    """Returns the actions of a commit that adds and removes files, and maybe changes the metadata.
 
-    The entry names the version that it follows, if ``base`` is given (DUR-86).
+    With ``base``, the entry names the version that it follows (DUR-86).
     """
     now = _now()
     return _with_info(
@@ -64,7 +64,7 @@ def first_entry(
     files: Iterable[DataFile] = (),
     transactions: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The commit that creates a table, with its first files and application ids."""
+    """Returns the commit that creates a table, with its first files and application ids."""
     now = _now()
     metadata = {
         "id": str(uuid.uuid4()),
@@ -92,7 +92,7 @@ def first_entry(
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """The columns of a table as its metadata has them."""
+    """Returns the columns of a table in the form of its metadata."""
     return json.dumps(_struct(schema))
 
 
@@ -107,7 +107,7 @@ def _struct(fields: Iterable[pa.Field]) -> dict[str, Any]:
 
 
 def _type(type_: pa.DataType) -> Any:
-    """A type of Arrow as Delta calls it."""
+    """Returns Delta's name of an Arrow type."""
     if pa.types.is_struct(type_):
         return _struct(type_)
     if pa.types.is_list(type_):
@@ -121,7 +121,7 @@ def _type(type_: pa.DataType) -> Any:
 def _with_info(
     operation: str, now: int, token: str, base: TableState | None, others: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Puts the description of a commit before its other actions."""
+    """Adds the description of a commit before its other actions."""
     newest = None if base is None else next(reversed(base.live), None)
     named = {BASE: base and base.token, NEWEST: newest}
     metrics = {
@@ -145,7 +145,7 @@ def _ids(transactions: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def add_action(file: DataFile, now: int) -> dict[str, Any]:
-    """The action that adds a file; ``now`` in milliseconds."""
+    """Returns the action that adds a file; ``now`` in milliseconds."""
     return {
         "path": quote(file.path, safe="/="),
         "partitionValues": dict(file.partition),
@@ -169,7 +169,7 @@ def _remove(file: LiveFile) -> dict[str, Any]:
 
 
 def encoded(actions: Iterable[Mapping[str, Any]]) -> bytes:
-    """The lines of an entry."""
+    """Returns the lines of an entry."""
     return signed("".join(f"{json.dumps(action)}\n" for action in actions).encode())
 
 

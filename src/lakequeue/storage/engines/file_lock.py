@@ -13,26 +13,26 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
-    """A lock on a file, held by whoever has it open: not by a process, so threads exclude each other, too.
+    """A lock on a file that belongs to its open descriptor, so threads exclude each other, too. Not thread-safe.
 
-    A record lock of POSIX belongs to the process instead, and goes when it closes any descriptor of the file: when
-    it copies the root, for example. Either goes when the process ends, and this one also when the object goes, as
-    after an interrupt. Not thread-safe.
+    It ends with the process, and with this object, as after an interrupt. A POSIX record lock belongs to the
+    process instead. It would end when the process closes any descriptor of the file, for example in a copy of the
+    root.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
-        """``folder`` is a descriptor of the file's directory, and saves the way there."""
+        """Does not open the file. ``folder``: descriptor of its directory, which saves the lookup of the path."""
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
-        """How it is held; None: it is not."""
+        """True if held exclusively, False if shared, None if not held."""
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock unless others hold it, without waiting; returns whether it did.
+        """Takes the lock without waiting. False if another holder excludes that.
 
         Raises:
-            OSError: the file cannot be opened; its directory is never made.
+            OSError: the file cannot be opened. Its directory is never made.
         """
         file = self._file
         if file is None:
@@ -54,17 +54,17 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Notes the time, if the lock is held, for those that wait."""
+        """Records the time, if the lock is held, for waiting processes."""
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 
     @property
     def stamped(self) -> float:
-        """When the holder last noted the time, by the wall clock in seconds; for those that wait."""
+        """Returns when the holder last recorded the time, by the wall clock in seconds."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:
-        """Gives up the lock, if it is held."""
+        """Releases the lock, if it is held."""
         file, self._file, self.exclusive = self._file, None, None
         if file is not None:
             # a child that is being forked has the same open file
@@ -74,14 +74,14 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks that a thread holds, or goes on without, by ``table_id``."""
+    """Locks that a thread holds, or continues without, by ``table_id``."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()
 
 
 def table_id(folder: int) -> tuple[int, int]:
-    """Returns the device and inode of an open directory. They do not depend on the path that led there."""
+    """Returns the device and inode of an open directory. They do not depend on its path."""
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
 
@@ -98,7 +98,7 @@ _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Else a forked child would hold what its parent held, even after the parent has died."""
+    """Closes the locks in a forked child, which would otherwise hold them after its parent's death."""
     for lock in list(_open):
         if lock._file is not None:
             lock._file.close()

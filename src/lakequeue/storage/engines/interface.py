@@ -1,4 +1,4 @@
-"""What both engines share: the files of a commit, why it was refused, and which errors are failures of storage."""
+"""Parts of both engines: the files of a commit, why it was refused, and which errors are storage failures."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from lakequeue.model.clock import from_micros
 from lakequeue.storage.snapshot import LogTrimmed
 
 LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
-"""Packages whose own exceptions are failures of storage."""
+"""Packages whose exceptions are storage failures."""
 
 
 _STATISTICS = {"first_offset", "last_offset"} | {
     *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
 }
-"""Columns of whose values the log tells bounds and NULLs."""
+"""Columns with minimum, maximum and NULL count in the Delta log."""
 
 
 _FEW = 16
-"""Rows."""
+"""Number of rows up to which Python computes the bounds of a column."""
 
 
 class LostRace(Exception):
-    """Another commit came first; reload, decide again, repeat."""
+    """Another commit came first. Reload, decide again, and repeat."""
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot or its log are gone, as it has been outdated for hours; refresh."""
+    """Files of the loaded snapshot or its log are gone, because it has been outdated for hours. Refresh."""
 
 
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
-"""Other types of failures: of files, of races, and of a log that cannot be read."""
+"""Further types of storage failures: of files, of races, and of a log that cannot be read."""
 
 
 def is_storage_failure(error: Exception) -> bool:
-    """Whether storage or one of its libraries failed; an error of this package's own code is none."""
+    """True if storage or one of its libraries failed. Errors of this package's own code are no storage
+    failures.
+    """
     if isinstance(error, _FAILURES):
         return True
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
@@ -50,21 +52,21 @@ def is_storage_failure(error: Exception) -> bool:
 
 @attrs.frozen
 class DataFile:
-    """A Parquet file below the table's directory, with what Delta records of it."""
+    """A Parquet file below the table's directory, with its record in Delta's log."""
 
     path: str
-    """Relative to the table, ``/`` as separator, not URL-encoded."""
+    """Relative to the table, with ``/`` as separator, not URL-encoded."""
     size: int
     rows: int
     partition: Mapping[str, str]
-    """Partition values as Delta writes them (instants: ``2026-01-01 00:00:00.000000``)."""
+    """Partition values in Delta's form (instants: ``2026-01-01 00:00:00.000000``)."""
     minimum: Mapping[str, Any] = attrs.field(factory=dict)
-    """Of texts only if all are equal."""
+    """Minimum by column; of text columns only if all values are equal."""
     maximum: Mapping[str, Any] = attrs.field(factory=dict)
     nulls: Mapping[str, int] = attrs.field(factory=dict)
 
     def statistics(self) -> str:
-        """Statistics for Delta's log, as JSON."""
+        """Returns the statistics for Delta's log, as JSON."""
         return json.dumps(
             {
                 "numRecords": self.rows,
@@ -76,7 +78,7 @@ class DataFile:
 
 
 class Description:
-    """What Delta's log says of the rows of a file, counted while they are written."""
+    """Statistics of a file's rows, collected while they are written."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -84,7 +86,7 @@ class Description:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Counts further rows of the file."""
+        """Adds further rows of the file."""
         self.rows += len(rows)
         for place, name in enumerate(rows.schema.names):
             if name in _STATISTICS:
@@ -98,7 +100,7 @@ class Description:
                 self._nulls["body"] = self._nulls.get("body", 0) + emptied
 
     def file(self, path: str, size: int, partition: Mapping[str, str]) -> DataFile:
-        """The file, once it is written."""
+        """Returns the file, after it is written."""
         told = {
             name: ends for name, ends in self._bounds.items() if ends[0] == ends[1] or type(ends[0]) is not str
         }
@@ -118,7 +120,7 @@ def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
-    """Files of ``messages`` that fit any place, one after the other from an offset on; sent at one instant."""
+    """Assigns consecutive offsets, from ``first`` on, and one send instant to files of ``messages``."""
     base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
         found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))
@@ -127,7 +129,7 @@ def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile
 
 
 def partition_text(value: object) -> str:
-    """A partition value as Delta writes it."""
+    """Returns a partition value in Delta's form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):

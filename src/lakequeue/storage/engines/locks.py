@@ -1,13 +1,13 @@
 """The commit lock of a table on local disks, between threads and between processes.
 
-A committer holds it shared, from the check of the version that it builds on until it knows the outcome. Removing
-log entries or files needs it exclusively, so neither happens while a process is in a commit, however long it is
-stopped there. Commits through Spark hold it exclusively too: Spark's log store on ``file://`` checks that a commit
-file is absent and then renames its own over it, while the point engine creates it atomically.
+A committer holds it shared, from the check of its base version until it knows the outcome. Removing log entries or
+files needs it exclusively, so neither happens while a process is in a commit, even a stopped one. Commits through
+Spark also hold it exclusively: Spark's log store on ``file://`` checks that a commit file is absent and then
+renames its own over it, while the point engine creates it atomically.
 
 Object stores need no lock: they create log entries by a conditional PUT.
 
-Every wait has a deadline, as a process that holds the lock may be stopped.
+Every wait has a deadline, because a process that holds the lock may be stopped.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lakequeue.storage.roots import local_path
 PATIENCE = 30.0
 """Seconds that a commit waits for the lock."""
 _POLL = 0.002
-"""Seconds between two tries for a lock that others hold."""
+"""Seconds between two attempts at a lock that another process holds."""
 LOCKS = ("_commit.lock", *TURN_LOCKS)
-"""Files of a table that are locked."""
+"""Lock files of a table."""
 
 
 class LockHeld(QueueClientError):
-    """Others held the lock until the deadline; nothing was changed."""
+    """Another process held the lock until the deadline. Nothing was changed."""
 
 
 _mine = Held()
@@ -42,13 +42,13 @@ _mine = Held()
 def committing(
     table_path: str, *, exclusive: bool, patience: float | None = None, folder: int | None = None
 ) -> Iterator[None]:
-    """Holds the table's commit lock; does nothing on remote storage, whose stores arbitrate.
+    """Holds the table's commit lock. Does nothing on object stores, which arbitrate themselves.
 
-    It is reentrant in a thread, but a shared hold cannot become exclusive. ``folder`` is a descriptor of the
-    table's directory, if it is open.
+    Reentrant in a thread, but a shared hold cannot become exclusive. ``folder``: descriptor of the table's
+    directory, if it is open.
 
     Raises:
-        LockHeld: others held it for ``patience`` (None: ``PATIENCE``) seconds.
+        LockHeld: another process held it for ``patience`` (None: ``PATIENCE``) seconds.
         OSError: the table's directory is gone, or the lock cannot be written.
     """
     local = local_path(table_path)

@@ -1,7 +1,7 @@
-"""Keeping logs short: checkpoints, and the removal of log entries, under the exclusive lock of a local table.
+"""Keeps logs short: checkpoints, and the removal of log entries, under the exclusive lock of a local table.
 
-A checkpoint is a version as one Parquet file. It lists no removed files: entries name them without the time of
-removal, so none is kept for readers of older versions; see ``cleaning`` for how long they stay.
+A checkpoint is a version as one Parquet file. It does not list removed files, because entries name them without
+the time of removal. See ``cleaning`` for how long such files stay.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""Entries that a fast-growing log keeps: opening a table lists them all, 5 ms for 1,000 more."""
+"""Number of entries that a fast-growing log keeps. Opening a table lists them all, 5 ms for 1,000 more."""
 READING = 15.0
 """Seconds that entries stay in any case, for readers that have just listed them."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
-"""What any writer of Delta leaves in a log for a version."""
+"""Files that any Delta writer leaves in a log for a version."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -93,12 +93,13 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
     On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
-    behind it. Its own age counts, not that of its commit: snapshots loaded since then need nothing below it, and
-    older ones have had that long. A checkpoint that is not on disk, or cannot be read, replaces nothing (DUR-3).
+    behind it. The age of the checkpoint counts, not the age of its commit: later snapshots need nothing below it,
+    and readers of older ones have had that time. A checkpoint that is not on disk, or cannot be read, replaces
+    nothing (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
-        QueueClientError: this machine's clock and that of the storage differ (DUR-84).
+        QueueClientError: this machine's clock differs from the storage's (DUR-84).
     """
     with table.pinned() as pinned:
         return _trim_log(pinned, retention, patience)
@@ -128,7 +129,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
 
 def trim_below(table: Folder, version: int) -> Freed:
-    """Removes what of a local log lies below a version, if a checkpoint of it or of a later one is on disk.
+    """Removes the part of a local log below a version, if a checkpoint of this version or a later one is on disk.
 
     The caller holds the exclusive lock.
     """
@@ -137,19 +138,21 @@ def trim_below(table: Folder, version: int) -> Freed:
 
 
 def _below(table: Folder, version: int) -> list[str]:
-    """Files of a log below a version, oldest first: while an entry is there, none that follows it was removed."""
+    """Returns the files of a log below a version, oldest first, so that no later entry is removed before an
+    earlier one.
+    """
     found = ((version_of(file.name), file.name) for file in table.files(LOG))
     return [name for number, name in sorted(found) if 0 <= number < version]
 
 
 def version_of(name: str) -> int:
-    """The version to which a file of a log belongs; -1 if to none."""
+    """Returns the version of a log file; -1 for other files."""
     match = _LOG_FILE.match(name.rpartition("/")[2])
     return int(match[1]) if match else -1
 
 
 def _holds(table: Folder, version: int) -> bool:
-    """Whether a checkpoint is on disk and can be read, so that it may replace what lies below."""
+    """True if a checkpoint is on disk and readable, so that it may replace the log below it."""
     try:
         table.sync([checkpoint_name(version)])
         read_checkpoint(table, version)
@@ -160,9 +163,9 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """Whether a checkpoint is due, so that the log can be trimmed in time.
+    """True if a checkpoint is due, so that the log can be trimmed in time.
 
-    It is when the newest is older than half the retention, unless nothing was committed since.
+    A checkpoint is due if the newest one is older than half the retention, and commits followed it.
     """
     checkpoints = listed(table).checkpoints
     if not checkpoints:

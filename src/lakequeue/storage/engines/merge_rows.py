@@ -14,15 +14,19 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Files of a partition, without statistics of the key, above which a MERGE joins them."""
+"""Number of a partition's files without statistics of the key above which a MERGE joins them."""
 _JOINED_ROWS = 256
-"""Larger files are not joined any more: joining all rewrote 3,000 queues with each 16th that was created."""
+"""Number of rows above which a file is not joined. Joining all files rewrote 3,000 queues for each 16th new
+queue.
+"""
 _MANY_EDGES = 16
-"""Ends of stretches of rows above which a filter is faster than slices. A filter of runs takes 240 us or more."""
+"""Number of ends of stretches of rows above which a filter is faster than slices. A filter of runs takes 240 us or
+more.
+"""
 
 
 class FileRewrite(NamedTuple):
-    """Files of one partition that a MERGE replaces, and the rows that it writes instead; maybe none."""
+    """Files of one partition that a MERGE replaces, and their new rows; maybe none."""
 
     partition: dict[str, Any]
     removed: list[LiveFile]
@@ -81,7 +85,9 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """Whether one of the keys can be in a file; not by their range, as that of the head and a new run is all."""
+    """True if one of the keys may be in a file. Compares single keys, because the range from the head to a new run
+    spans all files.
+    """
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

@@ -1,6 +1,6 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
-It writes files through Arrow, and the log: see ``entries`` and ``checkpoints``. ``delta_log`` reads it.
+It writes files through Arrow, and the log by ``entries`` and ``checkpoints``. ``delta_log`` reads the log.
 """
 
 from __future__ import annotations
@@ -39,38 +39,42 @@ from lakequeue.storage.table_version import TableVersion
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
-"""Bytes of a row group in memory, about."""
+"""Approximate size of a row group in memory, in bytes."""
 _UNPACKED = 2**14
-"""Bytes in memory. A smaller file is not compressed, which took 2 % of a receive and saved some 200 bytes."""
+"""Bytes in memory below which a file is not compressed. Compression took 2 % of a receive and saved some 200
+bytes.
+"""
 _READS = 3
-"""Failed reads of the newest version before the error reaches the caller."""
+"""Number of failed reads of the newest version before the caller gets the error."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
 class Table(TableVersion):
-    """One handle on one Delta table; not thread-safe, its owner locks.
+    """A handle on one Delta table. Not thread-safe; its owner locks.
 
     ``version``, ``transaction``, ``files`` and ``read`` refer to the snapshot loaded by the last ``refresh`` or
-    commit of this handle. Everything above (messages, ledger, catalog, cleaning) is written once and runs on both
-    engines. A commit raises ``LostRace`` if another one was in the way; ``landed`` returns whether one landed in
-    spite of an error.
+    commit of this handle. Messages, ledger, catalog and cleaning use this class on both engines. A commit raises
+    ``LostRace`` if another commit came first. ``landed`` shows if a commit landed in spite of an error.
     """
 
     commits_alone = False
-    """Whether commits on local disks need the table's lock exclusively, see ``locks``."""
+    """True if commits on local disks need the table's lock exclusively, see ``locks``."""
     state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
-        """Opens a version, None for the newest; older ones are read-only."""
+        """Opens a version; None: the newest. Older versions are read-only."""
         self.store = store
         self.folder = self._writes = store.folder(path)
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.history = object()
-        """Another one once a snapshot was loaded that the one before did not lead to: what is known of older ones
-        may not hold, as after a restore of a backup."""
+        """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore of a
+        backup.
+        """
         self.lost_races = 0
-        """Races that this handle lost since its last commit, which records it; see ``commit``."""
+        """Number of races that this handle lost since its last commit. The next commit records it; see
+        ``commit``.
+        """
         self._unsettled = False
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
 
@@ -84,17 +88,21 @@ class Table(TableVersion):
         self.settle()
 
     def look(self) -> None:
-        """As ``refresh``, but a power cut may still take what is new: before it is relied on, call ``settle``."""
+        """Refreshes without fsync. Call ``settle`` before relying on the new entries, which a power cut may
+        take.
+        """
         self._follow(Snapshot.follow)
 
     def settle(self) -> None:
-        """Brings what was looked at to the disk, as others may not have done it yet; each commit does it first."""
+        """Syncs the entries of ``look`` to disk, because their writers may not have done it yet. Commits begin
+        with this.
+        """
         if self._unsettled:
             self.folder.sync([LOG], above=False)
             self._unsettled = False
 
     def confirm(self) -> None:
-        """As ``refresh``, and the log is sure to be the one that this handle has read, on object stores, too."""
+        """Refreshes, and verifies that the log is the one that this handle has read; on object stores, too."""
         self._follow(Snapshot.confirm)
         self.settle()
 
@@ -109,16 +117,16 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """Begins another history if files of the log were replaced by copies; returns whether they were."""
+        """Starts another lineage if files of the log were replaced by copies. True if they were."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.history = object() if copied else self.history
         return copied
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """Makes commits write to the directory that the path leads to now; see ``LocalFolder.pinned``.
+        """Makes commits write to the directory at the path now; see ``LocalFolder.pinned``.
 
-        Yields the descriptor of a local one.
+        Yields the descriptor of a local directory.
         """
         with self.folder.pinned() as self._writes:
             try:
@@ -127,7 +135,7 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_based(self) -> bool:
-        """Returns True if the log on a local disk has the entry of the loaded version, in the file that was read.
+        """True if the log on a local disk has the entry of the loaded version, in the same file.
 
         Raises:
             OtherHistory: the log has another entry of this version.
@@ -135,7 +143,7 @@ class Table(TableVersion):
         return self.state.is_based(self._writes) and not self._note_copy()
 
     def set_aside(self, *, put_back: bool) -> None:
-        """Removes entries that a restore left over (DUR-86). The caller holds the exclusive lock of a local table.
+        """Removes entries left over by a restore (DUR-86). The caller holds the exclusive lock of a local table.
 
         ``put_back``: a restore is known, so all entries behind a gap are left over.
         """
@@ -153,7 +161,7 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
+        """Uses the last commit of another handle of this process. Only for speed; thread-safe."""
         if other._committed is not None:
             self.state.learn(*other._committed)
 
@@ -161,9 +169,9 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a file of the loaded snapshot that is gone.
+        """Returns the error for a missing file of the loaded snapshot.
 
-        StaleSnapshot says that the newest snapshot does not have the file, OtherHistory that the log went back.
+        StaleSnapshot if the newest snapshot lacks the file, OtherHistory if the log went back.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:
@@ -173,11 +181,11 @@ class Table(TableVersion):
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        """Appends rows (schema of the table, partition columns included) in one commit."""
+        """Appends rows in one commit. They have the table's schema with partition columns."""
         self._create_entry("WRITE", [self.write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        """Adds files that lie below the table in one commit; no files: an empty commit."""
+        """Adds files below the table in one commit. Without files, makes an empty commit."""
         self._writes.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
 
         def fits(other: Entry) -> bool:
@@ -192,10 +200,11 @@ class Table(TableVersion):
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """Replaces every row whose partition values are among ``partition``; no ``rows``: drops them.
+        """Replaces the rows whose partition values are among ``partition``. Without ``rows``, drops them.
 
-        Each table of ``rows`` becomes a file: not empty, with partition columns, which are constant within it. The
-        iterable may produce them lazily, so that they are not all in memory at once."""
+        Each table of ``rows`` becomes a file. It is not empty, and its partition columns are constant. The
+        iterable may be lazy, so that not all tables are in memory at once.
+        """
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]
         gone = {file.path for file in removed}
@@ -209,7 +218,7 @@ class Table(TableVersion):
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
-        """Replaces files by others, a table of ``rows`` each; any other commit since the snapshot refuses it."""
+        """Replaces files by new ones, a table of ``rows`` each. Any other commit since the snapshot refuses it."""
         added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 
@@ -220,9 +229,9 @@ class Table(TableVersion):
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``).
+        """Merges ``source`` into the table. Its columns are those of the table, and ``op``: ``put`` or ``del``.
 
-        Rows are the same if ``key`` and the partition columns are equal. What is read or written is kept, see
+        Rows match if ``key`` and the partition columns are equal. Keeps the rows that it reads and writes, see
         ``rows``.
         """
         partitions = self.state.partitions
@@ -236,11 +245,11 @@ class Table(TableVersion):
         self._rows |= contents
 
     def landed(self, token: str, since: int) -> bool:
-        """Whether a commit after version ``since`` that can be read carries ``token``; refresh first."""
+        """True if a readable commit after version ``since`` has ``token``. Refresh first."""
         return token in self.state.tokens(since)
 
     def has_read_since(self, since: int) -> bool:
-        """Whether there are commits after version ``since``, and all can be read."""
+        """True if there are commits after version ``since``, and all are readable."""
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
@@ -257,7 +266,7 @@ class Table(TableVersion):
         return snapshot
 
     def _load(self, load: Callable[[], Snapshot]) -> Snapshot:
-        """Loads the newest version; starts again if its log is trimmed meanwhile."""
+        """Loads the newest version. Starts again if its log is trimmed meanwhile."""
 
         def renew(error: Exception) -> None:
             lists = self.folder.local is not None and is_table(self.folder)
@@ -270,11 +279,11 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls a function that reads the table; again on the newest snapshot if its files were removed."""
+        """Calls a function that reads the table; again on the newest snapshot if files were removed."""
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
-        """Writes rows of one partition as a file below the table, not yet committed."""
+        """Writes rows of one partition as a file below the table. Commits nothing."""
         return write_file(self._writes, rows, self.state.partitions)
 
     def _create_entry(
@@ -288,8 +297,8 @@ class Table(TableVersion):
     ) -> None:
         """Commits as the version after the snapshot.
 
-        If there is such a version, the race is lost, unless the commit ``fits`` behind its entry: then the next
-        version is tried. So a merge of segments, which takes long, lands beside a steady flow of sends.
+        If that version exists, the race is lost, unless the commit ``fits`` behind its entry. Then it tries the
+        next version. So a slow merge of segments lands during a steady flow of sends.
 
         Raises:
             LostRace: another commit came first.
@@ -326,7 +335,7 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
-        """Loads the next version if a commit fits behind its entry; returns whether it does."""
+        """Loads the next version if a commit fits behind its entry. True if it does."""
         try:
             other = self.state.next()
         except FileNotFoundError:  # it is left over by a restore
@@ -340,7 +349,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """Returns whether the entry that was just created is in the log of the table, behind its base (DUR-85)."""
+        """True if the entry just created is in the log of the table, behind its base (DUR-85)."""
         if self.folder.local is None:
             return True  # a look costs a request
         try:
@@ -400,7 +409,7 @@ def _again(
 
 
 def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]]) -> bool:
-    """Whether a file's partition values are among those given."""
+    """True if a file's partition values are among the given ones."""
     return all(file.partition[name] in values for name, values in partition.items())
 
 
@@ -412,7 +421,7 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, with its columns, as ``write_rows`` does."""
+    """Writes rows of one partition, with its columns, by ``write_rows``."""
     partition = {name: rows[name][0].as_py() for name in partitions}
     return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
 
@@ -425,9 +434,9 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, without its columns, as a file below a table, not yet committed.
+    """Writes rows of one partition, without its columns, as a file below a table. Commits nothing.
 
-    Under a ``name``, for others to commit it, who sync it; see ``Table.add``.
+    With ``name``, does not sync the file: another process commits and syncs it; see ``Table.add``.
     """
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"

@@ -1,4 +1,4 @@
-"""Detects forks: neither the threads of obstore and delta-rs nor Spark's connection survive one."""
+"""Detects forks, because the threads of obstore and delta-rs and Spark's connection do not survive a fork."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The Spark engine: a table of the point engine whose commits go through Delta's own, the reference for them.
+"""The Spark engine: a table of the point engine that commits through Delta, as a reference.
 
-Commits use Delta's optimistic transaction on the version that the handle has loaded. So a commit carries several
-application ids, adds staged files as they are, and is checked by Delta against every commit since that version.
-Only MERGE starts a transaction of its own; there the fence is the stale-id check of a fresh session.
+Commits use Delta's optimistic transaction on the loaded version. So a commit has several application ids, adds
+staged files unchanged, and is checked by Delta against every later commit. Only MERGE starts a transaction of its
+own. Its fence is the check for stale ids in a fresh session.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""The rows of a file are sorted by the first of these columns that the table has."""
+"""The rows of a file are sorted by the first of these columns in the table."""
 
 
 class SparkTable(Table):
-    """One handle on one Delta table, which reads it without the JVM; other sessions may commit beside it."""
+    """A handle on one Delta table. Reads it without the JVM. Other sessions may commit at the same time."""
 
     commits_alone = True
 
@@ -42,7 +42,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot; no newer than the loaded one, so Delta finds all conflicts with what was decided."""
+        """Delta's snapshot. Never newer than the loaded one, so Delta finds all conflicts with a decision."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
@@ -76,9 +76,10 @@ class SparkTable(Table):
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """The fence is the first of ``transactions``: Delta's MERGE takes one id, the others are dropped.
+        """Merges with the first of ``transactions`` as fence. Delta's MERGE takes one id, so the others are
+        dropped.
 
-        Each commit must raise it by one, so that of two commits the second finds it taken.
+        Each commit must raise the id by one. Then the second of two commits finds its version taken.
         """
         from delta.tables import DeltaTable
 
@@ -119,7 +120,7 @@ class SparkTable(Table):
         token: str,
         replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
     ) -> None:
-        """Commits on the loaded version; ``replaced``: removes the files with such partition values."""
+        """Commits on the loaded version. ``replaced``: removes the files with these partition values."""
         now = int(time.time() * 1000)
         ids = [
             json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
@@ -137,7 +138,7 @@ class SparkTable(Table):
             os.sync()  # Spark does not
 
     def _frame(self, rows: pa.Table) -> DataFrame:
-        """Rows as one Spark partition, sorted by the table's partitions and its row order."""
+        """Returns rows as one Spark partition, sorted by the table's partitions and its row order."""
         order = [name for name in _ROW_ORDER if name in self._columns][:1]
         df = self._session.createDataFrame(rows.select(self._columns)).coalesce(1)
         keys = [*self._partitions, *order]
@@ -145,7 +146,7 @@ class SparkTable(Table):
 
 
 class SparkEngine(Engine):
-    """Opens tables whose commits go through delta-spark."""
+    """Opens tables that commit through delta-spark."""
 
     name = "spark"
     commits_alone = True
@@ -163,7 +164,7 @@ class SparkEngine(Engine):
 
 
 def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
-    """Conditions of a MERGE in literals, by which Delta skips files and narrows conflicts."""
+    """Returns conditions of a MERGE in literals, so that Delta skips files and finds fewer conflicts."""
     found = [
         f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
         for name in partitions

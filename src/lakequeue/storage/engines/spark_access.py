@@ -1,4 +1,4 @@
-"""What a Spark session needs to read and write a root on an object store: jars, and the rights to one bucket."""
+"""Access of a Spark session to a root on an object store: jars, and the rights to one bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NEWEST = "3.5.0"
-"""The release of Hadoop in the newest pyspark that was tried."""
+"""Hadoop's release in the newest tried pyspark."""
 
 READ = {
     # names of files are not patterns
@@ -24,20 +24,20 @@ READ = {
     # Spark writes checksums of pages, and verifies none by default
     "parquet.page.verify-checksum.enabled": "true",
 }
-"""Options of a reader of files by their names."""
+"""Options for reading files by name."""
 
 _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
 
 
 def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
-    """Maven coordinates of the file system for the scheme of a root, none for a local one.
+    """Returns Maven coordinates of the file system for a root's scheme; empty for a local root.
 
     Args:
-        scheme: as ``scheme_of`` answers it.
+        scheme: result of ``scheme_of``.
         hadoop: release of Hadoop in Spark; None: of the newest Spark.
 
     Raises:
-        QueueClientError: that Hadoop has no such file system.
+        QueueClientError: this Hadoop has no such file system.
     """
     provider, hadoop = PROVIDERS.get(scheme), hadoop or _NEWEST
     if provider is None or not provider.hadoop:
@@ -52,7 +52,7 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect, which has no JVM in this process."""
+    """True for a session of Spark Connect, which has no JVM in this process."""
     return getattr(spark, "_jsparkSession", None) is None
 
 
@@ -61,16 +61,16 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def allow(spark: SparkSession, store: Store) -> None:
-    """Lets a session reach a root on an object store; does nothing for a local one.
+    """Lets a session reach a root on an object store. Does nothing for a local root.
 
-    Spark's rights come from its own Hadoop configuration: from the settings of the job, from the variables AWS_…
-    of the driver, or from the role of the machine. On S3, the credentials, endpoint and region of the root's
-    ``storage_options`` are added to it, for this bucket alone (``fs.s3a.bucket.<bucket>.…``). Spark sends this
+    Spark's rights come from its Hadoop configuration: from the settings of the job, from the driver's variables
+    AWS_…, or from the role of the machine. On S3, this function adds the credentials, endpoint and region of the
+    root's ``storage_options``, for this bucket alone (``fs.s3a.bucket.<bucket>.…``). Spark sends this
     configuration to the executors with each job. It is in no plan, job argument or log, nor in ``SparkConf``, but
-    any code of the driver can read it. The other options, and those for other stores, stay in the driver.
+    any code of the driver can read it. Other options, and options for other stores, stay in the driver.
 
-    What the session sets for the bucket itself wins. So do the first options of several, as Hadoop keeps the
-    connection: credentials that expire need a provider in the session's own settings.
+    The session's own settings for the bucket win. Of several roots' options, the first win, because Hadoop keeps
+    the connection: credentials that expire need a provider in the session's own settings.
 
     Raises:
         QueueClientError: the session has no file system for the store, or Spark needs another name of the root.
@@ -99,7 +99,7 @@ def allow(spark: SparkSession, store: Store) -> None:
 
 
 def require_atomic_commits(store: Store) -> None:
-    """Refuses commits through Spark where two of them could overwrite each other.
+    """Refuses commits through Spark on stores where two of them could overwrite each other.
 
     Raises:
         QueueClientError: the root is on S3, where Delta's log store checks and then writes.
@@ -113,7 +113,7 @@ def require_atomic_commits(store: Store) -> None:
 
 
 def _file_system(spark: SparkSession, hadoop: Any, scheme: str) -> str:
-    """The class of Spark's file system for a scheme."""
+    """Returns the class of Spark's file system for a scheme."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm
@@ -129,13 +129,13 @@ def _file_system(spark: SparkSession, hadoop: Any, scheme: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier of Spark SQL."""
+    """Returns a name as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 @contextlib.contextmanager
 def quiet_about_pandas() -> Iterator[None]:
-    """PySpark imports pandas for functions over batches of Arrow, and warns of each that is newer than itself."""
+    """Hides PySpark's warning about a newer pandas, which functions over Arrow batches import."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

@@ -1,4 +1,4 @@
-"""One transaction: a decision on a snapshot, its commit, and a new decision whenever another process was first.
+"""One transaction: a decision on a snapshot, its commit, and a new decision after each lost race.
 
 Callers only decide. A decision is an ``Answer``, a ``Change``, or ``Stale``; the result is ``Committed`` or
 ``Answered``. See docs/internals/fence.md.
@@ -22,9 +22,9 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.turns import NO_TURNS, Turns
 
 ATTEMPTS = 60
-"""Decisions before the caller gets RequestThrottled (ERR-9)."""
+"""Number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Attempts at a commit that loses to commits outside its fence."""
+"""Number of attempts at a commit that loses to commits outside its fence."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ class Answer(Generic[_T_co]):
 
 @attrs.frozen
 class FoundChange(Generic[_T_co]):
-    """A change that the loaded snapshot has: another process committed it."""
+    """A change that the loaded snapshot has, because another process committed it."""
 
     value: _T_co
 
@@ -53,18 +53,18 @@ Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """A change took effect: by a commit of this process, or of another one."""
+    """A change took effect by a commit of this or another process."""
 
     value: _T_co
     lost: int
-    """Races that others won before."""
+    """Number of races lost before."""
     avoided: bool
-    """Whether its turn avoided another one."""
+    """True if its turn avoided another lost race."""
 
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """The answer holds for a snapshot that was read within the call."""
+    """An answer that holds for a snapshot read within the call."""
 
     value: _T_co
 
@@ -74,25 +74,24 @@ def transact(
 ) -> Committed[_T] | Answered[_T]:
     """Decides on the loaded snapshot of a table, and commits a change.
 
-    In this order:
-
-    1. ``decide`` gets the number of races that were lost. If it needs a newer snapshot, or files of the loaded
-       one were removed since, the newest snapshot is loaded, and it decides again.
-    2. An answer holds only if the snapshot was read within the call. Otherwise the newest one is loaded; unless it
-       is the same, ``decide`` is called again.
-    3. A change that is ``late`` waits for its turn. If others committed meanwhile, ``decide`` is called again.
-    4. A change is committed under its fence, see ``Commit``: only if the base is still an entry of the log; if the
-       answer of storage is lost, the log is searched for the commit's token, and the commit may be tried again; it
-       is searched, too, if the commit took so long that the process may have been suspended. Then the turn ends.
-    5. If another commit came first, the race is lost: the newest snapshot is loaded, and after a pause ``decide``
-       is called again.
+    1. ``decide`` gets the number of lost races. If it needs a newer snapshot, or files of the loaded one were
+    removed, the newest snapshot is loaded, and ``decide`` is called again.
+    2. An answer holds only if the snapshot was read within the call. Otherwise the newest one is loaded. If that
+    is another one, ``decide`` is called again.
+    3. A change that is ``late`` waits for its turn. If another process committed meanwhile, ``decide`` is called
+    again.
+    4. A change is committed under its fence, see ``Commit``. Its base must still be an entry of the log. If
+    storage's answer is lost, or the commit took so long that the process may have been suspended, the log is
+    searched for the commit's token. The commit may be tried again. Then the turn ends.
+    5. If another commit came first, the race is lost. The newest snapshot is loaded, and after a pause ``decide``
+    is called again.
 
     Args:
         table: the handle, locked by the caller.
         decide: makes the decision; it changes nothing in storage.
         busy: text of the error after too many lost races.
-        fresh: whether the loaded snapshot was read within the call.
-        turns: those of the processes that commit to the table; without them nobody waits.
+        fresh: True if the loaded snapshot was read within the call.
+        turns: turns of the processes that commit to the table; by default nobody waits.
 
     Raises:
         RequestThrottled: too many races were lost, ``lost_races``; nothing was changed (ERR-9).
@@ -145,9 +144,9 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change; returns False if the race is lost: then the newest snapshot is loaded.
+    """Commits a change. False if the race is lost; the newest snapshot is then loaded.
 
-    Commits outside its fence, such as merges of segments, only make it try again.
+    After commits outside its fence, such as merges of segments, it only tries again.
     """
     trying = Commit(table, change)
     for number in range(REPEATS):
@@ -160,10 +159,10 @@ def commit(table: Table, change: Change[object]) -> bool:
 
 
 def back_off(attempt: int) -> None:
-    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.02 s."""
+    """Sleeps for a random time that grows with the attempts, at most 0.02 s of machine time."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Has mypy report a kind of decision that no case takes; Python 3.10 lacks the function of ``typing``."""
+    """Makes mypy report a kind of decision that no case handles. Python 3.10 lacks the function in ``typing``."""
     raise AssertionError(f"{value!r} was not expected")

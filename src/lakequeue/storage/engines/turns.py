@@ -1,16 +1,18 @@
 """Turns of the processes that commit to one table.
 
-Of the processes that decide on one version of a table, one commits and the others lose the race. On a disk they
-take turns by a lock, see ``disk_turn``. A turn only saves work: the fence refuses stale commits without it, too.
+Of several processes that decide on one version of a table, one commits, and the others lose the race. On a disk
+they take turns by a lock, see ``disk_turn``. A turn only saves work: the fence refuses stale commits without it,
+too.
 
-Object stores have no lock that ends with its holder. There the process that made the last commit can start the
-next one at once, and a process that reads that commit first is late each time: it lost 26 races in 16 s. So a
-process that lost a race pauses after its next commits. A process that never loses does not pause. A process that
-it keeps out asks for a turn: it commits an empty entry, and the busy process loses its next race.
+Object stores have no lock that ends with its holder. There, the process with the last commit can start the next
+one at once. A process that must read that commit first is late each time: it lost 26 races in 16 s. So a process
+that lost a race pauses after its next commits. A process that never loses does not pause. A process that it keeps
+out asks for a turn: it commits an empty entry, and the busy process loses its next race.
 
-Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. They
-do as much as before with half of the requests, as each commit has more in it. Eight consumers with handlers of
-100 ms do 0.97 of what they could, the least served 0.93 of the mean; without pauses it is 0.90 and 0.77.
+Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. Their
+throughput stays the same with half of the requests, because each commit has more in it. Eight consumers with
+handlers of 100 ms reach 0.97 of the possible throughput, the least served 0.93 of the mean; without pauses 0.90
+and 0.77.
 """
 
 from __future__ import annotations
@@ -28,24 +30,26 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait until others are kept out: a process may be stopped in a commit, and must not stop the rest."""
+"""Seconds to wait until other processes are excluded. A process stopped in a commit must not stop the others."""
 ASK_AFTER = 3
-"""Lost races after which a process asks for a turn (again)."""
+"""Number of lost races between two requests of a process for a turn."""
 COMMITS = 4
-"""Length of a pause, in times that the last commit took: another process learns that it lost, reads the log and
-the ledger, decides and commits."""
+"""Length of a pause, in durations of the last commit. Another process needs that time to learn of its lost race,
+read the log and the ledger, decide and commit.
+"""
 LONGEST = 2.0
 """Maximum pause in seconds."""
 MOST = 8
-"""Maximum number of commits after which a process pauses, since it last lost a race: one that loses often pauses
-after every commit, one that lost once does so once."""
+"""Maximum number of commits with a pause after the last lost race. A process that often loses pauses after every
+commit, a process that lost once pauses once.
+"""
 
 
 class Turns:
     """The turns of this process at one table. Base class: never waits. Not thread-safe: the owner locks."""
 
     moved = False
-    """True if another process committed since this process did: without the turn, the race would be lost."""
+    """True if another process committed since this process did. Without the turn, the race would be lost."""
     waited = False
     """True if another process had the turn when this process asked for it."""
 
@@ -77,16 +81,16 @@ class Turns:
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Notes the ``lost``-th lost race of a transaction. Returns True to load the newest snapshot."""
+        """Records the ``lost``-th lost race of a transaction. Returns True to load the newest snapshot."""
         return False
 
     def end(self) -> None:
-        """Ends the turn after the commit, before its block ends, so that other processes need not wait longer."""
+        """Ends the turn after the commit, before its block ends, to shorten the wait of other processes."""
         self._held.close()
 
 
 NO_TURNS = Turns()
-"""For tables to which mostly a single process commits."""
+"""For tables with mostly a single committing process."""
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:
@@ -103,12 +107,12 @@ class StoreTurns(Turns):
         super().__init__()
         self._asked: int | None = None
         self._took = 0.0
-        """Seconds of the last commit; 0 after a pause or a lost race."""
+        """Duration of the last commit in seconds; 0 after a pause or a lost race."""
         self._pauses = 0
-        """Commits after which this process still pauses."""
+        """Number of next commits with a pause."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if the last commit was this process's and others commit, too; returns whether it did."""
+        """Pauses if this process made the last commit, and other processes commit, too. True if it paused."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -123,7 +127,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn after every few lost races. Returns False, as the newest snapshot is loaded."""
+        """Asks for a turn after every few lost races. Returns False, because the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER:
@@ -187,7 +191,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Turns of an engine that commits through Spark, which takes a second to decide: longer than others wait."""
+    """Turns of an engine that commits through Spark. Deciding takes a second, longer than other processes wait."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

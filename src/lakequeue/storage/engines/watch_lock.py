@@ -1,6 +1,6 @@
-"""The lock of the process that watches the logs of a queue for all that wait on it on this machine.
+"""The lock of the process that watches a queue's logs for all waiting processes of this machine.
 
-It is only for speed: whoever gets no sign of the one that has it looks for itself.
+It is only for speed. A process without a sign of the lock's holder checks the logs itself.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""File in the ledger of a queue's first shard. Closing it gives the lock up, and the system tells others so."""
+"""File in the ledger of a queue's first shard. Closing it releases the lock, and the system notifies other
+processes.
+"""
 
 
 class WatchLock(FileLock):
-    """One process's handle on it; not thread-safe, its owner locks."""
+    """One process's handle on the lock. Not thread-safe; its owner locks."""
 
     @classmethod
     def of(cls, table_path: str) -> WatchLock:
-        """Returns that of a local table."""
+        """Returns the lock of a local table."""
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def still_leads(self) -> bool:
-        """Shows others that the holder is not stopped; returns False if the directory is another one by now."""
+        """Shows other processes that the holder is not stopped. False if the directory was replaced."""
         with suppress(OSError):
             if self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
                 self.stamp()
@@ -33,7 +35,7 @@ class WatchLock(FileLock):
         return False
 
     def is_led(self, seconds: float) -> bool:
-        """Returns True if the holder has shown itself within so many seconds."""
+        """True if the holder has shown a sign in the last ``seconds``."""
         with suppress(OSError):
             return 0 <= time.time() - os.stat(self.path).st_mtime < seconds
         return False
