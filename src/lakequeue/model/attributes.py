@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import attrs
@@ -239,15 +239,7 @@ class QueueAttributes:
         Raises:
             QueueClientError: an attribute comes from a newer version (DUR-71).
         """
-        values: dict[str, Any] = {}
-        for name, text in wire.items():
-            attribute = _BY_WIRE.get(name)
-            if attribute is None:
-                raise QueueClientError(f"unknown attribute {one_line(name)} of a queue: install a newer lakequeue")
-            values[attribute.field] = _parse(attribute, text)
-        fifo = values.setdefault("fifo", False)
-        values.setdefault("fair_groups", None if fifo else profile(values["profile"]).fair_groups)
-        return cls(**values)
+        return _from_wire(tuple(wire.items()))
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
@@ -491,6 +483,17 @@ def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
     if settings["rewind_range"] is True:
         settings["rewind_range"] = settings["message_retention_period"]
     return settings
+
+
+@lru_cache(maxsize=256)  # processes read the attributes with each commit of another process
+def _from_wire(wire: tuple[tuple[str, str], ...]) -> QueueAttributes:
+    values: dict[str, Any] = {}
+    for name, text in wire:
+        if (attribute := _BY_WIRE.get(name)) is None:
+            raise QueueClientError(f"unknown attribute {one_line(name)} of a queue: install a newer lakequeue")
+        values[attribute.field] = _parse(attribute, text)
+    fair_groups = None if values.setdefault("fifo", False) else profile(values["profile"]).fair_groups
+    return QueueAttributes(**({"fair_groups": fair_groups} | values))
 
 
 def _parse(attribute: _Attribute, value: Any) -> Any:

@@ -152,7 +152,7 @@ class Ledger:
         return ForgottenMessages(self.epoch, head.head_offset, first, last)
 
     def _head(self, rows: pa.Table) -> Head:
-        heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
+        heads = rows["head"].filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET)).to_pylist()
         if len(heads) != 1:
             raise DamagedTable(self.table.path, None, f"it has {len(heads)} head rows")
         try:
@@ -234,8 +234,11 @@ class Ledger:
         return self._rows(self._files(settled=settled))
 
     def _rows(self, files: Sequence[LiveFile]) -> pa.Table:
-        tables = (rows.select(_DATA.names).cast(_DATA) for rows in self.table.rows(files))
-        rows = pa.concat_tables([_DATA.empty_table(), *tables])
+        tables = [
+            rows if rows.schema.equals(_DATA) else rows.select(_DATA.names).cast(_DATA)
+            for rows in self.table.rows(files)
+        ]
+        rows = pa.concat_tables(tables) if tables else _DATA.empty_table()
         return _each_once(rows) if any(is_foreign(file.name) for file in files) else rows
 
 

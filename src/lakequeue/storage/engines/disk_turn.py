@@ -27,7 +27,9 @@ file.
 LONGEST = 5.0
 """Maximum seconds to wait for a turn, however many processes have theirs meanwhile."""
 POLL = 0.001
-"""Longest pause in seconds between two attempts of the next process. Other processes pause for longer."""
+"""Longest pause in seconds between the first attempts of the next process. Other processes pause for longer."""
+PATIENCE = 1 / 16
+"""Part of the wait to which pauses grow. Waits on a busy machine cost more CPU than commits."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
@@ -93,9 +95,11 @@ def turn(
 
 
 def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bool:
+    began = time.monotonic()
     while not lock.take(exclusive=True):
         if not waits(lock):
             return False
-        time.sleep(random.uniform(pause / 2, pause))
+        longest = max(pause, PATIENCE * (time.monotonic() - began))
+        time.sleep(random.uniform(longest / 2, longest))
     lock.stamp()
     return True

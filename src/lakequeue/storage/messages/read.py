@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import groupby, pairwise
 from sys import getsizeof
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import attrs
@@ -376,6 +377,7 @@ class LogReader:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self._files: dict[str, LogFile] = {}
         self.log = self._load()
         self._loaded = table.version, table.history
 
@@ -398,7 +400,8 @@ class LogReader:
 
     def _load(self) -> ShardLog:
         version = self.table.transaction(layout.SEND_ID)
-        files, forgotten = log_files(self.table), self.table.transaction(layout.FORGOTTEN_ID)
+        files, forgotten = log_files(self.table, self._files), self.table.transaction(layout.FORGOTTEN_ID)
+        self._files = {file.file.path: file for file in files if not file.more}
         end, closed = layout.end_of(version), version >= layout.CLOSED
         emptying = self.table.transaction(layout.EMPTYING_ID)
         return ShardLog(files, end, closed, self.table.version, self._columns, forgotten, emptying)
@@ -443,14 +446,20 @@ _known: dict[str, FileColumns] = {}
 """Cached columns, by file path and opening time. The opening time is the send time of a bulk send's messages."""
 
 
-def log_files(table: TableVersion) -> list[LogFile]:
+def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
     """Returns the live files of ``messages`` in the loaded snapshot, by offset.
+
+    ``known`` are files of an earlier snapshot by path.
 
     Raises:
         DamagedTable: they do not hold every offset of the log once (DUR-5).
     """
     try:
-        files = sorted(map(LogFile.of, table.files()), key=lambda file: file.first)
+        files = [
+            old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
+            for file in table.files()
+        ]
+        files.sort(key=lambda file: file.first)
     except (KeyError, TypeError, AttributeError) as error:
         reason = "its log does not say which messages its files hold; another program wrote it"
         raise DamagedTable(table.path, None, reason) from error
