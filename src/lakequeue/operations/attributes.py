@@ -28,9 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of a rate limit that a bucket on an object store should hold, because its receives may be that far
-apart.
-"""
+"""Seconds of a rate limit that a bucket on an object store should hold: its receives are that far apart."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -204,9 +202,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
 
 
 def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
-    """Creates the tables of the shards from ``first`` on, several at a time. Keeps tables of an earlier
-    attempt.
-    """
+    """Creates the tables of the shards from ``first`` on, concurrently. Keeps tables of an earlier attempt."""
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

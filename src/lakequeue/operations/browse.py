@@ -90,7 +90,6 @@ class MessageBatch:
 
     @cached_property
     def states(self) -> list[MessageState]:
-        """Returns the state of each message."""
         return list(map(MessageState, self.table({"state"})["state"].to_pylist()))
 
     @cached_property
@@ -107,9 +106,7 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """Yields the messages at indexes in the batch, several at a time; large messages one at a time, without a
-        copy.
-        """
+        """Yields the messages at indexes in the batch. Large messages come one at a time, without a copy."""
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -304,9 +301,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Yields offsets and rows as ``_read``, from the end. Adapts the size of each part to the bytes of the last
-    one.
-    """
+    """Yields offsets and rows as ``_read``, from the end. Each part's size follows from the last one's bytes."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -115,7 +115,6 @@ class ClaimPlan:
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans
 
     def _command(self) -> Claim:
-        """Returns the command to the next shard."""
         left = self.wanted.max_messages - self._taken
         leased = None if self.wanted.leased is None else self._taken
         return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)

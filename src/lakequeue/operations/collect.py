@@ -84,11 +84,9 @@ class Collector:
 
     @property
     def full(self) -> bool:
-        """True if the next message has to wait."""
         return len(self._waiting) >= MOST or self._size >= MOST_SIZE
 
     def wait_for_space(self) -> None:
-        """Waits until there is space for another message."""
         with self._changed:
             if threading.current_thread() is not self._thread:  # which makes the space
                 self._changed.wait_for(lambda: not self.full)

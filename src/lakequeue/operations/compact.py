@@ -87,9 +87,7 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Catches and records a failure, so that it ends only this step. ``last``: also catches the failure of a
-        restore.
-        """
+        """Records a failure, so that it ends only this step. ``last``: also the failure of a restore."""
         try:
             yield
         except QueueDoesNotExist:
@@ -102,16 +100,13 @@ class CompactionSummary:
 
     @property
     def idle(self) -> bool:
-        """True if there was nothing to do."""
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
-        """Adds removed files."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
-        """Adds merged and cut segments."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut
@@ -273,7 +268,6 @@ def compact_root(
 def _in_turn(
     root: Root, rows: Sequence[QueueRow], asked: Sequence[QueuePass], begin: Callable[[QueueRow], None]
 ) -> Iterator[tuple[int, Passed]]:
-    """Makes the passes in this process, with its open queues."""
     for index, (row, each) in enumerate(zip(rows, asked, strict=True)):
         begin(row)
         yield index, compact_queue(OpenQueue(root, row), each.note, each.within)

@@ -24,14 +24,10 @@ from lakequeue.storage.catalog import QueueRow
 UNREAD_SECONDS = 15 * 60
 """Age of the oldest message at which a queue without messages in flight counts as unread."""
 STUCK_SECONDS = 3600
-"""Age of a consumer's oldest receive at which its handler counts as stuck. A longer visibility timeout replaces
-it.
-"""
+"""Age of a consumer's oldest receive at which it counts as stuck, unless the visibility timeout is longer."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Number of messages, and share of the earlier depth, by which a queue must have grown within
-``GROWTH_SECONDS``.
-"""
+"""Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
 COMPACTION_SECONDS = 6 * 3600
 """Seconds without a compactor's pass that cause a warning, as in the alert NoCompaction."""
 FULL_SHARE = 0.95
@@ -225,9 +221,7 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns the number of visible messages ``GROWTH_SECONDS`` ago by queue key, where a compactor counted
-    them.
-    """
+    """Returns the visible messages ``GROWTH_SECONDS`` ago by queue key, where a compactor counted them."""
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)

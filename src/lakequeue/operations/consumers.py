@@ -32,9 +32,7 @@ class ActiveConsumer:
     """A consumer that runs, or has messages in flight."""
 
     consumer: str | None
-    """Name of the consumer, by default host and process id. None: all consumers without a name, such as SQS
-    clients.
-    """
+    """Name, by default host and process id. None: all consumers without a name, such as SQS clients."""
     in_flight: int
     oldest_receive: datetime | None
     """Instant of the first receive of a message in flight; None without such a message."""
@@ -83,9 +81,7 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
 def all_consumers(
     queues: Sequence[OpenQueue], running: Running
 ) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields the consumers of each queue, or the error of reading them. Reads several queues at a time; keeps
-    their order.
-    """
+    """Yields each queue's consumers, or the error of reading them, in order. Reads several at a time."""
     yield from or_errors(lambda queue: consumers(queue, running), queues)
 
 
@@ -144,6 +140,5 @@ class StoreUse:
 
 
 def forget_consumer(queue: OpenQueue, number: str) -> None:
-    """Removes the file of a consumer's run."""
     with queue.root.storage_errors():
         consumer_files.remove(queue.root.engine.store, queue.root.path, number)

@@ -179,9 +179,7 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Returns shards at which messages of other queues, or bulk sends that other snapshots have, arrived after
-        the snapshot.
-        """
+        """Returns shards that got messages of other queues, or bulk sends known elsewhere, after the snapshot."""
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -238,16 +236,13 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Returns shards that were added to queues meanwhile. The rows read here are as new as the shards'
-        knowledge of them.
-        """
+        """Returns shards that queues got meanwhile. These rows are as new as the shards' knowledge of them."""
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
         return [place for place in places if place not in self._shards]
 
     def _keep(self, rows: dict[str, QueueRow]) -> None:
-        """Keeps only these queues."""
         self._rows = rows
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
@@ -315,7 +310,6 @@ def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachi
 
 
 def _tables(engine: Engine, key: str) -> Folder:
-    """Returns the folder of a queue."""
     return engine.store.folder(layout.tables_path(engine.store.root, key))
 
 

@@ -136,5 +136,4 @@ def _undecided(queue: OpenQueue, shard: OpenShard) -> dict[Mark, UndecidedDelive
 
 
 def refused(reason: str) -> InvalidAttributeValue:
-    """Returns the error for an invalid delivery table."""
     return InvalidAttributeValue("Invalid value for the parameter {}.", names=["table"], hint=reason)

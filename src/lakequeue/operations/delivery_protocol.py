@@ -73,9 +73,7 @@ class DeliveryMarks(Protocol):
     @property
     def delivery(self) -> DeliveryIdentity: ...
     def table_id(self) -> str | None:
-        """Returns the recorded id of the table; None if no id is recorded, "" if the marks are of an earlier
-        table.
-        """
+        """Returns the recorded id of the table; None without one, "" if the marks are of an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:

@@ -21,9 +21,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats import StatsRow
 
 NEWEST_COMMITS = 50
-"""Number of newest entries to read from each of a shard's two logs for lost races; a request per entry on object
-stores.
-"""
+"""Newest entries to read from each log for lost races; one request per entry on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Minimum number of such entries per log, and maximum for all shards of a queue."""
 
@@ -172,9 +170,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields the depth of each queue, or the error of reading it. Reads several queues at a time; keeps their
-    order.
-    """
+    """Yields the depth of each queue, or the error of reading it, in order. Reads several at a time."""
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
@@ -182,9 +178,7 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """Yields the result or the error of a function for each queue. Calls it for several queues at a time; keeps
-    their order.
-    """
+    """Yields a function's result or error for each queue, in order. Calls it for several at a time."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:

@@ -1,6 +1,4 @@
-"""The health of a root: the findings of ``check``, and warnings that an operator would otherwise look up one by
-one.
-"""
+"""The health of a root: findings of ``check``, and warnings that an operator would look up one by one."""
 
 from __future__ import annotations
 

@@ -84,9 +84,7 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column; text for whole numbers in a chosen column, such as customer ids as
-    groups.
-    """
+    """Returns the type of a message column; text for whole numbers, such as customer ids as groups."""
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 

@@ -132,15 +132,12 @@ class Judge:
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
     def runs_of(self, first: int, last: int) -> pa.RecordBatch:
-        """Returns the runs that overlap a range of offsets."""
         start = int(np.searchsorted(self.runs["last_offset"].to_numpy(), first))
         stop = int(np.searchsorted(self.runs["first_offset"].to_numpy(), last, side="right"))
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns columns of ``JUDGED`` for messages, from their arrival instants and their columns
-        ``log_columns``.
-        """
+        """Returns columns of ``JUDGED`` for messages, from arrival instants and columns ``log_columns``."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -253,7 +250,6 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _source_names(arns: pa.Array) -> pa.Array:
-    """Returns the names in the ARNs of queues."""
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
 
 

@@ -106,7 +106,6 @@ def lease(
 
 
 def frame(leased: LeasedMessages) -> DataFrame:
-    """Returns the messages as a lazy DataFrame."""
     spark = leased.queue.root.require_spark("Lease.messages")
     return lease_frame(spark, *stored(leased))
 
@@ -304,9 +303,7 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease of a receipt handle, as ``held``. Raises ReceiptHandleIsInvalid for a handle of another
-    queue.
-    """
+    """Returns the lease of a handle, as ``held``. Raises ReceiptHandleIsInvalid for another queue's handle."""
     return held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
 
 
@@ -336,9 +333,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends a lease, by default by the queue's timeout. Returns the messages that it still holds; None if there
-    are none.
-    """
+    """Extends a lease, by default by the queue's timeout. Returns the messages still held, or None."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

@@ -292,7 +292,6 @@ class _Brought:
 
 
 def finish_all(queue: OpenQueue) -> None:
-    """Completes the moves of all shards."""
     for shard in queue.shards:
         finish(queue, shard)
 

@@ -80,7 +80,6 @@ def create(
 
 
 def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
-    """Checks that a queue may be created with an unused name."""
     if hidden := root.catalog.hidden(root.region, name):
         raise lost_row(root.path, hidden[0], name)
     check_redrive(root, root.region, name, attributes)
@@ -168,16 +167,13 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Opens the first queues with a prefix, by name, after a name. Also returns True if more follow (QUE-11,
-    QUE-12).
-    """
+    """Opens the first queues with a prefix, after a name, by name. True if more follow (QUE-11, QUE-12)."""
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])
 
 
 def _living(root: Root) -> list[QueueRow]:
-    """Returns the rows of the region's queues, without deleted ones."""
     return [row for row in root.rows() if row.deleted_at is None and row.region == root.region]
 
 

@@ -67,15 +67,11 @@ class Room(Protocol):
     """Memory for the messages of a receive, reserved before it reads them."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes. False if there is too little left. Called in
-        threads.
-        """
+        """Reserves ``size`` bytes for bodies and attributes. False if there is too little. Called in threads."""
         ...
 
     async def wait(self, size: int) -> None:
-        """Reserves ``size`` bytes once there is enough. An error ends the receive, and its claimed messages become
-        visible.
-        """
+        """Reserves ``size`` bytes, once possible. An error ends the receive; claimed messages become visible."""
         ...
 
 
@@ -123,9 +119,7 @@ class _Claimed:
 
     @property
     def own(self) -> list[ClaimedPart]:
-        """Returns the parts except those of a repeated attempt, whose receipts an earlier answer has, too
-        (ATT-3).
-        """
+        """Returns the parts except those of a repeated attempt: an earlier answer has their receipts (ATT-3)."""
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
     @property
@@ -379,9 +373,7 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Merges messages of several shards by send time (RWD-10, RWD-12). Messages of a group, or shard, keep their
-    order.
-    """
+    """Merges messages of shards by send time (RWD-10, RWD-12). A group, or shard, keeps its order."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked

@@ -150,16 +150,13 @@ class Relation(ds.Dataset):
 
 
 def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[str, Relation]:
-    """Returns the relations by name, see ``LakeQueue.arrow_views``."""
     return _relations(_RootTables.of(root, now, as_of))
 
 
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns the relations of some queues; ``stats`` is whole. ``messages`` and ``history`` have all columns of
-    ``JUDGED``.
-    """
+    """Returns the relations of some queues; ``stats`` is whole. Messages have all columns of ``JUDGED``."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 

@@ -210,7 +210,6 @@ def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Adds the version to the errors of refused rows."""
     try:
         yield
     except (InvalidParameterValue, InvalidMessageContents, OverLimit) as error:

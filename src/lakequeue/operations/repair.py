@@ -79,9 +79,7 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields the steps that move back the instants of the root's own tables: of all queues, or of queues with a
-    name.
-    """
+    """Yields the steps that set back the instants of the root's own tables, of all queues or those named."""
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:

@@ -171,9 +171,7 @@ class PeekedMessage:
     trace_header: str | None = None
     """``AWSTraceHeader`` of its send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
-    """Failure of a dead letter's last handler; None if its consumer was killed, or is not a lakequeue consumer
-    (DLQ-4).
-    """
+    """Failure of a dead letter's last handler; None if the consumer was killed, or is a foreign one (DLQ-4)."""
     consumer: str | None = None
     """Name of the consumer that has the message in flight; None without a name, or if it is not in flight."""
     attempts: tuple[DeadLetterReason, ...] = ()

@@ -279,7 +279,6 @@ _queue = attrgetter("queue")
 
 
 def _stream(row: Schedule) -> str:
-    """Returns the stream of a schedule's messages."""
     return f"schedule-{row.id}"
 
 

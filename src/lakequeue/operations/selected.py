@@ -29,9 +29,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
-"""Allowed difference between the clocks of a sender and its shard. Within it, one or two files have the
-message.
-"""
+"""Allowed difference between the clocks of a sender and its shard. One or two files then suffice."""
 
 
 @attrs.frozen
@@ -146,9 +144,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields places of messages with an id in the log: first near the time in the id, if it has one, then
-    anywhere.
-    """
+    """Yields places of messages with an id: first near the time in the id, if it has one, then anywhere."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):

@@ -42,13 +42,12 @@ Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientE
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Wraps each send; called with the verb, the queue's name and the entries. Yields the entries to send instead. Set
-by ``lakequeue.otel.instrument``.
+"""Wraps each send: gets the verb, queue name and entries; yields the entries to send. ``lakequeue.otel`` sets
+it.
 """
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
-    """Sends one message."""
     with traced("send", queue, [entry]) as [entry], queue.service("send") as call:
         return cast(SendResult, _only(_each(queue, [entry], call)))
 
@@ -212,9 +211,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Yields entries with the shards to try in order: the shard of a group or deduplication id, else all of a
-    priority.
-    """
+    """Yields entries with the shards to try: the shard of a group or deduplication id, else all of a priority."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id

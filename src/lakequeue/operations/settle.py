@@ -101,7 +101,6 @@ class Settling:
                 self.waiting.setdefault(handle.shard, []).append(([], record))
 
     def commands(self, shard: int) -> list[Command]:
-        """Returns the commands that wait for a commit to a shard."""
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
@@ -124,7 +123,6 @@ class Settling:
         _count(self._queue, [(command, result.value) for (_, command), result in done if result.error is None])
 
     def fail(self, shard: int, error: QueueServiceError | QueueClientError) -> None:
-        """Fails the waiting commands of a shard."""
         for indexes, _ in self.waiting.pop(shard, ()):
             for index in indexes:
                 self.errors[index] = error
@@ -206,9 +204,7 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. A refused value is checked again with the newest
-    attributes.
-    """
+    """Returns a visibility timeout in microseconds. Checks a refused one again with the newest attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
@@ -220,7 +216,6 @@ def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | No
 
 
 def _settle_one(queue: OpenQueue, text: str, timeout: int | None) -> None:
-    """Settles one receipt or raises its error."""
     handle = _decoded(queue, text)
     command = _command(handle, text, timeout)
     _count(queue, [(command, queue.command(queue.shards[handle.shard], command))])
@@ -252,9 +247,7 @@ def _settled(queue: OpenQueue, wanted: Sequence[Wanted], deletes: bool = True) -
 
 
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
-    """Counts the effects of commands: a delete by an older handle removes nothing, a timeout of 0 extends
-    nothing.
-    """
+    """Counts effects of commands: a delete by an older handle removes nothing, a timeout of 0 extends nothing."""
     queue.tally(
         deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done)
         + sum(counts.done for command, counts in done if isinstance(command, LeaseDelete)),

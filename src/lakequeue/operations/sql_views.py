@@ -351,7 +351,6 @@ def _heads(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _logs(root: str, queue: QueueRow) -> str:
-    """Returns a query for ``messages`` of all shards."""
     return " UNION ALL ".join(
         f"SELECT {shard} AS shard, * FROM {_table(layout.messages_path(root, queue.key, shard))}"
         for shard in range(queue.shards)

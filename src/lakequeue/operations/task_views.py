@@ -142,9 +142,7 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the relation ``queues`` at places. Counts many queues at once, because the compactor's notes save
-        work.
-        """
+        """Yields the relation ``queues`` at places. Counts many queues at once, to use the compactor's notes."""
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -212,7 +210,6 @@ def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -
 
 
 def _filled(values: pa.Array) -> pa.Array:
-    """Fills the empty body of an erased message."""
     return pc.fill_null(values, "") if pa.types.is_string(values.type) else values
 
 
@@ -232,7 +229,6 @@ def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[i
 
 
 def _list_of(rows: pa.Table) -> pa.Array:
-    """Returns an array with one value: the list of the rows."""
     [whole] = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
     return pa.ListArray.from_arrays(pa.array([0, len(whole)], pa.int32()), whole.to_struct_array())
 
@@ -287,9 +283,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of tasks of a step. Reading 300 small queues took 5.5 s of CPU with 6 on two cores, 6.6 s
-    with 64.
-    """
+    """Returns the tasks of a step. 300 small queues took 5.5 s of CPU with 6 on two cores, 6.6 s with 64."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores

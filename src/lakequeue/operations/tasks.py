@@ -86,9 +86,7 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Returns first and last offsets of pieces that together contain all messages of a shard, each with its
-    bytes.
-    """
+    """Returns first and last offsets of pieces with all messages of a shard, and the bytes of each piece."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -118,9 +116,7 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in consecutive pieces. Without an end, they include all later
-    shards.
-    """
+    """Returns the condition that a message is in consecutive pieces; without an end, or in a later shard."""
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]

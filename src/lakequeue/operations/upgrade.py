@@ -198,7 +198,6 @@ def _convert_log(engine: Engine, root: str, key: str, shard: int, queues: Rows) 
 
 
 def _messages(rows: pa.Table, file: LiveFile) -> pa.Table:
-    """Converts the rows of a file of layout 5."""
     moved, letters = (pc.is_valid(rows[name]) for name in ("source_queue", "source_receive_count"))
     emptied = pc.fill_null(pc.equal(rows["delay_seconds"], _EMPTIED), False)
     notes = [
@@ -309,9 +308,7 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """Converts the note of a dead letter: a failure, with ``attempts`` if there were others, or ``attempts``
-    alone.
-    """
+    """Converts the note of a dead letter: a failure, with ``attempts`` if there were others, or only these."""
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

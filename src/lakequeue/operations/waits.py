@@ -18,9 +18,7 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Poll interval of the process that watches the queue, as a multiple of the longest interval. Changes wake it
-earlier.
-"""
+"""Poll interval of the watching process, in longest intervals. Changes wake it earlier."""
 WATCHED_CLAIM_FACTOR = 60
 """Claim interval of processes that watch or follow. Between claims they only check if there are messages."""
 

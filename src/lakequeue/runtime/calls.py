@@ -26,8 +26,6 @@ _log = logging.getLogger("lakequeue.verbs")
 
 @attrs.define
 class CallCounters:
-    """Counters of one call."""
-
     messages: int = 0
     commits: int = 0
     lost_races: int = 0
@@ -141,14 +139,11 @@ class Steps:
         self.done()
 
     def done(self) -> None:
-        """Counts a commit."""
         self._done += 1
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Runs code between the commits, such as reads. Storage failures raise as in ``step``; other errors stay
-        as they are.
-        """
+        """Runs reads between the commits. Storage failures raise as in ``step``; other errors stay as they are."""
         try:
             yield
         except Exception as error:

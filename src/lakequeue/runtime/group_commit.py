@@ -36,7 +36,6 @@ class Item(Generic[Request, Answer]):
         self.event.set()
 
     def result(self) -> Answer:
-        """Returns the answer, or raises the error."""
         if self.error is not None:
             raise self.error
         return self.answer  # type: ignore[return-value]
@@ -72,25 +71,20 @@ class GroupCommit(Generic[Request, Answer]):
 
     @property
     def busy(self) -> bool:
-        """True while a batch runs."""
         return self._leading.locked()
 
     @property
     def waiting(self) -> int:
-        """Number of requests for the next batch."""
         return len(self._pending)
 
     def offer(self, request: Request) -> Item[Request, Answer]:
-        """Adds a request to the next batch."""
         item: Item[Request, Answer] = Item(request)
         with self._mutex:
             self._pending.append(item)
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the waiting requests as one batch, possibly while another batch runs. Returns them with their
-        answers.
-        """
+        """Runs the waiting requests as one batch, maybe next to another. Returns them with their answers."""
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:

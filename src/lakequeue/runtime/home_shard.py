@@ -20,9 +20,7 @@ _ALONE = 0.125
 then cause no lasting strain, but a process with the same home does.
 """
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest strain at which the home moves. The threshold rises, because moving is useless if processes
-outnumber shards.
-"""
+"""Lowest and highest strain at which the home moves. It rises if processes outnumber shards."""
 _QUIET = 64
 """Consecutive commits without strain after which the lowest threshold applies again."""
 _MISSES = 8

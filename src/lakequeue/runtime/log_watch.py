@@ -22,9 +22,7 @@ import attrs
 from lakequeue.storage.engines.watch_lock import WatchLock
 
 PAUSE = 0.02
-"""Minimum seconds between two wake-ups, so that a queue kept busy by other processes costs a waiting process
-little.
-"""
+"""Minimum seconds between wake-ups, so that a queue kept busy by others costs a waiting process little."""
 GRACE = 0.05
 """Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
@@ -92,7 +90,6 @@ class Place:
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_watched_here(self) -> bool:
-        """True if this process watches all logs."""
         return self.leads and len(self.watches) == len(self.folders)
 
     def is_led_elsewhere(self, seconds: float) -> bool:
@@ -154,9 +151,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes a place. Drops the place that it replaces, and places without a receive for ``FORGOTTEN``
-        seconds.
-        """
+        """Makes a place. Drops the replaced one, and places without a receive for ``FORGOTTEN`` seconds."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -190,7 +185,6 @@ class LogWatch:
         return place.leads
 
     def _pass_on(self, place: Place) -> None:
-        """Lets another process watch."""
         place.leads, place.due = False, None
         watches, place.watches = place.watches, []
         self._forget(place, watches)

@@ -139,7 +139,6 @@ class OpenQueue:
         self.root.tallies.add(self.name, **amounts)
 
     def _deleted(self) -> bool:
-        """True if the catalog shows the queue as deleted."""
         try:
             row = self.root.living(self.key)
         except Exception:
@@ -180,7 +179,6 @@ class OpenQueue:
         return changed
 
     def follow(self) -> None:
-        """Reloads the row if a shard has newer attributes."""
         if any(shard.ledger.attributes_version > self.row.attributes_version for shard in self.shards):
             self.reload()
 
@@ -220,7 +218,6 @@ class OpenQueue:
         self.root.shards(row)  # adds those that are new
 
     def update(self, change: Callable[[QueueRow], QueueRow]) -> None:
-        """Applies ``change`` to the newest row in the catalog."""
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:

@@ -26,9 +26,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
 def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
-    """Returns the order in which this process uses the shards of a queue, after moving its home shard if
-    needed.
-    """
+    """Returns the order in which this process uses a queue's shards. First moves its home if needed."""
 
     def activity(others: Sequence[int]) -> list[list[int]]:
         tables = shards[0].tables
@@ -126,8 +124,6 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """Returns the instant from which deduplication ids count, for removing older ones; None if they do not
-        count.
-        """
+        """Returns the instant from which deduplication ids count, to remove older ones; None if none count."""
         self.ledger.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

@@ -76,7 +76,6 @@ class PickledQueue:
 
     @classmethod
     def of(cls, queue: OpenQueue) -> PickledQueue:
-        """Describes an open queue."""
         return cls(PickledRoot.of(queue.root), queue.name, queue.region, queue.key)
 
     def open(self) -> OpenQueue:

@@ -37,9 +37,7 @@ POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """On object stores, the pause grows to at most this, in microseconds: a fifteenth of the time without messages."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Longest time that a consumer's handled messages wait for its next claim, in microseconds. One commit then does
-both.
-"""
+"""Longest wait of handled messages for the consumer's next claim, in microseconds, to share one commit."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
 """Interval of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""
@@ -175,9 +173,7 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Returns the longest pause between two polls of a queue without messages for ``idle``; both in
-        microseconds.
-        """
+        """Returns the longest pause between polls, after ``idle`` without messages; both in microseconds."""
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
@@ -194,9 +190,7 @@ class Root:
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
-        """Creates the root if it is missing. Raises QueueClientError if it contains something else or cannot be
-        written.
-        """
+        """Creates a missing root. Raises QueueClientError if it contains something else or cannot be written."""
         with self.storage_errors(), self.lock:
             self.catalog.prepare(self.mode)
 
@@ -206,9 +200,7 @@ class Root:
             Catalog(self.engine, self.path).rows()
 
     def require_spark(self, verb: str) -> SparkSession:
-        """Returns the session for a DataFrame verb. Raises QueueClientError if there is none, or it was
-        stopped.
-        """
+        """Returns the session for a DataFrame verb. Raises QueueClientError without one, or if it was stopped."""
         if self.spark is None:
             MissingPackage.check(verb, "spark", "pyspark")
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
@@ -256,9 +248,7 @@ class Root:
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns the current row of an incarnation, maybe deleted; ``known`` if the catalog cannot be read
-        now.
-        """
+        """Returns the current row of an incarnation, maybe deleted; ``known`` if the catalog is unreadable."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -317,11 +307,9 @@ class Root:
     # --- shards
 
     def shards(self, row: QueueRow) -> list[OpenShard]:
-        """Returns the shards of a queue in this process."""
         return self._tables.shards(row)
 
     def forget_shards(self, key: str) -> None:
-        """Drops the shards of a deleted queue and their caches."""
         self._tables.forget_shards(key)
 
 

@@ -139,9 +139,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns the instant at which a claim may find more messages, by the state in memory; None if none is
-        known.
-        """
+        """Returns when a claim may find more messages, by the state in memory; None if no instant is known."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
@@ -265,7 +263,6 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
             return [machine.stores(offset) for offset in offsets]
 
     def purged_offset(self) -> int:
-        """Returns the offset below which all messages are purged."""
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
@@ -295,7 +292,6 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         return mark
 
     def log(self) -> ShardLog:
-        """Returns the newest snapshot of the log."""
         with self._held():
             return self._newest_log()
 
@@ -393,9 +389,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids)
 
     def _read_log(self, call: _CommandCommit, machine: ShardMachine) -> bool:
-        """Attaches the known log to a machine. Reads the newest log, and returns True, if the known one may not
-        suffice.
-        """
+        """Attaches the known log to a machine. Reads the newest log, and returns True, if that may not suffice."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:
@@ -457,9 +451,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the instant of the shard's last commit, and the longest pause between two commits, in
-        microseconds.
-        """
+        """Returns the instant of the last commit, and the longest pause between two commits, in microseconds."""
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
@@ -542,7 +534,6 @@ def _has_news(table: Table) -> bool:
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
-    """True if a claim got fewer messages than it asked for."""
     return any(
         isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
         for command, result in zip(commands, results, strict=True)

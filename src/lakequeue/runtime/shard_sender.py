@@ -112,7 +112,6 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return self._open_appender().table.transaction(layout.ATTRIBUTES_ID)
 
     def closed(self) -> bool:
-        """True if the log is closed now."""
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -218,9 +217,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return None
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
-        """Returns the number of messages that the cap on stored messages still allows; None without a cap
-        (QUE-21).
-        """
+        """Returns how many messages the cap on stored messages still allows; None without a cap (QUE-21)."""
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -290,9 +287,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the writing handle. Without ``checked``, the handle may not have been compared with the
-        ledger.
-        """
+        """Returns the writing handle. Without ``checked``, it may not have been compared with the ledger."""
         appender = self._appender
         if appender is None or appender.table.history is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))
@@ -308,8 +303,6 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
 @attrs.define
 class _SendBatch:
-    """Sends of one commit."""
-
     sends: Sequence[ShardSend]
     answers: list[Sent | BaseException] = attrs.field(factory=list)
     way: _Plain = attrs.field(factory=lambda: _Plain())
@@ -348,7 +341,6 @@ class _Plain:
     def change(
         self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends the messages."""
         return appender.append(messages, now, version, ids)
 
     def answers(self, batch: _SendBatch, first: int) -> list[Sent | BaseException]:
@@ -356,7 +348,6 @@ class _Plain:
         return batch.answers
 
     def failure(self, error: Exception) -> Exception:
-        """Returns the error of the sends after a failure."""
         return error
 
 
@@ -386,9 +377,7 @@ class _OwnFile(_Plain):
         return True
 
     def give_up(self, version: int) -> None:
-        """Drops the file, because the messages that are valid under a version of the attributes need another
-        file.
-        """
+        """Drops the file. The messages that are valid under this version of the attributes need another one."""
 
 
 @attrs.define
@@ -448,9 +437,7 @@ class _Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """Returns the place of a message, or of the message that it repeats; None if the cap on stored messages is
-        reached.
-        """
+        """Returns the place of a message, or of the one that it repeats; None if the cap is reached."""
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch

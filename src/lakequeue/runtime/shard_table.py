@@ -98,8 +98,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         """Reads the table if the known state is ``stale``, within its turn, before requests are chosen."""
 
     @abstractmethod
-    def _drop(self) -> None:
-        """Drops all handles."""
+    def _drop(self) -> None: ...
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -109,7 +108,6 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Holds the lock."""
         with self._lock, shard_races.dropping(self._drop):
             yield
 

@@ -74,7 +74,6 @@ class Waiters:
         return now - self.active_at
 
     def wake(self, number: int = 1) -> None:
-        """Wakes the first ``number`` waiters that are not yet woken."""
         with self._lock:
             if self._waiters:
                 self._wake(number)

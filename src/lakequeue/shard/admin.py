@@ -32,9 +32,7 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""A rewind to at most this long before the earliest reachable instant goes to the earliest one, which advances
-with time.
-"""
+"""A rewind to at most this long before the earliest instant, which advances with time, goes to that instant."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -111,21 +109,16 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages removed by retention since the last commit. Asks for a commit if any were
-    (RET-9).
-    """
+    """Returns the number of messages that retention removed since the last commit, to commit if any (RET-9)."""
     return state.expired, state.expired > 0
 
 
 def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
-    """Asks for a commit without a change."""
     return None, True
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Announces an emptying of the log. Drops the marks before the log's own, because their emptyings were
-    refused.
-    """
+    """Announces an emptying of the log. Drops the marks before the log's own: their emptyings were refused."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -149,9 +142,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes the messages of the spans in any state, except moving ones; ``for_good`` also deletes them from the
-    history.
-    """
+    """Deletes the messages of the spans in any state but moving; ``for_good``: also from the history."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -198,9 +189,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes delayed messages visible at an instant, with ``anew`` also visible ones. Returns the number of
-    messages changed.
-    """
+    """Makes delayed messages visible at an instant, with ``anew`` also visible ones. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:

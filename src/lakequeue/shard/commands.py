@@ -68,9 +68,7 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Ends the receipt of one message ``timeout`` microseconds from now; 0 makes the message visible at once
-    (VIS-1, VIS-4).
-    """
+    """Ends a receipt ``timeout`` microseconds from now; 0 makes the message visible at once (VIS-1, VIS-4)."""
 
     offset: int
     lease_id: str

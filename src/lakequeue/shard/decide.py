@@ -86,7 +86,6 @@ class ShardMachine:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last commit."""
         return self._state.head.epoch
 
     @property
@@ -111,7 +110,6 @@ class ShardMachine:
 
     @property
     def run_count(self) -> int:
-        """Number of runs, history included."""
         return len(self._state.runs) + len(self._state.history)
 
     @property
@@ -218,7 +216,6 @@ class ShardMachine:
 
     @property
     def target(self) -> DeliveryTarget:
-        """The delivery table."""
         return deliver.target(self._state)
 
     def stored(self, now: int) -> int:
@@ -259,9 +256,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant from ``now`` on at which counts change without a commit, or a message
-        expires.
-        """
+        """Returns the earliest instant from ``now`` on of a change in counts without a commit, or of an expiry."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -294,7 +289,6 @@ class ShardMachine:
             self._drained = None
 
     def _frees_others(self) -> bool:
-        """True if a delete may let a claim find another message."""
         attributes, in_flight = self._state.attributes, self._state.in_flight
         cap = attributes.inflight_limit
         return self.blocks or attributes.pace is not None or (cap is not None and cap <= _NEAR * in_flight)
@@ -337,7 +331,7 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns the next stored messages from offset ``start`` on, or those of the history; see
+        """Returns the next stored messages, or deleted ones (``history``), from ``start`` on; see
         ``shard.peek``.
         """
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)

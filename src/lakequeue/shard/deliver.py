@@ -38,9 +38,7 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Records ``delivery_id`` as the owner of the remaining marks, if the attributes have another delivery id
-    now.
-    """
+    """Records ``delivery_id`` as the owner of the remaining marks, if the attributes now have another id."""
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None
@@ -62,7 +60,6 @@ def new_marks(state: ShardState, nonce: int, number: int) -> list[Mark]:
 
 
 def marks(state: ShardState) -> list[Mark]:
-    """The marks of all deliveries."""
     return sorted({run.mark for run in _marked(state) if run.mark is not None})
 
 
@@ -79,9 +76,7 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes the messages of a mark, or makes them visible without a lease, so that no old receipt is valid for
-    them.
-    """
+    """Deletes the messages of a mark, or makes them visible without a lease: no old receipt is valid then."""
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False

@@ -15,9 +15,7 @@ def advance(state: ShardState, now: int) -> None:
 
 
 def expired_below(state: ShardState) -> int:
-    """Returns the first offset that retention keeps. A message exactly as old as the retention is expired
-    (RET-1).
-    """
+    """Returns the first offset that retention keeps. A message as old as the retention is expired (RET-1)."""
     return state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros + 1)
 
 
@@ -39,18 +37,14 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns the instant at which the next stored message expires; None if nothing is stored, or marks keep the
-    oldest.
-    """
+    """Returns when the next stored message expires; None if nothing is stored, or marks keep the oldest."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message, of dead letters the first send (DLQ-4); None if
-    nothing is stored.
-    """
+    """Returns the send instant of the oldest stored message, of dead letters the first one (DLQ-4), or None."""
     lowest = state.lowest
     if lowest is None:
         return None
@@ -83,9 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages anywhere in the shard and its history. False if they are held, or a mark keeps some of
-    them.
-    """
+    """Removes messages anywhere in the shard and its history. False if they are held, or a mark keeps some."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

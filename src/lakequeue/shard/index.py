@@ -52,9 +52,7 @@ class ShardIndex:
 
     @property
     def delay(self) -> int | None:
-        """Delay of all messages of a FIFO queue (DLY-10). None on standard queues, where each message has its
-        own.
-        """
+        """Delay of all messages of a FIFO queue (DLY-10). None on standard queues: each message has its own."""
         return self.attributes.delay_micros if self.attributes.fifo else None
 
     @property
@@ -70,9 +68,7 @@ class ShardIndex:
 
     @property
     def by_tenant(self) -> bool:
-        """True if claims of a standard queue choose by message group (FAI-1). False while there is only one
-        group.
-        """
+        """True if claims of a standard queue choose by message group (FAI-1). False with only one group."""
         attributes = self.attributes
         some = attributes.group_in_flight_limit is not None or attributes.reasons is not None
         if attributes.fifo or not (attributes.fair_groups or some):
@@ -174,7 +170,6 @@ class ShardIndex:
         self._arrived(first, last)
 
     def _arrived(self, first: int, last: int) -> None:
-        """Informs the message groups of messages that became available."""
         if self._groups is not None:
             self._groups.arrived(first, last)
         if self._tenants is not None:
@@ -212,9 +207,7 @@ class ShardIndex:
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns the earliest instant after now at which a hidden message becomes available; None if none is
-        hidden.
-        """
+        """Returns the next instant after now at which a hidden message becomes available; None without one."""
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -249,7 +242,6 @@ class ShardIndex:
         return self.scan_to(self.scanned + count)
 
     def scan_all(self) -> None:
-        """Scans every fresh message that is not held."""
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
@@ -289,9 +281,7 @@ class ShardIndex:
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes never received messages. Returns the first held offset; without one, the offset after
-        ``last``.
-        """
+        """Indexes never received messages. Returns the first held offset, or the offset after ``last``."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)

@@ -26,9 +26,7 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest rewindable messages from offset ``start`` on; with ``newest``, the newest ones up to
-    it.
-    """
+    """Returns the oldest rewindable messages from ``start`` on; with ``newest``, the newest ones up to it."""
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
@@ -42,7 +40,6 @@ class Holding(NamedTuple):
     last_received_at: int
 
     def with_(self, other: Holding | None) -> Holding:
-        """Returns the sum of both holdings."""
         if other is None:
             return self
         first, last = zip(self[1:], other[1:], strict=True)
@@ -60,7 +57,6 @@ def holdings(state: ShardState) -> dict[str | None, Holding]:
 
 
 def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
-    """Yields the first ``limit`` messages of the runs."""
     for run in runs:
         if limit <= 0:
             return

@@ -83,7 +83,6 @@ class Run(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of messages."""
         return self.last - self.first + 1
 
     def failed(self, failure: DeadLetterReason, together: int | None = None) -> Run:
@@ -106,7 +105,6 @@ class Run(NamedTuple):
         return Run._make([*self[:_RECEIVED], *[None] * (len(self) - _RECEIVED)])
 
     def deleted(self, now: int) -> Run:
-        """Returns the run after its deletion."""
         return Run(self.first, self.last, DELETED, None, self.receive_count, now, None, self.first_received_at)
 
     def alike(self, other: Run) -> bool:
@@ -205,9 +203,7 @@ class MessageLog(Protocol):
         """Yields numbers of messages by message group for ascending ranges. A group may occur again."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the message group of all messages from an offset on, "" for none; None if there may be
-        several.
-        """
+        """Returns the message group of all messages from an offset on, "" for none; None if several may exist."""
 
 
 class RunMap:

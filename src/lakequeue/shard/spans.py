@@ -21,7 +21,6 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def ranges(offsets: Iterable[int]) -> list[Span]:
-    """Returns ascending offsets as ranges."""
     return joined((offset, offset) for offset in offsets)
 
 
@@ -97,7 +96,6 @@ class SpanSet:
         return removed
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Returns the offsets within a range, as ranges."""
         end = self.end_of(first - 1)
         found = [] if end is None or end < first else [(first, min(end, last))]
         return found + [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]

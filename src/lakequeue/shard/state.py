@@ -61,9 +61,7 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """Returns the parts of a run with ended receipts that may be in flight again under the limit of groups
-        (FAI-4).
-        """
+        """Returns the parts of a run, with ended receipts, that the group limit allows in flight again (FAI-4)."""
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
@@ -225,13 +223,11 @@ class ShardState(ShardIndex):
         return None if pace is None else pace.left(self.head.paced_to, self.now)
 
     def pass_pace(self, count: int) -> None:
-        """Counts received messages for the rate limit."""
         pace = self.attributes.pace
         if pace is not None and count:
             self.head = attrs.evolve(self.head, paced_to=pace.taking(count, self.head.paced_to, self.now))
 
     def change_pace(self) -> None:
-        """Applies a changed rate limit to earlier receives."""
         pace = self.attributes.pace
         if pace is not None:
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))

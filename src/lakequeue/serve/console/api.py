@@ -58,9 +58,7 @@ MAX_LETTERS = 10_000
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
-"""Maximum number of messages that one request redrives. A larger redrive is several requests, and can stop between
-them.
-"""
+"""Maximum messages of a redrive per request. A larger redrive takes several, and can stop in between."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
@@ -239,7 +237,6 @@ class ConsoleApi:
         return self._on_queue(name, read)
 
     def shards(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns messages and lost races of each shard."""
         given.end()
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
@@ -293,9 +290,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages that pass the filters; with ``history``, of rewindable ones sent since an
-        instant.
-        """
+        """Returns a page of messages that pass the filters; ``history``: rewindable ones sent since an instant."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"

@@ -104,9 +104,7 @@ class Attention:
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller) -> dict[str, Any]:
-        """Returns the concerns about the queues that the caller may see: the worst kind first, at most
-        ``MOST``.
-        """
+        """Returns the concerns about queues that the caller may see: the worst kind first, at most ``MOST``."""
         seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}

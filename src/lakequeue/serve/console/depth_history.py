@@ -93,7 +93,6 @@ class DepthHistory:
         return newest[0] if newest and newest[0].at >= oldest else None
 
     def recorded(self, queue: Queue) -> list[Depth]:
-        """Returns the recorded depths of a queue, oldest first."""
         with self._lock:
             return list(self._recorded.get(queue.key, ()))
 

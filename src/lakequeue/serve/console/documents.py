@@ -37,8 +37,6 @@ def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
 
 
 def consumer(found: ActiveConsumer) -> dict[str, Any]:
-    """Returns a consumer with its processes."""
-
     def plain(_: object, __: object, value: Any) -> Any:
         return format_instant(value) if isinstance(value, datetime) else value
 

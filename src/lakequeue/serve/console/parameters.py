@@ -88,7 +88,6 @@ class Parameters:
         return name in self._left
 
     def message_ids(self) -> list[str]:
-        """Returns the ids of chosen messages."""
         value = self._left.pop("ids", None)
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_IDS:
             raise refusal(type(value).__name__, "ids", f"Must be a list of 1 to {MAX_IDS} ids.")
@@ -133,7 +132,6 @@ class Parameters:
         return Condition(" AND ".join([*parts, *([where] if where else [])]), values) if parts or where else None
 
     def rest(self) -> dict[str, Any]:
-        """Returns all parameters that were not read."""
         rest, self._left = self._left, {}
         return rest
 
@@ -144,7 +142,6 @@ class Parameters:
 
 
 def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
-    """Returns the error for a value of a field."""
     return _of_field(InvalidParameterValue.of(value, field, reason), field)
 
 

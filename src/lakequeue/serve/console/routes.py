@@ -40,9 +40,7 @@ from lakequeue.serve.sqs.actions import Actions
 PATH = "/console"
 STATIC = Path(__file__).parent / "static"
 HEADER = "x-lakequeue-console"
-"""Header that every change must have, with any value. Forms of other sites send no headers, and their scripts may
-not set this one.
-"""
+"""Header of every change, with any value. Forms of other sites send none, and their scripts may not."""
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of the depth of every queue, for the sparklines."""
 MAX_CONCURRENT = 16
@@ -264,7 +262,6 @@ def _error(error: Exception, call: ApiCall) -> Response:
 
 
 async def _http_error(http: Request, error: Exception) -> Response:
-    """Returns the response for unknown paths and wrong methods."""
     assert isinstance(error, HTTPException)
     call: ApiCall = http.state.call
     call.code = str(error.detail).replace(" ", "")

@@ -1,3 +1,1 @@
-"""Claims: ``standard`` hands out available messages under a lease; ``fifo`` and ``tenants`` choose the next
-group.
-"""
+"""Claims: ``standard`` hands out messages under a lease; ``fifo`` and ``tenants`` choose the next group."""

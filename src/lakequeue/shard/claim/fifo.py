@@ -45,8 +45,7 @@ class FifoShard(Protocol):
     def scan_to(self, end: int) -> bool:
         """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
 
-    def stamp(self, offset: int) -> None:
-        """Sets the visible-since instant of a message to now."""
+    def stamp(self, offset: int) -> None: ...
 
 
 class _GroupOffsets:
@@ -74,9 +73,7 @@ class _GroupOffsets:
         return None
 
     def deliverable(self, shard: FifoShard, start: int, end: int, count: int) -> _Deliverable:
-        """Returns up to ``count`` messages from ``start`` on, up to the first stored and hidden message
-        (FIF-9).
-        """
+        """Returns up to ``count`` messages from ``start`` on, before the first stored and hidden one (FIF-9)."""
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -101,8 +98,6 @@ class _GroupOffsets:
 
 
 class _Deliverable:
-    """The messages of one group that a claim may take."""
-
     def __init__(self) -> None:
         self.pieces: list[Sequence[int]] = []
         self.next: int | None = None  # the next message, which is visible but too far ahead
@@ -223,9 +218,7 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """Returns the longest waiting group and its next offset, after scanning fresh messages that may come
-        first.
-        """
+        """Returns the longest waiting group and its next offset. Scans fresh messages that may come first."""
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

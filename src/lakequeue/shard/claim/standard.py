@@ -132,9 +132,7 @@ def _kept(
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes up to ``count`` available tokens for messages of another shard; a negative count gives back
-    (JOB-11).
-    """
+    """Takes up to ``count`` tokens for messages of another shard; a negative count gives back (JOB-11)."""
     left = state.pace_left
     if left is None:
         return command.count, False
@@ -144,7 +142,6 @@ def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
 
 
 def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int, mark: Mark | None) -> list[Run]:
-    """Returns the runs of claimed messages."""
     attempt_id, consumer, now = command.attempt_id, command.consumer, state.now
     return [
         run.unattempted()._replace(
@@ -166,9 +163,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Removes up to ``count`` available messages, with ``one_each`` at most one per FIFO group; ranges in order of
-    delivery.
-    """
+    """Removes up to ``count`` available messages, with ``one_each`` one per FIFO group; in order of delivery."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:

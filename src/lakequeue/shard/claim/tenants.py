@@ -106,8 +106,7 @@ class TenantShard(Protocol):
     attributes: QueueAttributes
     scanned: int
 
-    def visible_since(self, offset: int) -> int:
-        """Returns the instant at which a message became visible."""
+    def visible_since(self, offset: int) -> int: ...
 
     def scan_to(self, end: int) -> bool:
         """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
@@ -205,9 +204,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Queues the groups of the last ``pick`` again. ``put_back``: the picked messages, if none was handed
-        out.
-        """
+        """Queues the groups of the last ``pick`` again. ``put_back``: the picked messages, if none was used."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -223,9 +220,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range that may become in flight: the lowest of each group. None of the range
-        is in flight.
-        """
+        """Returns the messages of a range, not in flight, that may become so: the lowest of each group."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}
@@ -263,7 +258,6 @@ class Tenants:
                 heapq.heappush(self._by_age, turn[1:])
 
     def _first(self) -> GroupTurn | None:
-        """Returns the group turn that comes next."""
         while self._by_turn:
             turn = self._by_turn[0]
             if self._turns.get(turn.group) == turn:

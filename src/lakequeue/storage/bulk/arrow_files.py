@@ -95,9 +95,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Bytes of rows in a file of a standard queue with one shard. With more shards, files are smaller, so that all get
-some of a large send.
-"""
+"""Bytes of rows per file of a standard queue with one shard; less with more, to share large sends."""
 _ROWS_OF_A_PARTITION = 33
 """Bits of a row's number, as in Spark's ``monotonically_increasing_id``."""
 

@@ -59,9 +59,7 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns Spark's name of a type, or Arrow's if Spark has none. A list of (key, value), as from polars, is a
-    map.
-    """
+    """Returns Spark's name of a type, or else Arrow's. A list of (key, value), as from polars, is a map."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -155,9 +153,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _attributes(column: pa.Array) -> pa.MapArray:
-    """Converts message attributes to the type in ``messages``: from maps or lists of pairs, texts or typed
-    values.
-    """
+    """Converts message attributes to the type in ``messages``, from maps or pairs, texts or typed values."""
     type_ = _TYPES["message_attributes"]
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), type_)

@@ -109,9 +109,7 @@ class SendTarget:
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that reached only some shards, more than a minute ago. Their process was killed or
-    stopped.
-    """
+    """Returns bulk sends that have reached only some shards for a minute. Their process was killed or stopped."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
@@ -261,9 +259,7 @@ class _ShardCommit:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """Returns the error for a bulk send that waited too long. Raises QueueClientError if this is due to a wrong
-    clock.
-    """
+    """Returns the error for a bulk send that waited too long. Raises QueueClientError if a clock is wrong."""
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"

@@ -55,7 +55,6 @@ class SendKey:
 
     @classmethod
     def new(cls) -> SendKey:
-        """Returns a key without a caller's id."""
         id = uuid.uuid4().hex
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
@@ -88,12 +87,10 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Number of messages in all files."""
         return sum(waiting.file.rows for waiting in self.files)
 
     @property
     def shards(self) -> list[int]:
-        """Shards with some of the files."""
         return list(dict.fromkeys(waiting.shard for waiting in self.files))
 
     @property
@@ -106,7 +103,6 @@ class Manifest:
         return self.app_id is not None and _reached(table, self.app_id, self.version)
 
     def of(self, shard: int) -> list[DataFile]:
-        """Returns the files of a shard."""
         return [waiting.file for waiting in self.files if waiting.shard == shard]
 
 
@@ -121,7 +117,6 @@ def has_manifests(tables: Folder) -> bool:
 
 
 def manifests(tables: Folder) -> Iterator[Manifest]:
-    """Yields every manifest of a queue."""
     for entry in tables.files(_FOLDER):
         found = _load(tables, entry.name) if entry.name.endswith(".json") else None
         if found is not None:

@@ -63,7 +63,6 @@ def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
 
 
 def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
-    """Moves a file from one shard to the same path in another."""
     if source != target:
         tables.move(f"{source}/messages/{file.path}", f"{target}/messages/{file.path}")
 
@@ -88,7 +87,6 @@ class NumberedFile:
         self._target.write_table(rows, row_group_size=row_group_size)
 
     def described(self) -> DataFile:
-        """Returns the file, after it is written."""
         return self._description.file(self._path, self._messages.entry(self._path).size, {})
 
 

@@ -115,7 +115,6 @@ class Staging:
 
     @classmethod
     def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules, bad_rows: BadRows | None = None) -> Staging:
-        """Returns a new attempt."""
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
@@ -170,7 +169,6 @@ class Staging:
         return waiting
 
     def discard(self, tables: Folder) -> None:
-        """Removes the files of this attempt."""
         for shard in self.shards:
             with contextlib.suppress(Exception):  # VACUUM removes what is left
                 (tables / f"{shard}/messages/{self.folder}").remove_all()

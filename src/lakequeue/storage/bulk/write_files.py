@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def columns_of(schema: StructType) -> list[tuple[str, str]]:
-    """Returns names and types of a DataFrame's columns."""
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
@@ -37,9 +36,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Returns a DataFrame and its column to order by, with the spelling of message columns if its session ignores
-    case.
-    """
+    """Returns a DataFrame and its order column, with columns spelled as here if its session ignores case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -72,9 +69,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the result of ``write`` as a row, or its error for unreadable rows. Spark repeats other
-        failures.
-        """
+        """Yields ``write``'s result as a row, or its error for unreadable rows. Spark repeats other failures."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:

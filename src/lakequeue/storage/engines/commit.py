@@ -30,17 +30,13 @@ OLDEST_BASE = 1.0
 Commits in the first seconds after a backup was restored under a running process may be lost.
 """
 LONG_COMMIT = 600.0
-"""Seconds by the wall clock after which a commit searches for its token before it is acknowledged, because the
-process may have been suspended.
-"""
+"""Seconds of wall time from which a commit searches for its token: the process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 TRIM_PATIENCE = 0.2
 """Seconds that such an attempt waits for the table's lock."""
 _UNANSWERED = 2
-"""Number of repeats of attempts without an answer. Once another commit gets the version, the first attempt cannot
-land.
-"""
+"""Repeats of attempts without an answer. Once another commit has the version, the first cannot land."""
 _LOST = "lost_races"
 """Field of a token: the number of races that were lost before the commit."""
 
@@ -112,9 +108,7 @@ class Commit:
         self._change = change
         self._token = json.dumps({**change.counts, _LOST: table.lost_races, "commit": uuid.uuid4().hex})
         self._stale = 0
-        """Number of attempts on a snapshot with missing files. One attempt means an old snapshot, two mean
-        damage.
-        """
+        """Number of attempts on a snapshot with missing files. One means an old snapshot, two mean damage."""
         self._unanswered = 0
         """Number of attempts without an answer."""
         self._unsettled = 0
@@ -174,9 +168,7 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if the winner was an attempt of this commit without an answer, else the outcome of the
-        lost race.
-        """
+        """Returns LANDED if an unanswered attempt of this commit won the race, else the outcome of a lost one."""
         late = TimeoutError("no answer came")
         if self._unsettled and _landed(self._table, self._token, self._base, late):
             return Ended.LANDED
@@ -270,9 +262,7 @@ def _in_log(table: Table, version: int) -> bool:
 
 
 def _set_aside(table: Table, *, put_back: bool = False) -> None:
-    """Removes entries left over by a restore, unless another process holds the table's lock (DUR-86). Never
-    fails.
-    """
+    """Removes entries left over by a restore, unless another process has the lock (DUR-86). Never fails."""
     try:
         with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
             table.set_aside(put_back=put_back)

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_TOKEN = 3
-"""Number of parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns and
-predicate.
-"""
+"""Parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns, predicate."""
 
 
 _SESSION = {
@@ -109,7 +107,6 @@ class SparkDeltaLog:
         return self._jvm.scala.Option.apply(value)
 
     def _sequence(self, actions: Iterable[Any]) -> Any:
-        """Returns a Scala sequence of actions."""
         of_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
         java = self._jvm.java.util.ArrayList()
         for action in actions:

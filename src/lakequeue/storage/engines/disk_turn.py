@@ -21,9 +21,7 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a sign of the turn's holder after which other processes continue. Signs are changes of the
-file.
-"""
+"""Seconds without a change of the holder's file after which other processes continue."""
 LONGEST = 5.0
 """Maximum seconds to wait for a turn, however many processes have theirs meanwhile."""
 POLL = 0.001

@@ -92,7 +92,6 @@ def first_entry(
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """Returns the columns of a table in the form of its metadata."""
     return json.dumps(_struct(schema))
 
 
@@ -169,7 +168,6 @@ def _remove(file: LiveFile) -> dict[str, Any]:
 
 
 def encoded(actions: Iterable[Mapping[str, Any]]) -> bytes:
-    """Returns the lines of an entry."""
     return signed("".join(f"{json.dumps(action)}\n" for action in actions).encode())
 
 

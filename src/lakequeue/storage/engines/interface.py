@@ -41,9 +41,7 @@ _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeE
 
 
 def is_storage_failure(error: Exception) -> bool:
-    """True if storage or one of its libraries failed. Errors of this package's own code are no storage
-    failures.
-    """
+    """True if storage or one of its libraries failed; False for errors of this package's own code."""
     if isinstance(error, _FAILURES):
         return True
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
@@ -100,7 +98,6 @@ class Description:
                 self._nulls["body"] = self._nulls.get("body", 0) + emptied
 
     def file(self, path: str, size: int, partition: Mapping[str, str]) -> DataFile:
-        """Returns the file, after it is written."""
         told = {
             name: ends for name, ends in self._bounds.items() if ends[0] == ends[1] or type(ends[0]) is not str
         }

@@ -138,9 +138,7 @@ def trim_below(table: Folder, version: int) -> Freed:
 
 
 def _below(table: Folder, version: int) -> list[str]:
-    """Returns the files of a log below a version, oldest first, so that no later entry is removed before an
-    earlier one.
-    """
+    """Returns the files of a log below a version, oldest first, to be removed in that order."""
     found = ((version_of(file.name), file.name) for file in table.files(LOG))
     return [name for number, name in sorted(found) if 0 <= number < version]
 

@@ -16,13 +16,9 @@ from lakequeue.storage.delta_log import LiveFile
 MANY_FILES = 16
 """Number of a partition's files without statistics of the key above which a MERGE joins them."""
 _JOINED_ROWS = 256
-"""Number of rows above which a file is not joined. Joining all files rewrote 3,000 queues for each 16th new
-queue.
-"""
+"""Rows above which a file is not joined. Joining all files rewrote 3,000 queues per 16 new ones."""
 _MANY_EDGES = 16
-"""Number of ends of stretches of rows above which a filter is faster than slices. A filter of runs takes 240 us or
-more.
-"""
+"""Edges of stretches of rows above which a filter is faster than slices. A filter takes 240 us or more."""
 
 
 class FileRewrite(NamedTuple):
@@ -85,9 +81,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if one of the keys may be in a file. Compares single keys, because the range from the head to a new run
-    spans all files.
-    """
+    """True if one of the keys may be in a file. Their range is no help: from the head, it spans all files."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

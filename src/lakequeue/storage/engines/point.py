@@ -41,9 +41,7 @@ _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Approximate size of a row group in memory, in bytes."""
 _UNPACKED = 2**14
-"""Bytes in memory below which a file is not compressed. Compression took 2 % of a receive and saved some 200
-bytes.
-"""
+"""Bytes in memory below which no file is compressed. That took 2 % of a receive to save 200 bytes."""
 _READS = 3
 """Number of failed reads of the newest version before the caller gets the error."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
@@ -68,13 +66,9 @@ class Table(TableVersion):
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.history = object()
-        """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore of a
-        backup.
-        """
+        """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore."""
         self.lost_races = 0
-        """Number of races that this handle lost since its last commit. The next commit records it; see
-        ``commit``.
-        """
+        """Races that this handle lost since its last commit. The next commit records them; see ``commit``."""
         self._unsettled = False
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
 
@@ -88,15 +82,11 @@ class Table(TableVersion):
         self.settle()
 
     def look(self) -> None:
-        """Refreshes without fsync. Call ``settle`` before relying on the new entries, which a power cut may
-        take.
-        """
+        """Refreshes without fsync. Call ``settle`` before relying on new entries: a power cut may take them."""
         self._follow(Snapshot.follow)
 
     def settle(self) -> None:
-        """Syncs the entries of ``look`` to disk, because their writers may not have done it yet. Commits begin
-        with this.
-        """
+        """Syncs the entries of ``look`` to disk: their writers may not have done it yet. Commits begin with it."""
         if self._unsettled:
             self.folder.sync([LOG], above=False)
             self._unsettled = False
@@ -253,7 +243,6 @@ class Table(TableVersion):
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint of the newest snapshot."""
         # of what is stored: this handle may have committed at a place that others have trimmed
         with self.folder.pinned() as folder:
             write_checkpoint(folder, self._newest(folder))
@@ -409,7 +398,6 @@ def _again(
 
 
 def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]]) -> bool:
-    """True if a file's partition values are among the given ones."""
     return all(file.partition[name] in values for name, values in partition.items())
 
 

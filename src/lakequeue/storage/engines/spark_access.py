@@ -113,7 +113,6 @@ def require_atomic_commits(store: Store) -> None:
 
 
 def _file_system(spark: SparkSession, hadoop: Any, scheme: str) -> str:
-    """Returns the class of Spark's file system for a scheme."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm
@@ -129,7 +128,6 @@ def _file_system(spark: SparkSession, hadoop: Any, scheme: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Returns a name as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

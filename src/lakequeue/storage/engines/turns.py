@@ -140,7 +140,6 @@ class StoreTurns(Turns):
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Measures a commit."""
         began = monotonic()
         yield
         self._took = monotonic() - began

@@ -13,9 +13,7 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""File in the ledger of a queue's first shard. Closing it releases the lock, and the system notifies other
-processes.
-"""
+"""File in the ledger of a queue's first shard. Closing it releases the lock, and wakes other processes."""
 
 
 class WatchLock(FileLock):
