@@ -19,8 +19,8 @@ from lakequeue.operations import compact, send_written, tasks
 from lakequeue.operations import lease as leases
 from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
-from lakequeue.operations.judge import SCHEMA, names_are
 from lakequeue.operations.lease import LeasedMessages
+from lakequeue.operations.message_states import SCHEMA, names_are
 from lakequeue.operations.send_written import PlannedSend
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry, errors
-from lakequeue.operations import judge, judged_log
+from lakequeue.operations import judged_log, message_states
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages import append, merge_segments
@@ -101,14 +101,14 @@ def test_row_groups_of_a_large_file_are_left_unread(lq: LakeQueue) -> None:
     rows = pq.read_table(path, partitioning=None)
     pq.write_table(rows, path, row_group_size=500)  # as bulk sends write it
     read: list[int] = []
-    real = judge.Judge.judge
+    real = message_states.Judge.judge
 
     def counted(self: Any, offsets: Any, *rest: Any) -> Any:
         read.append(len(offsets))
         return real(self, offsets, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge.Judge, "judge", counted)
+        patch.setattr(message_states.Judge, "judge", counted)
         assert len(bodies(lq, pc.field("state") == "deleted")) == 100
         assert read == [500]
         read.clear()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.operations.judge import Judge, stored_runs
+from lakequeue.operations.message_states import Judge, stored_runs
 from lakequeue.shard import index
 from lakequeue.shard.claim import tenants
 from lakequeue.shard.commands import (

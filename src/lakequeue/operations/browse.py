@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakequeue.model.arguments import Condition, check_whole
 from lakequeue.model.clock import to_micros
 from lakequeue.model.states import MessageState
-from lakequeue.operations.judge import (
+from lakequeue.operations.message_states import (
     JUDGED,
     SCHEMA,
     TYPED_ATTRIBUTES,

@@ -17,7 +17,15 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lakequeue.model.states import MessageState
-from lakequeue.operations.judge import JUDGED, NO_INSTANT, Judge, integers, log_columns, names_are, stored_runs
+from lakequeue.operations.message_states import (
+    JUDGED,
+    NO_INSTANT,
+    Judge,
+    integers,
+    log_columns,
+    names_are,
+    stored_runs,
+)
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow

@@ -20,8 +20,8 @@ from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import group_depth
 from lakequeue.operations.depth import Depth, ShardDepth, noted
-from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA, names_are
 from lakequeue.operations.judged_log import JudgedShard, surviving
+from lakequeue.operations.message_states import JUDGED, REWINDABLE, SCHEMA, names_are
 from lakequeue.operations.pool import each
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout, past_versions, stats

@@ -19,7 +19,7 @@ from lakequeue.model.clock import MICROS, seconds
 from lakequeue.model.messages import sent_about
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
-from lakequeue.operations.judge import TYPED_ATTRIBUTES
+from lakequeue.operations.message_states import TYPED_ATTRIBUTES
 from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue

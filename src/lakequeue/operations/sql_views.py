@@ -20,7 +20,7 @@ from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations import group_depth
-from lakequeue.operations.judge import SCHEMA, log_columns
+from lakequeue.operations.message_states import SCHEMA, log_columns
 from lakequeue.operations.relations import SCHEMAS, shown_queues
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout, past_versions

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.operations import relations, tasks
-from lakequeue.operations.judge import SNAPSHOT, Integers, attribute_texts
+from lakequeue.operations.message_states import SNAPSHOT, Integers, attribute_texts
 from lakequeue.operations.tasks import Place
 from lakequeue.runtime.root import Root, root_of_worker
 from lakequeue.storage import layout, past_versions

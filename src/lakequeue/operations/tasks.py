@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.operations import pool
-from lakequeue.operations.judge import TYPED_ATTRIBUTES, names_are
+from lakequeue.operations.message_states import TYPED_ATTRIBUTES, names_are
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow

@@ -1,4 +1,4 @@
-"""Parts of runs for readers that change nothing. ``operations.judge`` knows the states of their messages."""
+"""Parts of runs for readers that change nothing. ``operations.message_states`` computes their states."""
 
 from __future__ import annotations
 
