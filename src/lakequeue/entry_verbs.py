@@ -20,17 +20,17 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import attributes, browse, move, receive, selected, send, settle, waits
 from lakequeue.operations import concerns as concern
+from lakequeue.operations import consumer_round as rounds
 from lakequeue.operations import consumers as consumers_of
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
-from lakequeue.operations import exchange as rounds
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.claim import FreeHands
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
+from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
-from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
 from lakequeue.operations.receive import Request, Room
 from lakequeue.operations.results import GroupCounts

@@ -23,7 +23,7 @@ from lakequeue import (
 )
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse, move
-from lakequeue.operations.exchange import exchange
+from lakequeue.operations.consumer_round import exchange
 
 
 def create(harness: Harness, *names: str, **attributes) -> None:

@@ -12,7 +12,7 @@ from conformance.harness import Harness, every_engine
 from insides import shard_of
 from lakequeue import DeadLetterReason, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
 from lakequeue.model.failures import dead_letter_note, parse_note
-from lakequeue.operations.exchange import exchange
+from lakequeue.operations.consumer_round import exchange
 from lakequeue.shard import runs
 from lakequeue.storage import layout
 from lakequeue.storage.ledger import run_rows, to_runs

@@ -18,7 +18,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, SystemClock, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.schedules import Schedule
-from lakequeue.operations import exchange, repair
+from lakequeue.operations import consumer_round, repair
 from lakequeue.operations.receive import Request
 from lakequeue.serve.sqs.move_tasks import MoveTask, dump_tasks
 from lakequeue.shard.admin import LONGEST, set_back
@@ -172,7 +172,7 @@ def everything_by(lake: LakeQueue, clock: ManualClock) -> None:
     failing.send("e")
     handle = failing.receive()[0].receipt_handle
     reason = DeadLetterReason.of(ValueError("f"), clock.now(), "g")
-    exchange.exchange(failing._runtime, [(handle, 60)], Request(1), {handle: reason})
+    consumer_round.exchange(failing._runtime, [(handle, 60)], Request(1), {handle: reason})
     task = MoveTask(
         id=name, server=name, started=_millis(clock), written=_millis(clock), source="", destination=None,
         rate=None, to_move=0,

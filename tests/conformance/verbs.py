@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from insides import reopen
 from lakequeue import LakeQueue, Message, Queue, RedrivePolicy, SendEntry
-from lakequeue.operations import exchange, lease, selected
+from lakequeue.operations import consumer_round, lease, selected
 from lakequeue.operations.receive import Request
 from lakequeue.operations.settle import give_back
 from lakequeue.testing import ManualClock
@@ -62,7 +62,7 @@ def made(lake: LakeQueue, clock: ManualClock) -> Given:
 
 def exchanged(queue: Queue, given: Given) -> None:
     """A round of a consumer; an error if nothing of it was done."""
-    answer = exchange.exchange(queue._runtime, [(each, None) for each in given.handles], Request(10))
+    answer = consumer_round.exchange(queue._runtime, [(each, None) for each in given.handles], Request(10))
     if answer.refused is not None and None not in answer.errors:
         raise answer.refused
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakequeue import DeadLetterReason, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
 from lakequeue.operations import move
-from lakequeue.operations.exchange import exchange
+from lakequeue.operations.consumer_round import exchange
 from lakequeue.operations.lease import release
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock

@@ -23,7 +23,7 @@ from lakequeue import (
 )
 from lakequeue.errors import DamagedTable, LeaseLost, QueueServiceError
 from lakequeue.model.clock import from_micros
-from lakequeue.operations import exchange
+from lakequeue.operations import consumer_round
 from lakequeue.operations.receive import Request
 from lakequeue.storage.clock_guard import TOLERANCE
 from simulation.scheduler import STORAGE, Killed, World
@@ -358,7 +358,9 @@ class Client:
         with self._call(verb) as call:
             call.target = self._targets(first, number)
             handles: list[tuple[str, Any]] = [(each.receipt_handle, None) for each in call.target]
-            answer = call.value = exchange.exchange(self.queue._runtime, handles, Request(wanted, 30, enough=1))
+            answer = call.value = consumer_round.exchange(
+                self.queue._runtime, handles, Request(wanted, 30, enough=1)
+            )
             call.got = list(answer.messages)
             self.history.held += call.got
             errors = [error for error in (answer.refused, *answer.errors) if error is not None]
