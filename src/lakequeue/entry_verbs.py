@@ -18,7 +18,7 @@ from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import attributes, browse, move, receive, selected, send, settle, waits
+from lakequeue.operations import attributes, browse, chosen_messages, move, receive, send, settle, waits
 from lakequeue.operations import concerns as concern
 from lakequeue.operations import consumer_round as rounds
 from lakequeue.operations import consumers as consumers_of
@@ -26,6 +26,7 @@ from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
+from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
 from lakequeue.operations.claim import FreeHands
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
 from lakequeue.operations.consumer_round import Exchanged
@@ -34,7 +35,6 @@ from lakequeue.operations.depth import Depth
 from lakequeue.operations.pool import each
 from lakequeue.operations.receive import Request, Room
 from lakequeue.operations.results import GroupCounts
-from lakequeue.operations.selected import ChosenCounts as SelectedOutcome
 from lakequeue.operations.send import Outcome as SendOutcome
 from lakequeue.operations.send import Send
 from lakequeue.operations.settle import Outcome as SettleOutcome
@@ -168,8 +168,8 @@ send_each = of_face(send.send_each)
 settle_each = of_face(settle.settle_each)
 move_tasks = of_face(attributes.move_tasks)
 update_move_tasks = of_face(attributes.update_move_tasks)
-delete_selected = of_face(selected.delete)
-make_visible = of_face(selected.make_visible)
+delete_selected = of_face(chosen_messages.delete)
+make_visible = of_face(chosen_messages.make_visible)
 redrivable = of_face(move.redrivable)
 
 

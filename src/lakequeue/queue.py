@@ -27,12 +27,12 @@ from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, Se
 from lakequeue.operations import (
     attributes,
     browse,
+    chosen_messages,
     deliveries,
     move,
     queues,
     receive,
     rewind,
-    selected,
     send,
     settle,
 )
@@ -727,7 +727,7 @@ class Queue(QueueProperties):
         JOB-2
         """
         check_text("message_id", message_id)
-        return selected.get(self._runtime, message_id)
+        return chosen_messages.get(self._runtime, message_id)
 
     def cancel(self, message_id: str) -> bool:
         """Deletes a message by its id, in any state. A rewind can bring it back like any deleted message.
@@ -743,7 +743,7 @@ class Queue(QueueProperties):
         JOB-3
         """
         check_text("message_id", message_id)
-        return selected.cancel(self._runtime, message_id)
+        return chosen_messages.cancel(self._runtime, message_id)
 
     def reschedule(self, message_id: str, at: datetime) -> bool:
         """Makes a waiting message, visible or delayed, visible at an instant. The past counts as now.
@@ -762,7 +762,7 @@ class Queue(QueueProperties):
         JOB-12
         """
         check_text("message_id", message_id)
-        return selected.reschedule(self._runtime, message_id, at)
+        return chosen_messages.reschedule(self._runtime, message_id, at)
 
     def erase(self, message_id: str) -> bool:
         """Removes the content of a message for good, for example to comply with a law.
@@ -785,7 +785,7 @@ class Queue(QueueProperties):
         DUR-42
         """
         check_text("message_id", message_id)
-        return selected.erase(self._runtime, message_id)
+        return chosen_messages.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:
         """Returns the queues of the region whose redrive policies name this one (DLQ-7)."""

@@ -34,7 +34,7 @@ from lakequeue import (
     QueueDoesNotExist,
     SendEntry,
 )
-from lakequeue.operations import compact, depth, selected
+from lakequeue.operations import chosen_messages, compact, depth
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, compaction_notes, layout, ledger
@@ -224,7 +224,7 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
 @pytest.mark.spec("JOB-12")
 def test_a_message_that_a_pass_drops_after_it_was_found_is_told_as_gone(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
-    queue, places = harness.create(), selected._places
+    queue, places = harness.create(), chosen_messages._places
     sent = [queue.send(f"{number}") for number in range(6)]
     queue.delete_batch([message.receipt_handle for message in queue.receive(10)])
 
@@ -233,7 +233,7 @@ def test_a_message_that_a_pass_drops_after_it_was_found_is_told_as_gone(harness:
         succeeded(harness.queue().compact())
         return known
 
-    monkeypatch.setattr(selected, "_places", found)
+    monkeypatch.setattr(chosen_messages, "_places", found)
     with pytest.raises(InvalidParameterValue, match="none any more"):
         queue.reschedule(sent[0].message_id, clock.now())
     assert files_of(queue, "messages") == []

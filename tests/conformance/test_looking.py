@@ -14,7 +14,7 @@ from insides import messages_of, receipts_of, shard_of
 from lakequeue import MessageNotInflight, PeekedMessage, Queue, SendEntry, errors
 from lakequeue.conditions import sandbox
 from lakequeue.model.states import MessageState
-from lakequeue.operations import browse, selected
+from lakequeue.operations import browse, chosen_messages
 from lakequeue.operations.depth import depth
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.testing import ManualClock
@@ -309,11 +309,11 @@ def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, cloc
     [taken] = queue.receive(visibility_timeout=30)
     known = ids(queue)
     asked = [known[body] for body in ("held", "b", "delayed")] + ["nobody"]
-    outcome = selected.delete(harness.queue()._runtime, asked)
-    assert outcome == selected.ChosenCounts(1, {IN_FLIGHT: 1, DELAYED: 1}, 1)
+    outcome = chosen_messages.delete(harness.queue()._runtime, asked)
+    assert outcome == chosen_messages.ChosenCounts(1, {IN_FLIGHT: 1, DELAYED: 1}, 1)
     assert bodies(queue) == ["held", "a", "c", "delayed"]
     before = harness.versions()
-    assert selected.delete(queue._runtime, asked).done == 0
+    assert chosen_messages.delete(queue._runtime, asked).done == 0
     assert harness.versions() == before, "nothing to delete, nothing to commit"
     queue.delete(taken.receipt_handle)  # its receipt was not touched
     clock.advance(1)
@@ -327,11 +327,11 @@ def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harne
     queue.send_batch([SendEntry("a"), SendEntry("b", delay=60), SendEntry("c", delay=60)])
     [taken] = queue.receive(visibility_timeout=30)
     known = ids(queue)
-    outcome = selected.make_visible(queue._runtime, [known["a"], known["b"]])
-    assert outcome == selected.ChosenCounts(1, {IN_FLIGHT: 1}, 0)
+    outcome = chosen_messages.make_visible(queue._runtime, [known["a"], known["b"]])
+    assert outcome == chosen_messages.ChosenCounts(1, {IN_FLIGHT: 1}, 0)
     assert [message.body for message in harness.queue().receive(10, visibility_timeout=1)] == ["b"]
-    outcome = selected.make_visible(harness.queue()._runtime, [known["a"]], in_flight=True)
-    assert outcome == selected.ChosenCounts(1, {}, 0)
+    outcome = chosen_messages.make_visible(harness.queue()._runtime, [known["a"]], in_flight=True)
+    assert outcome == chosen_messages.ChosenCounts(1, {}, 0)
     with pytest.raises(MessageNotInflight):
         queue.change_visibility(taken.receipt_handle, 60)
     [again] = queue.receive()
@@ -350,7 +350,7 @@ def test_a_group_goes_on_behind_a_deleted_message(harness: Harness, clock: Manua
         queue.send(body, group_id=body[0])
     clock.advance(1)
     known = ids(queue)
-    assert selected.delete(queue._runtime, [known["a1"], known["a3"]]).done == 2
+    assert chosen_messages.delete(queue._runtime, [known["a1"], known["a3"]]).done == 2
     assert [message.body for message in queue.receive(10)] == ["b1", "a2"]
 
 
@@ -363,6 +363,6 @@ def test_chosen_messages_are_found_in_all_shards_and_batches(
         queue.send(str(number))
     known = ids(queue)
     chosen = [known[str(number)] for number in range(0, 20, 3)]
-    assert selected.delete(queue._runtime, chosen) == selected.ChosenCounts(7, {}, 0)
+    assert chosen_messages.delete(queue._runtime, chosen) == chosen_messages.ChosenCounts(7, {}, 0)
     assert {*bodies(queue)} == {str(number) for number in range(20) if number % 3}
     assert queue.counts().oldest_age is not None and timedelta(seconds=queue.counts().oldest_age) < timedelta(1)

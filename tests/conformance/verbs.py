@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from insides import reopen
 from lakequeue import LakeQueue, Message, Queue, RedrivePolicy, SendEntry
-from lakequeue.operations import consumer_round, lease, selected
+from lakequeue.operations import chosen_messages, consumer_round, lease
 from lakequeue.operations.receive import Request
 from lakequeue.operations.settle import give_back
 from lakequeue.testing import ManualClock
@@ -96,8 +96,10 @@ VERBS: dict[str, Callable[[LakeQueue, Queue, Given], object]] = {
     "Queue.rewind": lambda lake, queue, given: queue.rewind(queue.created_at),
     "Queue.redrive": lambda lake, queue, given: lake.queue("dead").redrive(),
     "Queue.redrive elsewhere": lambda lake, queue, given: queue.redrive(destination=lake.queue("dead")),
-    "delete chosen": lambda lake, queue, given: selected.delete(queue._runtime, ids(queue)),
-    "make chosen visible": lambda lake, queue, given: selected.make_visible(queue._runtime, ids(queue), True),
+    "delete chosen": lambda lake, queue, given: chosen_messages.delete(queue._runtime, ids(queue)),
+    "make chosen visible": lambda lake, queue, given: chosen_messages.make_visible(
+        queue._runtime, ids(queue), True
+    ),
     "Queue.reschedule": lambda lake, queue, given: queue.reschedule(ids(queue)[-1], lake.clock.now()),
     "Queue.cancel": lambda lake, queue, given: queue.cancel(given.messages[0].message_id),
     "Queue.pause": lambda lake, queue, given: queue.pause("the bank is down"),
