@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakequeue.entry_verbs import of_face
 from lakequeue.lease import Lease, failed_of
 from lakequeue.model.clock import MICROS
-from lakequeue.operations import compact, send_written, tasks
+from lakequeue.operations import compact, send_written, spark_tasks
 from lakequeue.operations import lease as leases
 from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
@@ -107,15 +107,15 @@ def lease_id(lease: Lease) -> str:
 
 # --- messages with their states
 
-message_tasks = of_face(tasks.tasks_of)
-read_messages = of_face(tasks.read)
+message_tasks = of_face(spark_tasks.tasks_of)
+read_messages = of_face(spark_tasks.read)
 
 # --- compaction
 
 compact_root = of_face(compact.compact_root)
 why_only_here = of_face(compact.why_only_here)
 can_be_dealt = of_face(compact.can_be_dealt)
-why_tasks_cannot_read = of_face(tasks.why_tasks_cannot_read)
+why_tasks_cannot_read = of_face(spark_tasks.why_tasks_cannot_read)
 
 # --- sends
 

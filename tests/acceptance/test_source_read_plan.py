@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import datasource
 
 from lakequeue import LakeQueue, SendEntry, errors
-from lakequeue.operations import tasks
+from lakequeue.operations import spark_tasks
 from lakequeue.spark import source, source_schema
 from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.storage.folder import LocalFolder
@@ -123,7 +123,7 @@ def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], t
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("TASK_BYTES", "PIECE_BYTES"):
-        monkeypatch.setattr(tasks, limit, 500)
+        monkeypatch.setattr(spark_tasks, limit, 500)
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2
     assert [row["body"] for row in rows(asked)] == [str(index) for index in range(10)]

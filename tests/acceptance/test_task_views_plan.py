@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, SendEntry
-from lakequeue.operations import depth, task_views, tasks
+from lakequeue.operations import depth, spark_tasks, task_views
 from lakequeue.operations.task_views import Place, TaskReader
 from lakequeue.storage import past_versions
 from lakequeue.storage.engines.point import Engine
@@ -71,7 +71,7 @@ def late(lq: LakeQueue, name: str, rows: list[tuple[str, str, int, dict[str, Any
 def lq(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     """Twelve messages of ``orders`` in files of their own, over two shards."""
     for limit in ("RANGE_BYTES", "PIECE_BYTES"):
-        monkeypatch.setattr(tasks, limit, 1)
+        monkeypatch.setattr(spark_tasks, limit, 1)
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 100)
     orders = lq.create_queue("orders.fifo", fifo=True, shards=2, rewind_range=300, **BY_GROUP)
@@ -93,7 +93,7 @@ def test_pieces_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
     lq.compact()
     lq.queue("orders.fifo").send_batch([SendEntry(body, group_id=body) for body in ("late", "later")])
     found += [row["body"] for each in asked[0::2] for row in read(lq, "messages", each)]
-    ends = [each for each in asked if each[4] == tasks.NO_OFFSET]
+    ends = [each for each in asked if each[4] == spark_tasks.NO_OFFSET]
     late = [row["body"] for each in ends for row in read(lq, "messages", each)]
     assert set(late) >= {"late", "later"}
     assert sorted({*found, *late}) == sorted([f"order {index}" for index in range(12)] + ["late", "later"])
@@ -101,7 +101,7 @@ def test_pieces_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
 
 
 def test_pieces_of_one_task_are_read_as_they_come(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 5)
+    monkeypatch.setattr(spark_tasks, "PIECE_ROWS", 5)
     lq.queue("orders.fifo").send_batch([SendEntry(str(index), group_id="one") for index in range(8)])
     asked = pieces(lq, "orders.fifo")
     assert len(asked) > 12

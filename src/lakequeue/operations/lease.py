@@ -17,7 +17,7 @@ from lakequeue.model.clock import MICROS, Duration, from_micros
 from lakequeue.model.deliveries import Mark, new_nonce
 from lakequeue.model.failures import DeadLetterReason, shortened
 from lakequeue.model.messages import is_message_id
-from lakequeue.operations import tasks
+from lakequeue.operations import spark_tasks
 from lakequeue.operations.claim import ClaimedPart, ClaimPlan
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.calls import Steps
@@ -163,14 +163,14 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
     pieces = (piece for of_file in lease_batches.files_of(before) for piece in _pieces(of_file))
     return [
         LeaseTask(leased.queue.root.engine.store, group, columns)
-        for group in [*tasks.packed(pieces, tasks.TASK_BYTES), [[single]]]
+        for group in [*spark_tasks.packed(pieces, spark_tasks.TASK_BYTES), [[single]]]
     ]
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
     """Yields adjacent messages of one file, cut into pieces for tasks, with the bytes of each piece."""
     first, last, size = places[0].first_position, places[-1].last_position, places[0].size
-    step = -(-(last - first + 1) // max(1, -(-size // tasks.TASK_BYTES)))
+    step = -(-(last - first + 1) // max(1, -(-size // spark_tasks.TASK_BYTES)))
     starts = range(first, last + 1, step)
     for start in starts:
         end = min(start + step - 1, last)
@@ -184,7 +184,7 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
             if place.first_position <= end and place.last_position >= start
         ]
         if piece:
-            yield piece, size // len(starts) + tasks.OPENING
+            yield piece, size // len(starts) + spark_tasks.OPENING
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.operations import relations, tasks
+from lakequeue.operations import relations, spark_tasks
 from lakequeue.operations.message_states import SNAPSHOT, Integers, attribute_texts
-from lakequeue.operations.tasks import Place
+from lakequeue.operations.spark_tasks import Place
 from lakequeue.runtime.root import Root, root_of_worker
 from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, files_of, read_places
@@ -120,8 +120,8 @@ class TaskReader:
             if row is not None:
                 messages = layout.messages_path(self.root, row.key, shard)
                 with self._opened.storage_errors():
-                    found = tasks.pieces_of(relations.opened(self._opened, messages, self.as_of))
-            ranges = tasks.packed(found, tasks.RANGE_BYTES)
+                    found = spark_tasks.pieces_of(relations.opened(self._opened, messages, self.as_of))
+            ranges = spark_tasks.packed(found, spark_tasks.RANGE_BYTES)
             pieces = [[dict(zip(_PIECES.names, piece, strict=True)) for piece in range_] for range_ in ranges]
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
@@ -131,11 +131,11 @@ class TaskReader:
             yield from self._depths(asked)
             return
         shown, queues = found_by(relation), self._queues()
-        for place, pieces in tasks.joined(asked):
+        for place, pieces in spark_tasks.joined(asked):
             row = queues.get(place[:2])
             batches: Iterator[pa.RecordBatch] = iter(())
             if row is not None:
-                condition = None if relation == "groups" else tasks.within(place, pieces)
+                condition = None if relation == "groups" else spark_tasks.within(place, pieces)
                 source = self._tables([row])[relation]
                 batches = source.to_batches(columns=shown.names, filter=condition)
             with self._opened.storage_errors():
@@ -238,7 +238,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
     # reports a wrong instant or root
     known = relations.shown_queues(root, now, None) if as_of is None else relations.queues_at(root, as_of, now)
     old = tuple(map(int, spark.version.split(".")[:2])) < (4, 1)
-    reason = "it has no functions over Arrow" if old else tasks.why_tasks_cannot_read(root, spark)
+    reason = "it has no functions over Arrow" if old else spark_tasks.why_tasks_cannot_read(root, spark)
     if reason:
         _log.info("the views read Delta's tables, since tasks of Spark %s cannot: %s", spark.version, reason)
         return False
