@@ -15,13 +15,13 @@ import pyarrow as pa
 from lakequeue.entry_verbs import of_face
 from lakequeue.lease import Lease, failed_of
 from lakequeue.model.clock import MICROS
-from lakequeue.operations import compact, send_written, spark_tasks
+from lakequeue.operations import compact, planned_sends, spark_tasks
 from lakequeue.operations import lease as leases
 from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
 from lakequeue.operations.lease import LeasedMessages
 from lakequeue.operations.message_states import SCHEMA, names_are
-from lakequeue.operations.send_written import PlannedSend
+from lakequeue.operations.planned_sends import PlannedSend
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk.arrow_files import Written
@@ -119,6 +119,6 @@ why_tasks_cannot_read = of_face(spark_tasks.why_tasks_cannot_read)
 
 # --- sends
 
-plan_send = of_face(send_written.plan)
-complete_send = of_face(send_written.complete)
-discard_send = of_face(send_written.discard)
+plan_send = of_face(planned_sends.plan)
+complete_send = of_face(planned_sends.complete)
+discard_send = of_face(planned_sends.discard)

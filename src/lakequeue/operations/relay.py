@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakequeue.errors import InvalidMessageContents, InvalidOptions, InvalidParameterValue, OverLimit
 from lakequeue.operations.json_rows import Bodies
+from lakequeue.operations.planned_sends import Columns
 from lakequeue.operations.results import SentRows
 from lakequeue.operations.send_dataframe import (
     BulkSend,
@@ -27,7 +28,6 @@ from lakequeue.operations.send_dataframe import (
     last_version,
     send_staged,
 )
-from lakequeue.operations.send_written import Columns
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, positions
 from lakequeue.storage.bulk.arrow_rows import columns_of
