@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from lakequeue import QueueClientError
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
 from mutations import Patch
 

@@ -24,7 +24,7 @@ from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, commit_files, manifests
 from lakequeue.storage.bulk.arrow_rows import columns_of
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
 
 pytestmark = pytest.mark.spec("SND-17", "DLT-3")

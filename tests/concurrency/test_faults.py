@@ -31,7 +31,7 @@ from lakequeue import (
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import queues
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 

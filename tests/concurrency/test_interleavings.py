@@ -30,7 +30,7 @@ from lakequeue.operations import queues
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import Catalog
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments

@@ -28,7 +28,7 @@ from lakequeue.operations import move
 from lakequeue.runtime import shard_sender
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Claim, Moved
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by

@@ -40,7 +40,7 @@ from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, compaction_notes, layout, ledger
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.messages import append, merge_segments

@@ -12,7 +12,8 @@ import pytest
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import DataFile, LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import Change, commit
 from lakequeue.storage.stores import Store

@@ -18,7 +18,7 @@ from concurrency.steps import meanwhile
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout, stats
 from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, parse, signed
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import Change, commit

@@ -27,7 +27,7 @@ from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest, WaitingFile
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.stores import Store
 from objectstore import servers
 

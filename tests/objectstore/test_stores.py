@@ -14,7 +14,7 @@ from insides import engine_of, forget
 from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
-from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock

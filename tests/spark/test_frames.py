@@ -19,7 +19,7 @@ from lakequeue.model.names import sequence_number
 from lakequeue.spark.rows import as_messages
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, lease_batches, manifests, message_rules, staging, write_files
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.messages import erase

@@ -17,8 +17,8 @@ from lakequeue.storage.bulk import manifests
 from lakequeue.storage.catalog import QueueRow, rows_by_file, table_of
 from lakequeue.storage.checked_names import Misplaced, file_below, shard_folders
 from lakequeue.storage.delta_log import checkpoint_name, entry_name, read_checkpoint, read_entry
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.entries import encoded, entry
-from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import LocalFolder

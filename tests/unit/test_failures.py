@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.catalog import Catalog
-from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, is_storage_failure
+from lakequeue.storage.engines.commit_failures import LostRace, StaleSnapshot, is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lakequeue.errors import QueueClientError, RequestThrottled
 from lakequeue.storage.engines import transaction
-from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.commit_failures import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import (
     Answer,

@@ -19,7 +19,7 @@ from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
 from lakequeue.shard.commands import Claim, ClaimResult, Result
-from lakequeue.storage.engines.interface import is_storage_failure
+from lakequeue.storage.engines.commit_failures import is_storage_failure
 
 
 class ClaimedPart(NamedTuple):

@@ -41,7 +41,7 @@ from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.catalog import QueueRow, holds_messages
 from lakequeue.storage.copying import Copier, TableSnapshot
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.commit_failures import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger

@@ -40,7 +40,7 @@ from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard.commands import Claim, LeaseRelease, Spans
 from lakequeue.shard.spans import ranges
-from lakequeue.storage.engines.interface import is_storage_failure
+from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10

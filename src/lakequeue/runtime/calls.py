@@ -18,7 +18,7 @@ from contextvars import ContextVar
 import attrs
 
 from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist
-from lakequeue.storage.engines.interface import is_storage_failure
+from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 _log = logging.getLogger("lakequeue.verbs")

@@ -21,7 +21,7 @@ from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.clock_guard import ClockGuard, Doubt
 from lakequeue.storage.compaction_notes import NotesCache
 from lakequeue.storage.engines import process, spark_access
-from lakequeue.storage.engines.interface import is_storage_failure
+from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.engines.transaction import Answer, Change, Decision
 from lakequeue.storage.roots import local_path

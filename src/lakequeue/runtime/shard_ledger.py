@@ -34,7 +34,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import is_based, lost_races
-from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.commit_failures import StaleSnapshot
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import (
     Answer,

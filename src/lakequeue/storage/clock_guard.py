@@ -18,7 +18,7 @@ from typing import TypeAlias
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.storage import no_links
-from lakequeue.storage.engines.interface import is_storage_failure
+from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import queues_path
 from lakequeue.storage.roots import local_path

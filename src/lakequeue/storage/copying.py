@@ -16,7 +16,7 @@ from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile, entry_name
 from lakequeue.storage.engines import entries
-from lakequeue.storage.engines.interface import DataFile, partition_text
+from lakequeue.storage.engines.data_files import DataFile, partition_text
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.stores import Store

@@ -30,7 +30,7 @@ from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.message_rules import PRIORITY, Fifo, RowRules, no_order
 from lakequeue.storage.bulk.staged_files import ROW_GROUP, NumberedFile
 from lakequeue.storage.bulk.staging import Staging
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 

@@ -24,7 +24,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, PRIORITY, Rule
 from lakequeue.storage.bulk.staged_files import read_spilled
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
 from lakequeue.storage.folder import Folder

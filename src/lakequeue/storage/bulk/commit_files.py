@@ -36,7 +36,7 @@ from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.commit import StaleAttributes
-from lakequeue.storage.engines.interface import DataFile, placed
+from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import (
     Answer,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakequeue.model.attributes import FIFO_DEDUP_MICROS as WINDOW
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import staged_files
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages.dedup_window import sent_after

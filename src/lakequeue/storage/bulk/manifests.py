@@ -18,7 +18,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import safe_name
 from lakequeue.storage.checked_names import MOST_SHARDS, Misplaced, file_below, shown
 from lakequeue.storage.delta_log import whole
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 

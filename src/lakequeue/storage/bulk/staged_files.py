@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lakequeue.model.names import shard_of_group
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import DataFile, Description
+from lakequeue.storage.engines.data_files import DataFile, Description
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import ANY, row_groups, writer
 

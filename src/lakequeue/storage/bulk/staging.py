@@ -18,7 +18,7 @@ from lakequeue.storage.bulk.bad_rows import BadRows
 from lakequeue.storage.bulk.dedup import without_repeats
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
 from lakequeue.storage.bulk.message_rules import PRIORITY, RowRules
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100

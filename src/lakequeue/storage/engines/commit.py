@@ -16,7 +16,7 @@ import attrs
 from lakequeue.errors import REPEAT, DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name, read_entry
-from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
+from lakequeue.storage.engines.commit_failures import LostRace, StaleSnapshot
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table

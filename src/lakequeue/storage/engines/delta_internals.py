@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage.engines.interface import LostRace, partition_text
+from lakequeue.storage.engines.commit_failures import LostRace
+from lakequeue.storage.engines.data_files import partition_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

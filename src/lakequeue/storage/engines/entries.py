@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import ACTIONS, BASE, NEWEST, LiveFile, TableState, signed
-from lakequeue.storage.engines.interface import DataFile, partition_text
+from lakequeue.storage.engines.data_files import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _ENGINE = "lakequeue"

@@ -30,7 +30,7 @@ from lakequeue.storage.delta_log import (
     read_checkpoint,
     read_entry,
 )
-from lakequeue.storage.engines.interface import partition_text
+from lakequeue.storage.engines.data_files import partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Folder, Freed, ListedFile
 from lakequeue.storage.layout import Retention

@@ -26,7 +26,8 @@ from lakequeue.storage.delta_log import (
     is_table,
 )
 from lakequeue.storage.engines import entries, process
-from lakequeue.storage.engines.interface import DataFile, Description, LostRace, StaleSnapshot, partition_text
+from lakequeue.storage.engines.commit_failures import LostRace, StaleSnapshot
+from lakequeue.storage.engines.data_files import DataFile, Description, partition_text
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import Folder

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakequeue.storage.engines import delta_internals, entries, process, spark_access
+from lakequeue.storage.engines.commit_failures import LostRace
+from lakequeue.storage.engines.data_files import DataFile, partition_text
 from lakequeue.storage.engines.delta_internals import SparkDeltaLog, active, lost_races, new_session
-from lakequeue.storage.engines.interface import DataFile, LostRace, partition_text
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.snapshot import Snapshot

@@ -17,7 +17,7 @@ from lakequeue.errors import RequestThrottled
 from lakequeue.storage.engines.commit import Change as Change
 from lakequeue.storage.engines.commit import Commit, Ended
 from lakequeue.storage.engines.commit import Ids as Ids
-from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.commit_failures import StaleSnapshot
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.turns import NO_TURNS, Turns
 

@@ -16,7 +16,7 @@ from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.messages import ValidEntry
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
-from lakequeue.storage.engines.interface import DataFile, placed
+from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages import staged_sends

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from lakequeue.errors import REPEAT, QueueClientError
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Table, write_file
 from lakequeue.storage.store_failures import first_line
 

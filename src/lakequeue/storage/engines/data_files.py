@@ -1,4 +1,4 @@
-"""Parts of both engines: the files of a commit, why it was refused, and which errors are storage failures."""
+"""The files of a commit, as both engines write and record them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import from_micros
-from lakequeue.storage.snapshot import LogTrimmed
-
-LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
-"""Packages whose exceptions are storage failures."""
-
 
 _STATISTICS = {"first_offset", "last_offset"} | {
     *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
@@ -26,26 +21,6 @@ _STATISTICS = {"first_offset", "last_offset"} | {
 
 _FEW = 16
 """Number of rows up to which Python computes the bounds of a column."""
-
-
-class LostRace(Exception):
-    """Another commit came first. Reload, decide again, and repeat."""
-
-
-class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot or its log are gone, because it has been outdated for hours. Refresh."""
-
-
-_FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
-"""Further types of storage failures: of files, of races, and of a log that cannot be read."""
-
-
-def is_storage_failure(error: Exception) -> bool:
-    """True if storage or one of its libraries failed; False for errors of this package's own code."""
-    if isinstance(error, _FAILURES):
-        return True
-    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return not packages.isdisjoint(LIBRARIES)
 
 
 @attrs.frozen

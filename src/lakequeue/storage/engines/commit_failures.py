@@ -1,0 +1,30 @@
+"""Why a commit of either engine was refused, and which errors are storage failures."""
+
+from __future__ import annotations
+
+import json
+
+from lakequeue.storage.snapshot import LogTrimmed
+
+LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
+"""Packages whose exceptions are storage failures."""
+
+
+class LostRace(Exception):
+    """Another commit came first. Reload, decide again, and repeat."""
+
+
+class StaleSnapshot(LostRace, FileNotFoundError):
+    """Files of the loaded snapshot or its log are gone, because it has been outdated for hours. Refresh."""
+
+
+_FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
+"""Further types of storage failures: of files, of races, and of a log that cannot be read."""
+
+
+def is_storage_failure(error: Exception) -> bool:
+    """True if storage or one of its libraries failed; False for errors of this package's own code."""
+    if isinstance(error, _FAILURES):
+        return True
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return not packages.isdisjoint(LIBRARIES)
