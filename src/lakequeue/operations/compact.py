@@ -39,7 +39,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.reserve import reserve
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.schedules import ScheduleTable
-from lakequeue.storage.snapshot import OtherHistory
+from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -93,7 +93,7 @@ class CompactionSummary:
         except QueueDoesNotExist:
             raise
         except Exception as error:
-            if isinstance(error, OtherHistory) and not last:
+            if isinstance(error, ReplacedLog) and not last:
                 raise  # all that the process knows of the root is to be dropped
             self.failures.append(f"{what}: {first_line(error)}")
             _log.warning("compaction of %s: %s failed: %s", self.queue or "the root", what, first_line(error))

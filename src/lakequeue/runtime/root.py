@@ -25,7 +25,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.engines.transaction import Answer, Change, Decision
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.snapshot import OtherHistory
+from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, hide_secrets
 from lakequeue.storage.stores import Store
 
@@ -222,7 +222,7 @@ class Root:
             yield
         except Exception as error:
             # each may mean that a backup was restored; what a bulk send has staged is the cause of another error
-            if isinstance(error, OtherHistory | FileNotFoundError) or isinstance(
+            if isinstance(error, ReplacedLog | FileNotFoundError) or isinstance(
                 error.__cause__, FileNotFoundError
             ):
                 self.release()
@@ -252,7 +252,7 @@ class Root:
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
-            except OtherHistory:  # it was put back, which is no damage while it has the row
+            except ReplacedLog:  # it was put back, which is no damage while it has the row
                 self.catalog.release()
                 return self.catalog.incarnation(key)
             except Exception as error:

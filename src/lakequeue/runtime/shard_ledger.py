@@ -266,7 +266,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """Returns the newest head, and a check that raises OtherHistory if an older ledger was restored since."""
+        """Returns the newest head, and a check that raises ReplacedLog if an older ledger was restored since."""
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
@@ -312,7 +312,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         """Checks that ledger and log are the ones that this process has read.
 
         Raises:
-            OtherHistory: a backup was restored since, or a repair was made.
+            ReplacedLog: a backup was restored since, or a repair was made.
         """
         with self._held():
             self._open_ledger().table.confirm()

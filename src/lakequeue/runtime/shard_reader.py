@@ -46,7 +46,7 @@ class ShardReader:
         Skips removed messages, so the offset may be beyond ``last``. There are no rows then.
 
         Raises:
-            OtherHistory: a backup was restored meanwhile.
+            ReplacedLog: a backup was restored meanwhile.
             QueueClientError: a message is missing, but was not removed.
         """
         found = None

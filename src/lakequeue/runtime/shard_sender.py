@@ -31,7 +31,7 @@ from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, MoveSource, deliver
 from lakequeue.storage.messages.merge_segments import merge_recent
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
-from lakequeue.storage.snapshot import OtherHistory
+from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line
 
 LOOKS = 3
@@ -71,7 +71,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._reader = reader
         self._appender: Appender | None = None
         self._compared: object = None
-        """History of the log at the last comparison of its end with the ledger's head."""
+        """Lineage of the log at the last comparison of its end with the ledger's head."""
 
     def send(self, send: ShardSend) -> Sent:
         """Appends the messages except duplicates.
@@ -247,19 +247,19 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._tables.messages, first_line(error))
             sent_by, self._appender = self._appender, None
-            if isinstance(error, OtherHistory) and sent_by is not None:
+            if isinstance(error, ReplacedLog) and sent_by is not None:
                 self._check_place(sent_by)
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises OtherHistory with ``outcome_unknown`` if an older log was restored after it took the sent
+        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after it took the sent
         messages.
 
         The next handle would not notice that.
         """
         try:
             appender.table.confirm()
-        except OtherHistory as error:
+        except ReplacedLog as error:
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
@@ -289,7 +289,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _open_appender(self, checked: bool = True) -> Appender:
         """Returns the writing handle. Without ``checked``, it may not have been compared with the ledger."""
         appender = self._appender
-        if appender is None or appender.table.history is not self._compared:
+        if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))
             if not checked:
                 return appender
@@ -297,7 +297,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             if head.head_offset > appender.end:
                 appender.refresh()  # others may have sent and received meanwhile
             check_head(head, appender.end, self._tables.receipts)
-            self._appender, self._compared = appender, appender.table.history
+            self._appender, self._compared = appender, appender.table.lineage
         return appender
 
 

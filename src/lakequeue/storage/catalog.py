@@ -95,7 +95,7 @@ class Catalog:
         table = self._open()
         if opened:
             table.refresh()
-        newest = table.version, table.history
+        newest = table.version, table.lineage
         if newest != self._loaded:
             files = table.files()
             # Creating a queue adds a file of one row. Reading the rows of 3,000 queues again would take 60 ms.

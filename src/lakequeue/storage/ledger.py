@@ -66,7 +66,7 @@ class Ledger:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._merges = 0
-        self._history: object = None
+        self._lineage: object = None
 
     @property
     def epoch(self) -> int:
@@ -109,7 +109,7 @@ class Ledger:
                 one was put back, and would deliver emptied messages.
         """
         head, runs, history = self.load()
-        self._history = self.table.history
+        self._lineage = self.table.lineage
         newest = log()
         check_head(head, newest.end, self.table.path)
         if head.epoch >= newest.forgotten and head.knows(newest.emptying):
@@ -121,7 +121,7 @@ class Ledger:
 
     def is_current(self, machine: ShardMachine) -> bool:
         """Returns True if the last machine that was built has the state of the loaded snapshot."""
-        return self.epoch == machine.epoch and self._history is self.table.history
+        return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
         """Returns the head, and all rows of the loaded snapshot as ``layout.RECEIPTS``, the head row first."""

@@ -77,7 +77,7 @@ class ScheduleTable:
             busy = "the table of schedules is being changed too often; nothing was changed"
             version, rows, stored = transact(table, lambda _: decide(table), busy=busy).value
             if table.version == version + 1:  # The stored rows are known, and need not be read and checked.
-                self._read, self._stored = ((table.version, table.history), rows), stored
+                self._read, self._stored = ((table.version, table.lineage), rows), stored
             return rows
 
     def sweep(self) -> Freed:
@@ -103,7 +103,7 @@ class ScheduleTable:
         if table is None:
             return []
         table.refresh()
-        newest = table.version, table.history
+        newest = table.version, table.lineage
         if newest != self._read[0]:
             parts = table.repeated(lambda: table.read(table.files()))
             self._stored, rows = _checked_rows(parts, self._path)

@@ -72,7 +72,7 @@ class LogTrimmed(Exception):
 _OTHER = "is not what this process read: a backup was restored, or a repair was made"
 
 
-class OtherHistory(DamagedTable):
+class ReplacedLog(DamagedTable):
     """The log of a table is not the log that this process read: a backup was restored, or the table was repaired.
 
     Everything that the process knew of the root is dropped, so the call can be repeated (DUR-80).
@@ -172,7 +172,7 @@ class Snapshot(TableState):
 
         Raises:
             LogTrimmed: entries after this version were removed.
-            OtherHistory: they belong to another log.
+            ReplacedLog: they belong to another log.
         """
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
         if unconfirmed >= _IDLE:
@@ -230,7 +230,7 @@ class Snapshot(TableState):
         """Returns True if a local log still has the entry of this version. False if it was trimmed.
 
         Raises:
-            OtherHistory: the log has another entry of this version.
+            ReplacedLog: the log has another entry of this version.
         """
         try:
             self._expect(self._base, folder)
@@ -272,7 +272,7 @@ class Snapshot(TableState):
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
                 raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} that was not read")
             if read_entry(self._folder, base.version).token != base.token:
-                raise OtherHistory(self._folder.uri, entry_name(base.version))
+                raise ReplacedLog(self._folder.uri, entry_name(base.version))
             if base.version == self.version:
                 self.mark = found
             self.was_copied = self._folder.local is not None
@@ -285,7 +285,7 @@ class Snapshot(TableState):
         version, entry = committed
         known = self._newest.get(version)
         if self.version < version or (known is not None and known.token != entry.token):
-            raise OtherHistory(self._folder.uri, entry_name(version))
+            raise ReplacedLog(self._folder.uri, entry_name(version))
         if known is None:
             raise LogTrimmed(f"{self._folder.uri} has moved far beyond entry {version}")
         if self._committed is committed:

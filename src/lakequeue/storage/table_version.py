@@ -87,7 +87,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises OtherHistory if the log no longer leads to this version, so that its files may be others."""
+        """Raises ReplacedLog if the log no longer leads to this version, so that its files may be others."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

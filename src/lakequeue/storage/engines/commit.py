@@ -22,7 +22,7 @@ from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.snapshot import OtherHistory
+from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
 OLDEST_BASE = 1.0
@@ -131,7 +131,7 @@ class Commit:
             # no log entries may be removed from the check of the base to the answer, see `locks`
             with table.pinned() as pin, committing(table.path, exclusive=table.commits_alone, folder=pin):
                 ended = self._try(wall, machine) if self._may_commit() else self._came_late()
-        except OtherHistory as error:
+        except ReplacedLog as error:
             if error.in_place:
                 _set_aside(table, put_back=True)
             raise
@@ -182,7 +182,7 @@ class Commit:
         try:
             self._change.write(self._change.ids, self._token)
         except Exception as error:
-            if isinstance(error, OtherHistory) and error.outcome_unknown:
+            if isinstance(error, ReplacedLog) and error.outcome_unknown:
                 raise
             tried = table.version + 1  # `add` may have moved on before it failed
             # A commit may land and still raise: post-commit work failed, or the answer was lost.
@@ -224,7 +224,7 @@ def is_based(table: Table) -> bool:
     replaced log.
 
     Raises:
-        OtherHistory: the log is not the one that the handle has read.
+        ReplacedLog: the log is not the one that the handle has read.
     """
     if local_path(table.path) is not None:
         return table.is_based()

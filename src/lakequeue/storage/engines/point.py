@@ -32,7 +32,7 @@ from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import write_table
-from lakequeue.storage.snapshot import LogTrimmed, OtherHistory, Snapshot
+from lakequeue.storage.snapshot import LogTrimmed, ReplacedLog, Snapshot
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
@@ -66,7 +66,7 @@ class Table(TableVersion):
         self.folder = self._writes = store.folder(path)
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
-        self.history = object()
+        self.lineage = object()
         """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore."""
         self.lost_races = 0
         """Races that this handle lost since its last commit. The next commit records them; see ``commit``."""
@@ -77,7 +77,7 @@ class Table(TableVersion):
         """Loads the newest snapshot.
 
         Raises:
-            OtherHistory: the log is not the one that this handle has read; open another handle.
+            ReplacedLog: the log is not the one that this handle has read; open another handle.
         """
         self.look()
         self.settle()
@@ -103,14 +103,14 @@ class Table(TableVersion):
         except LogTrimmed:
             newest = self._newest(self.folder)
             if newest.version < self.version:
-                raise OtherHistory(self.path, entry_name(self.version)) from None
-            self.state, self.history = newest, object()
+                raise ReplacedLog(self.path, entry_name(self.version)) from None
+            self.state, self.lineage = newest, object()
         self._note_copy()
 
     def _note_copy(self) -> bool:
         """Starts another lineage if files of the log were replaced by copies. True if they were."""
         copied, self.state.was_copied = self.state.was_copied, False
-        self.history = object() if copied else self.history
+        self.lineage = object() if copied else self.lineage
         return copied
 
     @contextmanager
@@ -129,7 +129,7 @@ class Table(TableVersion):
         """True if the log on a local disk has the entry of the loaded version, in the same file.
 
         Raises:
-            OtherHistory: the log has another entry of this version.
+            ReplacedLog: the log has another entry of this version.
         """
         return self.state.is_based(self._writes) and not self._note_copy()
 
@@ -162,13 +162,13 @@ class Table(TableVersion):
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of the loaded snapshot.
 
-        StaleSnapshot if the newest snapshot lacks the file, OtherHistory if the log went back.
+        StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:
             return super().lost(file)
         if not self.is_based() and newest.version < self.version:
-            return OtherHistory(self.path, entry_name(self.version))
+            return ReplacedLog(self.path, entry_name(self.version))
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
@@ -292,7 +292,7 @@ class Table(TableVersion):
 
         Raises:
             LostRace: another commit came first.
-            OtherHistory: ``outcome_unknown``: a backup was restored meanwhile.
+            ReplacedLog: ``outcome_unknown``: a backup was restored meanwhile.
         """
         self.settle()
         before = self.version
@@ -310,7 +310,7 @@ class Table(TableVersion):
             if fits is None or not self._moves_on(fits):
                 raise LostRace(f"{self.path} has moved on from version {before}")
         if not self._is_still_based():
-            error = OtherHistory(self.path, None, _PUT_BACK, outcome_unknown=True)
+            error = ReplacedLog(self.path, None, _PUT_BACK, outcome_unknown=True)
             error.in_place = self._writes.is_at_path()
             raise error
         own = entry_of(written)
@@ -345,7 +345,7 @@ class Table(TableVersion):
         try:
             based = self._writes.is_at_path() and self.state.is_based(self._writes)
             return based and self.state.is_anchored(self._writes)
-        except OtherHistory:
+        except ReplacedLog:
             return False
 
     def _try(self, checkpoint: Callable[[], None]) -> None:

@@ -130,10 +130,10 @@ def transact(
                 table.settle()
                 return Answered(value)
             case Answer(value):
-                known = table.version, table.history
+                known = table.version, table.lineage
                 table.refresh()
                 fresh = True
-                if (table.version, table.history) == known:
+                if (table.version, table.lineage) == known:
                     return Answered(value)
             case Stale():
                 table.refresh()

@@ -104,7 +104,7 @@ class Appender:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._window: DedupWindow | None = None
-        self._history = table.history
+        self._lineage = table.lineage
         self._end = self._load()
         self._to_stage = 0
         """Number of sends to stage before this process tries a plain append again."""
@@ -120,7 +120,7 @@ class Appender:
 
     @property
     def _loaded(self) -> _Loaded:
-        if self.table.version != self._end.version or self.table.history is not self._history:
+        if self.table.version != self._end.version or self.table.lineage is not self._lineage:
             self._end = self._load()
         return self._end
 
@@ -222,7 +222,7 @@ class Appender:
         folder = self.table.folder
         if folder.local is not None and not folder.exists(staged.file.path):
             return False
-        return not staged.too_old and staged.history is self.table.history
+        return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
         """Finds a staged send in the loaded snapshot. None if no process has committed it.
@@ -336,8 +336,8 @@ class Appender:
         )
 
     def _load(self) -> _Loaded:
-        if self.table.history is not self._history:
-            self._window, self._history = None, self.table.history
+        if self.table.lineage is not self._lineage:
+            self._window, self._lineage = None, self.table.lineage
         files = log_files(self.table)
         last = max(files, key=lambda file: file.base, default=None)
         segment = None

@@ -1,6 +1,6 @@
 """Reads messages by offset, ahead of need, and keeps them in a bounded cache.
 
-Bodies never change and merges keep offsets, so only a change of the log's history (a restore) empties the cache.
+Bodies never change and merges keep offsets, so only a change of the log's lineage (a restore) empties the cache.
 Rows that this process sent are cached at once.
 """
 
@@ -37,7 +37,7 @@ class BodyCache:
         # A second lock, because a send must not wait for a read. Its receiver would not find the message cached.
         self._fetching = threading.Lock()
         self._chunks: SortedDict[int, pa.Table] = SortedDict()
-        self._history: object = None
+        self._lineage: object = None
 
     def remember(self, first: int, rows: pa.Table) -> None:
         """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
@@ -61,9 +61,9 @@ class BodyCache:
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
         """Returns messages from ``first`` to at most ``last``. None if the log lacks ``first``."""
-        if table.history is not self._history:  # After a restore, the offsets may have other messages.
+        if table.lineage is not self._lineage:  # After a restore, the offsets may have other messages.
             self.clear()
-            self._history = table.history
+            self._lineage = table.lineage
         found = self._known(first)
         if found is None:
             with self._fetching:  # Another thread may have read it while this one waited.

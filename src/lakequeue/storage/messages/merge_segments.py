@@ -95,12 +95,12 @@ def merge_all(
     """
     if table.commits_alone:  # Delta's own commits have no null count of bodies.
         forgotten = None
-    history, done, announced = table.history, set[int](), 0
+    lineage, done, announced = table.lineage, set[int](), 0
     known = forgotten and cache(forgotten)
 
     def step(seen: _LogSegments) -> _MergeStep | None:
         nonlocal announced, known
-        if table.history is not history:
+        if table.lineage is not lineage:
             return None  # The log was restored, so its messages may be others.
         found = (
             _next_step(seen, floor, drop_before, _any_small)

@@ -379,7 +379,7 @@ class LogReader:
         self.table = table
         self._files: dict[str, LogFile] = {}
         self.log = self._load()
-        self._loaded = table.version, table.history
+        self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
         """Returns the newest log, the same object if nothing changed. ``sure``: see ``Table.confirm``."""
@@ -392,7 +392,7 @@ class LogReader:
         return self._current()
 
     def _current(self) -> ShardLog:
-        newest = self.table.version, self.table.history
+        newest = self.table.version, self.table.lineage
         if newest != self._loaded:
             self.log = self._load()
             self._loaded = newest

@@ -64,8 +64,8 @@ class StagedSend:
     """True if only its sender may commit it."""
     rows: pa.Table
     written_at: float
-    history: object
-    """See ``Table.history``."""
+    lineage: object
+    """See ``Table.lineage``."""
 
     @property
     def too_old(self) -> bool:
@@ -113,7 +113,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
     except Exception as error:
         raise error if alone else unknown(error) from error
     file, since, _ = _parsed(name, written.size) or (written, table.version, 0)
-    return StagedSend(file, since, attributes_version, alone, rows, written_at, table.history)
+    return StagedSend(file, since, attributes_version, alone, rows, written_at, table.lineage)
 
 
 def others(table: Table, own: StagedSend) -> list[DataFile]:
