@@ -32,7 +32,7 @@ from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.operations.receive import Request, Room
 from lakequeue.operations.results import GroupCounts
 from lakequeue.operations.send import Outcome as SendOutcome
@@ -73,7 +73,17 @@ __all__ = [
     "SettleOutcome",
     "Wanted",
 ]
-__all__ += ["FreeHands", "Request", "Room", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
+__all__ += [
+    "FreeHands",
+    "Request",
+    "Room",
+    "Search",
+    "concurrently",
+    "is_permanent",
+    "local_path",
+    "page_of",
+    "predicate",
+]
 
 _Below = TypeVar("_Below")
 _Read = TypeVar("_Read", covariant=True)

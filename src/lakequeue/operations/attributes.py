@@ -17,7 +17,7 @@ from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.model.pauses import started
 from lakequeue.operations import deliveries
 from lakequeue.operations.depth import depth
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
@@ -210,4 +210,4 @@ def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
         root.engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
         create_ledger(root.engine, layout.receipts_path(root.path, row.key, shard), head)
 
-    list(each(make, range(first, row.shards)))
+    list(concurrently(make, range(first, row.shards)))

@@ -248,10 +248,10 @@ def compact_root(
                 begin(row)
                 if root.now() - row.deleted_at > kept:
                     summaries[row.key] = _remove(root, row)
-        asked = [
+        passes = [
             QueuePass(store, row.name, row.region, row.key, before.notes.get(row.key), within) for row in busy
         ]
-        for index, (summary, counted, note) in deal(asked) if deal else _in_turn(root, busy, asked, begin):
+        for index, (summary, counted, note) in deal(passes) if deal else _in_turn(root, busy, passes, begin):
             row = busy[index]
             if deal:
                 begin(row)

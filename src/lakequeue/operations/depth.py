@@ -9,7 +9,7 @@ import attrs
 
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.clock import MICROS
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
@@ -150,7 +150,7 @@ def _depth(shard: OpenShard, now: int) -> ShardDepth:
 def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
     """Returns the results of a call for each shard, several at a time."""
     first = call(queue.shards[0])  # it learns of shards that were added
-    return [first, *each(call, queue.shards[1:])]
+    return [first, *concurrently(call, queue.shards[1:])]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
@@ -186,7 +186,7 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
         except LakeQueueError as error:
             return error
 
-    yield from each(answered, queues)
+    yield from concurrently(answered, queues)
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
@@ -212,5 +212,5 @@ def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
         found = note.row(now)
         return Depth(now, QueueCounts(**{name: getattr(found, name) for name in _NOTED}), found.sent)
 
-    found = zip(rows, each(counted, rows), strict=True)
+    found = zip(rows, concurrently(counted, rows), strict=True)
     return {row.key: depth for row, depth in found if depth is not None}

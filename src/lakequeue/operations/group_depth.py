@@ -15,7 +15,7 @@ from lakequeue.model.arguments import check_whole
 from lakequeue.model.clock import MICROS
 from lakequeue.model.states import MessageState
 from lakequeue.operations.judged_log import JudgedShard
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.operations.results import GroupCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.claim.tenants import NOISE, NOISE_FROM, GroupLoad, noisy
@@ -62,7 +62,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
             # files stay for a minute, which is enough to count: pinned, they would stay for a day at each count
             return JudgedShard.load(queue.row, root.path, shard, root.engine.open, now, root.check_expiry)
 
-        return summed(each(judged, range(len(queue.shards))), root.engine.store, queue.fifo)
+        return summed(concurrently(judged, range(len(queue.shards))), root.engine.store, queue.fifo)
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:

@@ -83,8 +83,8 @@ class DeadLetterMoves:
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
-            asked = attrs.evolve(command, dead_letter_queues=dict.fromkeys(targets) if damaged else targets)
-            result = self._commit(shard, look, brought, asked)
+            claim = attrs.evolve(command, dead_letter_queues=dict.fromkeys(targets) if damaged else targets)
+            result = self._commit(shard, look, brought, claim)
             brought = None
             if result.error is not None:
                 return result

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
-def each(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
+def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
     """Yields the results of a call for each item, in order. Calls run some items ahead."""
     if len(items) < 2:
         yield from map(call, items)

@@ -22,7 +22,7 @@ from lakequeue.operations import group_depth
 from lakequeue.operations.depth import Depth, ShardDepth, noted
 from lakequeue.operations.judged_log import JudgedShard, surviving
 from lakequeue.operations.message_states import JUDGED, REWINDABLE, SCHEMA, names_are
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.catalog import QueueRow, rows_of
@@ -261,14 +261,14 @@ class _RootTables:
 
             return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
 
-        yield from each(rows, self.shards(condition, schema))
+        yield from concurrently(rows, self.shards(condition, schema))
 
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         counted = not names.isdisjoint([*COUNTS.names, UNDECIDED.name])
         rows = self._rows(condition, SCHEMAS["queues"])
         known = noted(self.root, rows, self._instant()) if counted and self.as_of is None else {}
         opened = [row for row in rows if counted and row.key not in known]
-        depths = each(self._depth, [(row, shard) for row in opened for shard in range(row.shards)])
+        depths = concurrently(self._depth, [(row, shard) for row in opened for shard in range(row.shards)])
         for row in opened:
             known[row.key] = Depth.of([next(depths) for _ in range(row.shards)], 0)
         shown = [_queue(row, known.get(row.key, Depth.of([], 0))) for row in rows]
@@ -307,7 +307,7 @@ class _RootTables:
             doubt = self.root.check_expiry if self.now is None else None
             return JudgedShard.load(place[0], self.root.path, place[1], self._open, now, doubt)
 
-        yield from each(judged, self.shards(condition, JUDGED))
+        yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
         """Returns the shards that may have rows which meet a condition over a schema."""

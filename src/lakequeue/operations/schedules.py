@@ -26,7 +26,7 @@ from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
 from lakequeue.operations.concerns import Concern
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.operations.queues import find
 from lakequeue.operations.send import send, send_once
 from lakequeue.operations.send_dataframe import last_version
@@ -117,15 +117,15 @@ class OpenSchedules:
         """
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
-            kind, told = "schedule fails", None
+            kind, problem = "schedule fails", None
             if row.last_error is not None:
-                told = f": {' '.join(row.last_error.split())}"
+                problem = f": {' '.join(row.last_error.split())}"
             elif row.is_ahead(now, self.last_sent(row) if thorough else None):
-                told = f": {row.why_silent()}"
+                problem = f": {row.why_silent()}"
             elif row.is_overdue(now):
-                kind, told = "schedule overdue", " is overdue: let lakequeue serve, consume or schedule run run"
-            if told is not None:
-                yield Concern(row.queue, kind, f"schedule {row.name}{told}", f"{command} shows all", (command,))
+                kind, problem = "schedule overdue", " is overdue: let lakequeue serve, consume or schedule run run"
+            if problem is not None:
+                yield Concern(row.queue, kind, f"schedule {row.name}{problem}", f"{command} shows all", (command,))
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Returns changed schedules without future instants, by their current ids (DUR-83).
@@ -166,7 +166,7 @@ class OpenSchedules:
             _log.warning("schedule %s: %s", row.name, row.why_silent())
             moved[row.id] = row.next_due, attrs.evolve(row, last_error=row.why_silent())
         by_queue = [list(rows) for _, rows in groupby(sorted(due, key=_queue), key=_queue)]
-        for row, added, after in chain.from_iterable(each(lambda rows: [*self._run(rows, now)], by_queue)):
+        for row, added, after in chain.from_iterable(concurrently(lambda rows: [*self._run(rows, now)], by_queue)):
             sent, moved[row.id] = sent + added, (row.next_due, after)
 
         def advanced(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
@@ -193,14 +193,14 @@ class OpenSchedules:
             thread.join(_PATIENCE)
 
     def _run_on(self, stop: threading.Event) -> None:
-        clock, told = self.root.clock, ""
+        clock, logged = self.root.clock, ""
         while not stop.is_set():
             try:
                 self.run_due()
-                told = ""
+                logged = ""
             except Exception as error:
-                if told != (told := first_line(error)):
-                    _log.warning("the schedules of %s cannot be run: %s", self.root.path, told)
+                if logged != (logged := first_line(error)):
+                    _log.warning("the schedules of %s cannot be run: %s", self.root.path, logged)
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from lakequeue.operations.pool import each
+from lakequeue.operations.pool import concurrently
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -55,7 +55,7 @@ def shortage(root: Root) -> Shortage | None:
         cure = "make room, or run lakequeue compact --now 1h"
         return Shortage(_text(space), cure) if short(LOW_BYTES, LOW_FILES) else None
     rows = [row for row in root.rows() if row.deleted_at is None]
-    largest = sorted(each(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
+    largest = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
     shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)
     return Shortage(
         _text(space),

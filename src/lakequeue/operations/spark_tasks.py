@@ -147,7 +147,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
         ]
 
     with root.storage_errors():
-        found = [each for pieces in pool.each(of_shard, shards_of(root, condition)) for each in pieces]
+        found = [each for pieces in pool.concurrently(of_shard, shards_of(root, condition)) for each in pieces]
     known = [[within(place, [piece])] for each, _ in found for place, [piece] in joined([each])]
     return packed((found[index] for index in surviving(known, condition)), TASK_BYTES)
 

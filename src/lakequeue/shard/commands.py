@@ -433,7 +433,7 @@ class Decision:
     head: Head
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
-    told: dict[str, int] = attrs.field(factory=dict)
+    counts: dict[str, int] = attrs.field(factory=dict)
     """Number of changed messages by rule, for the commit info of the table."""
 
 

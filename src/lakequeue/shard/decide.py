@@ -149,7 +149,7 @@ class ShardMachine:
         The caller commits the decision and calls ``committed``, or discards the machine.
         """
         state = self._at(now)
-        results, told = [], Counter[str]()
+        results, counts = [], Counter[str]()
         for command in commands:
             try:
                 value, changed = self._apply(command)
@@ -158,7 +158,7 @@ class ShardMachine:
             else:
                 self._pending = self._pending or changed
                 if changed:
-                    told[_RULES[type(command)].__name__.removeprefix("lease_")] += _messages(value)
+                    counts[_RULES[type(command)].__name__.removeprefix("lease_")] += _messages(value)
                 results.append(Result(value=value, changed=self._pending))
             self._note(command, results[-1])
         head = attrs.evolve(state.current_head(), epoch=state.head.epoch + 1, committed_at=state.now)
@@ -166,7 +166,7 @@ class ShardMachine:
             return Decision(results, False, [], [], head)
         self._decided = head
         self._expired = state.expired
-        return Decision(results, True, *state.runs.changes(), head, *state.history.changes(), told)
+        return Decision(results, True, *state.runs.changes(), head, *state.history.changes(), counts)
 
     def committed(self) -> None:
         """Marks the last decision as committed. Expiry by later reads stays pending.

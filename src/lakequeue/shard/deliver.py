@@ -102,8 +102,8 @@ def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None,
     runs = [run for run in runs if run.lease_id == command.lease_id]
     wanted = [span for part in command.parts for span in part]
     held = {offset for run in runs if state.live(run) for offset in range(run.first, run.last + 1)}
-    asked = [offset for first, last in wanted for offset in range(first, last + 1)]
-    if not asked or not all(command.parts) or len({*asked} & held) < len(asked):
+    offsets = [offset for first, last in wanted for offset in range(first, last + 1)]
+    if not offsets or not all(command.parts) or len({*offsets} & held) < len(offsets):
         return None, False
     others = new_marks(state, command.nonce, len(command.parts) - 1)
     marks = Mark.of(command.slot, state.head.epoch + 1, command.nonce), *others

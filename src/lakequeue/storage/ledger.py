@@ -187,7 +187,7 @@ class Ledger:
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids)
-            return attrs.evolve(whole, value=decision.results, counts=decision.told)
+            return attrs.evolve(whole, value=decision.results, counts=decision.counts)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         if decision.settled_puts or decision.settled_deletes:
             settled = run_rows(decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True)
@@ -195,7 +195,7 @@ class Ledger:
         self._merges += 1
         fence, ids = {layout.RECEIPTS_ID: epoch - 1}, {layout.RECEIPTS_ID: epoch, **more_ids}
         write = partial(self.table.merge, source, "first_offset")
-        return Change(fence, ids, write, decision.results, counts=decision.told)
+        return Change(fence, ids, write, decision.results, counts=decision.counts)
 
     def rewrite(
         self,

@@ -13,11 +13,11 @@ import attrs
 from lakequeue import PeekedMessage, Queue, __version__
 from lakequeue.entry_verbs import (
     Depth,
+    concurrently,
     consumers,
     delete_selected,
     depth,
     depth_history,
-    each,
     make_visible,
     page_of,
     predicate,
@@ -118,7 +118,7 @@ class ConsoleApi:
                 found.sort(key=rank, reverse=down)
             begin = next((place for place, queue in enumerate(found, 1) if queue.name == after), 0)
         page = found[begin : begin + limit]
-        known = zip(page, each(partial(self._row, caller), page), strict=True)
+        known = zip(page, concurrently(partial(self._row, caller), page), strict=True)
         rows = [(queue, row) for queue, row in known if row is not None]
         if sort != "name":
             rows.sort(key=lambda each: rank(each[0]), reverse=down)
@@ -144,7 +144,7 @@ class ConsoleApi:
     def _count_others(self, queues: Iterable[Queue]) -> int:
         """Counts the queues whose latest depth is too old for sorting. Returns their number."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
-        return sum(1 for _ in each(self.depths.read, others))
+        return sum(1 for _ in concurrently(self.depths.read, others))
 
     def _row(self, caller: Caller, queue: Queue) -> Answer | None:
         row: Answer = {"name": queue.name, "fifo": queue.fifo, "counts": None, "error": None}

@@ -73,10 +73,10 @@ class Description:
                 self._nulls["body"] = self._nulls.get("body", 0) + emptied
 
     def file(self, path: str, size: int, partition: Mapping[str, str]) -> DataFile:
-        told = {
+        bounds = {
             name: ends for name, ends in self._bounds.items() if ends[0] == ends[1] or type(ends[0]) is not str
         }
-        minimum, maximum = ({name: ends[which] for name, ends in told.items()} for which in (0, 1))
+        minimum, maximum = ({name: ends[which] for name, ends in bounds.items()} for which in (0, 1))
         return DataFile(path, size, self.rows, partition, minimum, maximum, self._nulls)
 
 
