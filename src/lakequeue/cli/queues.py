@@ -32,6 +32,7 @@ from lakequeue.cli.options import (
 )
 from lakequeue.cli.session import CommandContext, Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
+from lakequeue.model.attributes import FIXED
 
 if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
@@ -73,7 +74,8 @@ def create(
     try:
         created = ctx.obj.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
     except QueueNameExists as error:
-        error.hint = f"lakequeue show {queue} shows its attributes, lakequeue set {queue} changes them"
+        if not FIXED.intersection(error.names):
+            error.hint = f"lakequeue show {queue} shows its attributes, lakequeue set {queue} changes them"
         raise
     ctx.obj.changed(documents.queue(created), f"queue {created.name} is ready")
 

@@ -433,6 +433,8 @@ _ATTRIBUTES: tuple[_Attribute, ...] = tuple(
 _BY_FIELD = {a.field: a for a in _ATTRIBUTES}
 _BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if a.cmq}
 _SETTABLE = tuple(a for a in _ATTRIBUTES if a.wire not in HIDDEN)
+FIXED = frozenset({"fifo"} | {a.field for a in _SETTABLE if a.fixed})
+"""Names of attributes that never change."""
 _BY_NAME = {name: a for a in _SETTABLE for name in (a.field, a.wire)}
 _BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
 

@@ -13,7 +13,7 @@ import attrs
 from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tag_count, check_tags
-from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.attributes import FIXED, QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.pauses import started
@@ -202,7 +202,9 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
         raise QueueNameExists(f"A queue named {row.name} already exists.")
     if differences:
         template = "A queue already exists with the same name and a different value for attribute {}"
-        hint = "create_queue(update=True) changes an attribute that is not fixed at creation"
+        hint = "create_queue(update=True) changes it"
+        if differences[0] in FIXED:
+            hint = "it is fixed when a queue is created; create another queue, and drain this queue into it"
         raise QueueNameExists(template, names=differences[:1], hint=hint)
 
 
