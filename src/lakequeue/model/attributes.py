@@ -166,10 +166,9 @@ class QueueAttributes:
         """
         with coded_for(self.profile):
             fields = _fields(arguments, self.profile_rules)
-            for each in _SETTABLE:
-                if each.fixed and each.field in fields:
-                    only = "Attribute {} can only be set when a queue is created."
-                    raise InvalidAttributeName(only, names=[each.field])
+            for name in sorted(fields.keys() & FIXED - {"fifo"}):
+                only = "Attribute {} can only be set when a queue is created."
+                raise InvalidAttributeName(only, names=[name])
             if "fifo" in fields and not self.fifo:
                 hint = "whether a queue is FIFO is fixed at its creation"
                 raise InvalidAttributeName("Unknown Attribute {}.", names=["fifo"], hint=hint)
