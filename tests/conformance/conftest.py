@@ -1,4 +1,4 @@
-"""An engine of each kind for tests of the interface; roots, harnesses and queues for those of verbs."""
+"""Fixtures: an engine of each kind for tests of engines; roots, harnesses and queues for tests of verbs."""
 
 from __future__ import annotations
 

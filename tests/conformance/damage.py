@@ -228,7 +228,7 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "catalog row lost": lose_catalog_row,
     "last entry of the catalog empty": lambda victim: empty(entries(Path(victim.root) / "queues")[-1]),
 }
-"""Kinds of damage to a queue with seven messages, a commit each, of which the first three were received."""
+"""Kinds of damage to a queue of seven messages, a commit each. The first three were received."""
 
 
 def told(folder: Path) -> dict[str, tuple[int, int, bytes]]:

@@ -49,7 +49,7 @@ from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder
 from lakequeue.testing import ManualClock
 
 BESIDE = "{beside}"
-"""In a value: the path of what is beside the root."""
+"""In a value: the path of a file outside of the root."""
 VALUES = (
     "../../x",
     "../../../../../beside/x",
@@ -68,7 +68,7 @@ VALUES = (
 )
 
 THEIRS = b"mine"
-"""What is in files beside the root."""
+"""Content of files outside of the root."""
 LONGEST = 10.0
 """Seconds of this process that a verb may take, whatever storage says; most take milliseconds."""
 COMMANDS = get_command(app)
@@ -106,9 +106,9 @@ def poisoned(files: Files, places: Iterable[Place], value: str) -> Files:
     for place in places:
         _put(contents.setdefault(place.file, _read(place.file, files[place.file])), place.path, value)
     changed = dict[str, bytes]()
-    for name in sorted(contents, key=_is_told):
+    for name in sorted(contents, key=_names_other_files):
         changed[name] = _written(name, files[name], contents[name])
-        for other in () if _is_told(name) else filter(_is_told, files):
+        for other in () if _names_other_files(name) else filter(_names_other_files, files):
             if _part(other) == _part(name) and (
                 other.endswith(".parquet") or Path(name).name.encode() in files[other]
             ):
@@ -119,8 +119,8 @@ def poisoned(files: Files, places: Iterable[Place], value: str) -> Files:
     return {**files, **changed}
 
 
-def _is_told(name: str) -> bool:
-    """Whether a file tells of others: an entry, a checkpoint, a manifest."""
+def _names_other_files(name: str) -> bool:
+    """True if a file names other files: an entry, a checkpoint, a manifest."""
     return f"/{LOG}/" in name or "/manifests/" in name
 
 

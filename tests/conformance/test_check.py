@@ -120,7 +120,7 @@ def test_short_space_and_a_clock_that_was_set_back_are_warnings(
 
 
 @pytest.mark.spec("DUR-30")
-def test_the_command_prints_findings_and_its_exit_code_tells_damage(victim: Victim) -> None:
+def test_the_command_prints_findings_and_its_exit_code_shows_damage(victim: Victim) -> None:
     run = CliRunner(env={"LAKEQUEUE_ROOT": victim.root}).invoke
     sound = run(app, ["check"])
     assert sound.exit_code == 0 and sound.stdout.startswith("sound (lakequeue ")
@@ -146,7 +146,7 @@ def doctor(root: str) -> tuple[int, dict, str]:
     return found.exit_code, json.loads(found.stdout), text.stdout
 
 
-def test_doctor_tells_how_a_sound_root_is_doing(tmp_path: Path) -> None:
+def test_doctor_reports_the_health_of_a_sound_root(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     queue = LakeQueue(root).create_queue("orders", shards=2)
     for body in "abc":
@@ -243,7 +243,7 @@ def test_a_file_of_a_version_that_no_log_has_is_named_and_moved_aside(
 
 
 @pytest.mark.spec("DUR-30")
-def test_what_a_log_lacks_is_told_once_for_each_gap(victim: Victim) -> None:
+def test_each_gap_of_a_log_is_reported_once(victim: Victim) -> None:
     first, second, *rest = entries(victim.messages)[3:]
     first.unlink(), second.unlink(), rest[-1].unlink()
     rest[-2].rename(rest[-2].with_name(f"{100:020}.json"))

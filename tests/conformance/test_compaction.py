@@ -178,7 +178,7 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 @pytest.mark.parametrize(
     "content", [b"[", b"[[1]]", b"5", b"[" * 100_000], ids=["torn", "lists", "number", "deep"]
 )
-def test_a_list_of_needed_files_that_cannot_be_read_costs_none(harness: Harness, clock, monkeypatch, content):
+def test_an_unreadable_list_of_needed_files_costs_no_file(harness: Harness, clock, monkeypatch, content):
     keep_nothing(monkeypatch)
     queue = harness.create()
     queue.send("a")
@@ -211,7 +211,7 @@ def test_an_empty_directory_that_another_pass_removes_first_is_no_failure(harnes
 
 
 @pytest.mark.spec("DUR-63")
-def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
+def test_a_checkpoint_does_not_list_removed_files(harness: Harness, clock):
     queue = numbered_queue(harness, 40, deletes=True)
     path = receipts_of(queue)
     queue._runtime.root.engine.open(path).checkpoint()
@@ -222,7 +222,7 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
 
 
 @pytest.mark.spec("JOB-12")
-def test_a_message_that_a_pass_drops_after_it_was_found_is_told_as_gone(harness: Harness, clock, monkeypatch):
+def test_a_message_that_a_pass_drops_after_it_was_found_is_reported_as_gone(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
     queue, places = harness.create(), chosen_messages._places
     sent = [queue.send(f"{number}") for number in range(6)]
@@ -487,7 +487,7 @@ def test_the_stats_of_a_day_stay_in_few_files(harness: Harness, clock):
     assert len(table.file_uris()) <= 18
 
 
-def test_a_step_that_fails_is_told_and_the_others_go_on(harness: Harness, clock, caplog):
+def test_a_failed_step_is_reported_and_the_others_go_on(harness: Harness, clock, caplog):
     broken, whole = harness.create("broken"), harness.create("whole", message_retention_period=60)
     whole.send("a")
     clock.advance(61)
@@ -512,7 +512,7 @@ def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness
         queue.compact()
 
 
-def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
+def test_a_pass_finishes_interrupted_work(harness: Harness, clock):
     set_, deleted = harness.create("set"), harness.create("deleted")
 
     def with_delay(row: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Copies of roots and queues: what is in them, what they refuse, and what is left of one that was killed."""
+"""Copies of roots and queues: their content, refusals, and the remains of a killed copy."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_a_copy_that_is_killed_leaves_nothing_that_is_used_and_can_be_repeated(
 
 
 @pytest.mark.spec("DUR-40", "DUR-7")
-def test_compaction_removes_what_a_killed_copy_left(
+def test_compaction_removes_the_files_of_a_killed_copy(
     lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lq.create_queue("a").send("x")
@@ -378,7 +378,7 @@ def test_a_queue_that_is_deleted_meanwhile_stays_out(lq: LakeQueue, to: LakeQueu
 
 
 @pytest.mark.spec("DUR-40")
-def test_the_command_copies_and_says_what(lq: LakeQueue, to: LakeQueue) -> None:
+def test_the_command_copies_and_lists_the_queues(lq: LakeQueue, to: LakeQueue) -> None:
     LakeQueue(lq.root).create_queue("a").send("x")
     done = CliRunner().invoke(app, ["copy", lq.root, to.root, "--queue", "a", "--json"])
     assert done.exit_code == 0, done.output

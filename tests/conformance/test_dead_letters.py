@@ -121,8 +121,8 @@ def test_a_redrive_takes_all_to_a_queue_that_is_named(harness: Harness):
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_redrive_refuses_a_queue_of_a_copy_and_one_that_was_deleted(lq: LakeQueue, tmp_path: Path):
-    """A copy has queues with the same keys: the messages would go to that of the source's root."""
+def test_a_redrive_refuses_a_queue_of_a_copy_and_a_deleted_queue(lq: LakeQueue, tmp_path: Path):
+    """A copy has queues with the same keys. The messages would go to the queue in the source's root."""
     queue, aside, gone = map(lq.create_queue, ("orders", "aside", "gone"))
     queue.send("a")
     copy = LakeQueue(str(tmp_path / "copy"), clock=lq.clock)

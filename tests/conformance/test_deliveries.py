@@ -236,7 +236,7 @@ def test_a_ledger_that_goes_back_has_no_marks_and_higher_numbers_than_any_before
 
 
 @pytest.mark.spec("TAB-11")
-def test_a_new_ledger_has_higher_numbers_than_the_one_that_is_lost(victim: Victim) -> None:
+def test_a_new_ledger_has_higher_numbers_than_the_lost_ledger(victim: Victim) -> None:
     lost = claimed(victim, 2)
     shutil.rmtree(victim.receipts / "_delta_log")
     reports = victim.lake().repair("orders", apply=True, force=True)

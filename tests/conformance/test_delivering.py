@@ -130,7 +130,7 @@ def test_after_a_kill_the_table_decides(place: Place, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.spec("TAB-28")
-def test_a_write_of_ones_own_needs_a_table(place: Place):
+def test_a_write_by_the_user_needs_a_table(place: Place):
     place.send(1)
     lease = place.lease()
     with pytest.raises(TableUnavailable, match="does not exist"):
@@ -244,7 +244,7 @@ def test_options_of_the_table_are_those_given_or_those_of_the_root(tmp_path: Pat
 
 
 @pytest.mark.spec("TAB-28")
-def test_a_write_of_ones_own_is_delivered_if_the_table_has_its_commit(place: Place):
+def test_a_write_by_the_user_is_delivered_if_the_table_has_its_commit(place: Place):
     write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
     place.send(1)
     lease = place.lease()
@@ -263,7 +263,7 @@ def test_a_write_of_ones_own_is_delivered_if_the_table_has_its_commit(place: Pla
 
 
 @pytest.mark.spec("TAB-28")
-def test_a_write_of_ones_own_after_the_decision_is_refused_only_on_the_handle(place: Place):
+def test_a_write_by_the_user_after_the_decision_is_refused_only_on_the_handle(place: Place):
     write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
     place.send(1)
     lease = place.lease()

@@ -311,7 +311,7 @@ def test_a_table_that_cannot_be_reached_is_said_so_in_a_line(tmp_path: Path):
 
 
 @pytest.mark.spec("TAB-24")
-def test_what_a_delivery_added_is_synced(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_files_of_a_delivery_are_synced(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: set[str] = set()
     real = os.fsync
 

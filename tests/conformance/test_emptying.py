@@ -1,4 +1,4 @@
-"""Rows of settled messages lose what was sent, though an older message is still stored; nothing else changes."""
+"""Rows of settled messages lose their content behind an older stored message; nothing else changes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def seven_held(lq: LakeQueue) -> tuple[Queue, list[Message]]:
 
 
 def seven_used(lq: LakeQueue, **attributes: Any) -> Queue:
-    """The same queue, of which the seven were deleted one by one."""
+    """The same queue after seven messages were deleted one by one."""
     queue = lq.create_queue("orders", **attributes)
     one_old(queue)
     used(queue, list("abcdefg"), attributes={"name": "x"})
@@ -175,7 +175,7 @@ def killed_after_the_first_step(lq: LakeQueue) -> None:
 
 
 def goes_on_without_what_was_emptied(lq: LakeQueue, clock: ManualClock) -> None:
-    """After a repair, of which "old" and "open" come again; it can be copied."""
+    """Checks a queue after a repair that restores "old" and "open". It can be copied."""
     reports = [each for each in reopen(lq).repair(apply=True, force=True) if each.queue]
     assert [report.lost for report in reports] == [[]]
     assert {offset for first, last in reports[0].again for offset in range(first, last + 1)} <= {0, 8}
@@ -318,7 +318,7 @@ def a_repair_neither_loses_nor_brings_back_what_was_emptied(lq: LakeQueue, clock
     goes_on_without_what_was_emptied(lq, clock)
 
 
-def a_ledger_that_was_put_back_is_told_and_loses_nothing(lq: LakeQueue, clock: ManualClock) -> None:
+def a_restored_ledger_is_reported_and_loses_nothing(lq: LakeQueue, clock: ManualClock) -> None:
     queue, held = seven_held(lq)
     kept = files_of(lq, receipts_of(queue))
     queue.delete_batch(held)
@@ -372,7 +372,7 @@ def a_compactor_that_slept_through_a_restore_hides_nothing(lq: LakeQueue, clock:
 def test_a_receive_of_an_emptied_message_that_the_ledger_has_is_refused(
     lq: LakeQueue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    """Which no mark tells, as of a backup that was taken between the mark and the emptying."""
+    """No mark shows this, as in a backup taken between the mark and the emptying."""
     with monkeypatch.context() as patch, pytest.raises(AssertionError):
         patch.setattr(Head, "knows", lambda *_: True)
         a_compactor_that_slept_through_a_restore_hides_nothing(lq, clock)
@@ -384,7 +384,7 @@ def test_a_receive_of_an_emptied_message_that_the_ledger_has_is_refused(
 
 
 def is_entry_of(table: str) -> Callable[..., bool]:
-    """Whether arguments of a file's creation are those of an entry of a table's log."""
+    """True for the arguments of a file's creation if the file is an entry of a table's log."""
     return lambda folder, name, *_, **__: folder.uri == table and name.startswith("_delta_log/")
 
 
@@ -614,12 +614,12 @@ MUTATIONS = [
     Mutation(
         "believe any ledger that can be read",
         replace(FoundShard, "is_newest", property(lambda self: self.ledger is not None)),
-        {a_ledger_that_was_put_back_is_told_and_loses_nothing: "DUR-30"},
+        {a_restored_ledger_is_reported_and_loses_nothing: "DUR-30"},
     ),
     Mutation(
         "believe a ledger that was put back",
         believe_what_was_put_back,
-        {a_ledger_that_was_put_back_is_told_and_loses_nothing: "DUR-4"},
+        {a_restored_ledger_is_reported_and_loses_nothing: "DUR-4"},
     ),
     Mutation(
         "believe any mark",
@@ -698,7 +698,7 @@ def test_a_ledger_that_cannot_be_read_forgets_nothing(lq: LakeQueue) -> None:
 
 
 @pytest.mark.parametrize("told", [None, "x", "3", 2.5, [1], {}])
-def test_a_number_of_emptied_rows_that_is_none_counts_as_none(told: Any) -> None:
+def test_an_invalid_number_of_emptied_rows_does_not_count(told: Any) -> None:
     bounds = {"position": 0}
     file = LiveFile(
         "", "a.parquet", 1, 1, {"base_offset": 0, "opened_at": from_micros(0)}, bounds, bounds, {"body": told}

@@ -179,7 +179,7 @@ def test_waiting_files_are_added_with_their_partition(log: Table) -> None:
     assert log.read([live], ["body"])[0]["body"].to_pylist() == [f"body {i}" for i in range(4)]
 
 
-def test_a_replaced_segment_keeps_what_landed_beside_it(engine: Engine, log: Table) -> None:
+def test_a_replaced_segment_keeps_messages_that_landed_meanwhile(engine: Engine, log: Table) -> None:
     log.append(messages(0, 2), {"send": 2}, "a")
     log.append(messages(2, 2), {"send": 4}, "b")
     compactor, late = committing(engine, log), committing(engine, log)

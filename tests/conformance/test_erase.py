@@ -176,7 +176,7 @@ def test_an_erasure_that_was_cut_off_is_repeated(lq: LakeQueue, monkeypatch: pyt
     assert queue.erase(id) and not holders(lq.root)
 
 
-def test_an_erasure_reads_again_what_another_one_removed(lq: LakeQueue, clock: ManualClock) -> None:
+def test_an_erasure_reads_again_after_another_erasure_removed_files(lq: LakeQueue, clock: ManualClock) -> None:
     queue = lq.create_queue("orders")
     id = queue.send(SECRET).message_id
     queue.send("a")
@@ -186,7 +186,7 @@ def test_an_erasure_reads_again_what_another_one_removed(lq: LakeQueue, clock: M
     assert drain(queue) == ["a"]
 
 
-def test_a_count_reads_the_log_again_beside_an_erasure(
+def test_a_count_reads_the_log_again_during_an_erasure(
     lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = lq.create_queue("orders")

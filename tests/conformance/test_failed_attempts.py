@@ -53,7 +53,7 @@ def attempts_stay(clock: ManualClock, *processes: Queue) -> None:
 
 
 @every_engine
-def test_the_last_ten_stay_whoever_has_the_message(harness: Harness, clock: ManualClock):
+def test_the_last_ten_stay_with_any_holder_of_the_message(harness: Harness, clock: ManualClock):
     attempts_stay(
         clock, harness.create(visibility_timeout=60), harness.queue(), harness.open(engine="point").queue("orders")
     )
@@ -157,7 +157,7 @@ DAMAGED += [f'{{"attempts":[{reason(**wrong)}]}}' for wrong in WRONG]
 
 
 @pytest.mark.parametrize("damaged", DAMAGED, ids=lambda text: text[:60])
-def test_a_damaged_note_of_a_dead_letter_counts_as_none(damaged: str) -> None:
+def test_a_damaged_note_of_a_dead_letter_does_not_count(damaged: str) -> None:
     assert parse_note(damaged) == (None, ())
 
 
@@ -169,7 +169,7 @@ def test_a_note_has_the_reason_unless_the_last_consumer_was_killed() -> None:
 
 
 @pytest.mark.parametrize("field", ["error", "text", "at", "consumer"])
-def test_a_failure_without_a_field_counts_as_none(field: str) -> None:
+def test_a_failure_without_a_field_does_not_count(field: str) -> None:
     failed = DeadLetterReason("E", "", datetime(2026, 1, 1, tzinfo=timezone.utc), "c")
     run = runs.Run(0, 9, failure=failed, failed_attempts=(failed,))
     [cells] = run_rows([run], [], None).to_pylist()

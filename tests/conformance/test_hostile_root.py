@@ -43,7 +43,9 @@ def test_a_partition_without_a_value_is_damage(hostile: Hostile, kind: str) -> N
 
 
 @pytest.mark.spec("DUR-70")
-def test_a_log_whose_names_were_followed_would_be_told(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_whose_names_were_followed_would_be_reported(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delta_log, "file_below", lambda name, encoded: unquote(name))
     monkeypatch.setattr(LocalFolder, "_below", lambda _, name: name)
     [place] = (place for place in hostile.places if place.kind == "q/N/messages/_delta_log/N.json add.path")

@@ -1,4 +1,4 @@
-"""Symbolic links below a root lead nowhere: whoever may write there chooses them, and every user of it follows."""
+"""Symbolic links below a root lead nowhere, because any writer of the root could choose their targets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
 
 
 def each_verb(root: str, clock: ManualClock, target: Path) -> None:
-    """What people run on a root; what it says of damage is one line."""
+    """Verbs that people run on a root. Each reports damage in one line."""
     lake = LakeQueue(root, clock=clock, engine="point")
     for verb in (
         lake.check,
@@ -99,7 +99,7 @@ def test_a_file_that_leads_elsewhere_is_left_alone(
 
 @pytest.mark.spec("DUR-70", "DUR-72")
 @pytest.mark.parametrize("way", ["absolute path", "path upwards", "encoded path", "link", "link above"])
-def test_nobody_receives_what_lies_elsewhere(tmp_path: Path, clock: ManualClock, way: str) -> None:
+def test_no_receive_reads_a_file_of_another_queue(tmp_path: Path, clock: ManualClock, way: str) -> None:
     """Whoever wrote the root could read it through a program that may read more."""
     lake = LakeQueue(str(tmp_path / "root"), clock=clock, engine="point")
     queue, other = lake.create_queue("orders"), lake.create_queue("secrets")

@@ -110,7 +110,7 @@ def said(table: Table) -> dict[str, Any]:
     }
 
 
-def test_a_checkpoint_says_what_one_of_delta_rs_says(engine: Engine) -> None:
+def test_a_checkpoint_equals_a_checkpoint_of_delta_rs(engine: Engine) -> None:
     receipts, messages = ledger(engine, "receipts"), f"{engine.store.root}/messages"
     for number in range(1, 4):
         source = rows({(number == 2, number): "ready", (False, number - 1): None})
@@ -187,9 +187,7 @@ def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engi
     ],
     ids=str,
 )
-def test_what_a_log_says_of_its_table_is_read_or_damage(
-    engine: Engine, action: str, member: str, value: object
-) -> None:
+def test_the_metadata_of_a_log_is_read_or_damage(engine: Engine, action: str, member: str, value: object) -> None:
     table = ledger(engine, "ours")
     lines = [json.loads(line) for line in table.folder.read(entry_name(0)).splitlines()]
     for line in lines:
@@ -249,7 +247,7 @@ def test_the_newest_checkpoint_stays_so(engine: Engine) -> None:
     assert json.loads(table.folder.read(LAST_CHECKPOINT))["version"] == 1
 
 
-def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: Engine) -> None:
+def test_a_log_with_a_missing_entry_does_not_show_which_commits_landed(engine: Engine) -> None:
     """Silence would be taken for no, and the commit be made twice."""
     table = ledger(engine, "ours")
     stale = engine.open(table.path)

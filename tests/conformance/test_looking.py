@@ -52,7 +52,7 @@ def test_the_history_of_the_tables_names_the_verbs_with_their_numbers_of_message
 
 
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
-def test_a_condition_sees_what_a_peek_shows(harness: Harness, clock: ManualClock):
+def test_a_condition_and_a_peek_see_the_same_columns(harness: Harness, clock: ManualClock):
     queue = harness.create(delay=5)
     queue.send("received", delay=0, attributes={"customer": "Ada", "price": 12.5})
     clock.advance(2)

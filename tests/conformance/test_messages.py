@@ -72,7 +72,7 @@ def test_attributes_of_messages_arrive_with_their_types(harness: Harness, clock)
 
 
 @pytest.mark.spec("BAT-3", "BAT-4", "DEL-10", "VIS-7", "VIS-10", "VIS-12")
-def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harness: Harness, clock):
+def test_a_batch_answers_for_each_entry_and_a_refused_entry_spoils_nothing(harness: Harness, clock):
     queue = harness.create()
     sent = queue.send_batch([*batch("a", "b", "c"), SendEntry("\x01", id="bad"), SendEntry("d", id="last")])
     assert [s.id for s in sent.successful] == ["0", "1", "2", "last"]

@@ -1,4 +1,4 @@
-"""One message by its id: what it is, and cancelling it in any state (JOB-2, JOB-3)."""
+"""One message by its id: reading it, and cancelling it in any state (JOB-2, JOB-3)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_rescheduled_is_refused(harness: Harness, fifo: FifoHarne
 
 
 @pytest.mark.spec("JOB-2", "RCP-2")
-def test_a_look_reads_what_was_sent_about_when_the_id_was_made(harness: Harness, clock, monkeypatch):
+def test_a_search_by_id_reads_messages_sent_near_the_time_in_the_id(harness: Harness, clock, monkeypatch):
     queue = harness.create(message_retention_period=14 * 86_400)
     sent = []
     for day in range(4):

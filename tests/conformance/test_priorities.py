@@ -183,7 +183,7 @@ def test_a_queue_with_fewer_priorities_takes_higher_ones_as_its_highest(harness:
     assert [message.priority for message in received] == expected
 
 
-def test_a_queue_without_priorities_takes_none(lq: LakeQueue):
+def test_a_queue_without_priorities_accepts_no_priority(lq: LakeQueue):
     queue = lq.create_queue("orders")
     assert queue.attributes(["priorities"]) == {"priorities": None}
     assert "Priorities" not in queue.attributes(wire=True)

@@ -135,7 +135,7 @@ CHANGES: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.spec("RLY-3")
 @pytest.mark.parametrize("operation", CHANGES)
-def test_a_change_is_refused_or_left_out_and_what_came_before_is_sent(
+def test_a_change_is_refused_or_skipped_and_earlier_rows_are_sent(
     lq: LakeQueue, queue: Queue, table: str, operation: str
 ) -> None:
     append(table, 1, 2)

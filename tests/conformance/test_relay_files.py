@@ -296,7 +296,7 @@ def test_a_missing_directory_or_record_and_files_in_the_root_are_refused(
 
 @pytest.mark.spec("RLY-6")
 @pytest.mark.parametrize("lq", ["point"], indirect=True)
-def test_a_copy_of_the_queue_knows_what_was_sent(
+def test_a_copy_of_the_queue_knows_the_sent_messages(
     lq: LakeQueue, queue: Queue, landing: Landing, tmp_path: Path
 ) -> None:
     pattern = f"{landing.path}/*"

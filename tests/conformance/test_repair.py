@@ -1,4 +1,4 @@
-"""`repair` on damaged tables: what is lost and what comes again is told exactly, and all else comes once."""
+"""`repair` on damaged tables reports lost and repeated messages exactly; all others come once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def victim(tmp_path: Path, clock: ManualClock) -> Victim:
 
 
 @pytest.mark.spec("DUR-36")
-def test_a_damaged_file_that_tells_of_any_number_of_messages_costs_no_memory(victim: Victim) -> None:
+def test_a_damaged_file_with_any_number_of_messages_costs_no_memory(victim: Victim) -> None:
     folder = LocalFolder(str(victim.messages))
     some = ids_of(read_log(folder), [(2, 4)])
     assert list(some) == [2, 3, 4] and ids_of(read_log(folder), [(2, 4), (7, 2**62)]) == some
@@ -185,7 +185,7 @@ def test_a_difference_that_nobody_knows_is_made_by_force_only(victim: Victim, ta
 
 
 @pytest.mark.spec("DUR-36")
-def test_the_difference_that_a_repair_made_is_told_by_message(victim: Victim) -> None:
+def test_the_difference_that_a_repair_made_is_reported_by_message(victim: Victim) -> None:
     """Also one that it did not foresee."""
     lost = {int(each.body): each.message_id for each in victim.queue.peek(limit=10)}
     live(victim.messages)[-1].unlink()
@@ -335,7 +335,7 @@ def test_a_repair_that_was_killed_is_repeated(victim: Victim, kind: str, monkeyp
 
 @pytest.mark.spec("DUR-34")
 def test_a_torn_send_is_found_again_though_another_lost_the_race_for_its_place(victim: Victim) -> None:
-    """Appends that lost a race leave files as torn entries do; what they hold was appended again."""
+    """Appends that lost a race leave files as torn entries do, but their messages were appended again."""
     loser = live(victim.messages)[5]
     copy = loser.with_name(f"{'0' * 8}-loser.parquet")
     copy.write_bytes(loser.read_bytes())
@@ -346,7 +346,7 @@ def test_a_torn_send_is_found_again_though_another_lost_the_race_for_its_place(v
 
 
 @pytest.mark.spec("DUR-34")
-def test_what_cannot_be_told_is_said(victim: Victim) -> None:
+def test_a_repair_names_the_offsets_of_unknown_messages(victim: Victim) -> None:
     newest = live(victim.messages)[-1]
     empty(entries(victim.messages)[-1])
     newest.unlink()
@@ -545,7 +545,9 @@ def test_a_root_that_is_gone_is_named(tmp_path: Path, clock: ManualClock) -> Non
 
 
 @pytest.mark.parametrize("harm", [empty, Path.unlink])
-def test_a_log_without_a_beginning_is_told_and_left_alone(victim: Victim, harm: Callable[[Path], object]) -> None:
+def test_a_log_without_a_beginning_is_reported_and_left_alone(
+    victim: Victim, harm: Callable[[Path], object]
+) -> None:
     harm(entries(victim.messages)[0])
     found = victim.lake().check()[0]
     assert found.damage and "its log has no beginning" in found.problem and found.table == str(victim.messages)
@@ -609,7 +611,7 @@ def test_a_queue_that_was_half_made_is_made_whole(
 
 @pytest.mark.spec("DUR-31", "DUR-32")
 @pytest.mark.parametrize("seed", range(6))
-def test_any_damage_to_any_history_is_told_exactly(tmp_path: Path, clock: ManualClock, seed: int) -> None:
+def test_any_damage_to_any_history_is_reported_exactly(tmp_path: Path, clock: ManualClock, seed: int) -> None:
     chance = random.Random(seed)
     victim = Victim(str(tmp_path / "root"), clock, "orders.fifo" if seed % 3 == 2 else "orders")
     victim.lake().create_queue(victim.name, **({"fifo": True} if seed % 3 == 2 else {}))

@@ -1,4 +1,4 @@
-"""Schedules through the tables: what is due is sent once, whoever looks and whatever fails (JOB-7)."""
+"""Schedules through the tables: a due message is sent once, by any process and after any failure (JOB-7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mutations import Case, Mutation, Patch, each_case, shown_by
 NIGHT: dict[str, Any] = {"cron": "0 2 * * *", "tz": "Europe/Berlin"}
 HOURLY: dict[str, Any] = {"cron": "0 * * * *"}
 BEYOND = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
-"""An instant of which UTC has no date."""
+"""An instant without a date in UTC."""
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_schedule_that_is_replaced_while_its_message_is_sent_stays_replaced(
 
 @every_engine
 @pytest.mark.spec("JOB-7")
-def test_a_nightly_message_is_sent_once_each_night_by_whoever_looks(harness: Harness, clock: ManualClock) -> None:
+def test_a_nightly_message_is_sent_once_each_night_by_any_process(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create()
     assert harness.open().schedules.list() == [] and harness.open().schedules.run_due() == 0
     made = harness.open().schedules.add("nightly", "orders", "report", **NIGHT)
@@ -265,7 +265,7 @@ def test_of_missed_times_those_are_sent_that_the_schedule_says(
 
 
 @pytest.mark.spec("JOB-7")
-def test_what_a_queue_refuses_keeps_its_time_and_the_others_go_on(
+def test_a_refused_schedule_keeps_its_time_and_the_others_go_on(
     lq: LakeQueue, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     small, gone, well = (lq.create_queue(name) for name in ("small", "gone", "well"))
@@ -477,7 +477,7 @@ def forget_sends(patch: Patch) -> None:
 
 
 def send_to_any_shard(patch: Patch) -> None:
-    """A late send looks for the message in another shard than the one that has it."""
+    """Sends late, and looks for the message in the wrong shard."""
     patch.setattr(send, "_by_shard", lambda queue, entries: [(send.in_turn(queue), entries)])
 
 

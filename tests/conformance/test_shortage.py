@@ -1,4 +1,4 @@
-"""When a root's disk counts as short of space, and what is said of it."""
+"""When a root's disk counts as short of space, and the report of it."""
 
 from __future__ import annotations
 

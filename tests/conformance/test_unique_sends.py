@@ -52,7 +52,7 @@ def test_a_batch_holds_an_id_once(harness: Harness):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_ids_of_one_hash_are_told_apart_by_the_log(harness: Harness, clock, monkeypatch, shards: int):
+def test_the_log_distinguishes_ids_with_equal_hashes(harness: Harness, clock, monkeypatch, shards: int):
     monkeypatch.setattr(dedup_window, "hash", lambda key: 7, raising=False)
     queue = harness.create(deduplication_interval=60, shards=shards)
     sent = {id: queue.send(id, dedup_id=id).message_id for id in "abcd"}
@@ -169,7 +169,7 @@ def test_ids_whose_messages_stay_are_known_for_long(harness: Harness, clock, mon
     assert len(window.find("3")) <= 1  # each send forgets the one before
 
 
-def test_what_a_rewind_brings_back_counts_again(harness: Harness, clock):
+def test_messages_restored_by_a_rewind_count_again(harness: Harness, clock):
     queue, begin = harness.create(deduplication_until_deleted=True, rewind_range=600), clock.now()
     first = queue.send("a", dedup_id="x").message_id
     queue.receive()[0].delete()

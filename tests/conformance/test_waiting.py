@@ -37,7 +37,7 @@ def test_a_long_poll_for_nothing_ends_with_its_wait(harness: Harness, clock):
 
 
 @pytest.mark.spec("LPL-1", "LPL-6", "DLT-4")
-def test_a_long_poll_finds_soon_what_another_process_sends(harness: Harness, clock):
+def test_a_long_poll_soon_finds_messages_of_another_process(harness: Harness, clock):
     queue, other = harness.create(), harness.queue()
     call = Call(clock, lambda: queue.receive(10, wait_time=10)).after(4)
     other.send("A")

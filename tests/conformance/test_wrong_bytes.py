@@ -1,4 +1,4 @@
-"""One wrong byte in a file: what is read is what was written, or it is said which file is damaged."""
+"""One wrong byte in a file: reads return the written content, or an error names the damaged file."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_wrong_digit_makes_an_entry_unreadable(history: Victim, table: str) ->
 
 
 @pytest.mark.spec("DUR-9")
-def test_check_finds_what_calls_refuse(history: Victim) -> None:
+def test_check_finds_all_damage_that_calls_refuse(history: Victim) -> None:
     entry = entries(history.messages)[1]
     good = entry.read_bytes()
     for place, wrong in list(digits(good))[::40]:
@@ -363,7 +363,7 @@ def check_finds_what_calls_refuse(folder: Path, clock: ManualClock) -> None:
     for body in "abc":
         victim.send(body)
         clock.advance(7)
-    test_check_finds_what_calls_refuse(victim)
+    test_check_finds_all_damage_that_calls_refuse(victim)
 
 
 def tables_of_another_shard_are_refused(folder: Path, clock: ManualClock) -> None:

@@ -254,7 +254,7 @@ class Commands:
         self.add(RecordTable(slot, number, f"t{c % 3}"), "record_table", slot, number, f"t{c % 3}")
 
     def remark(self, a: int, b: int, c: int) -> None:
-        """Two halves, or one of them."""
+        """Splits a delivery into two halves, or keeps one of them."""
         lease, (slot, number), spans = self.marked(a)
         offsets = [offset for first, last in spans for offset in range(first, last + 1)]
         middle = len(offsets) // 2 + b % 2
@@ -408,7 +408,7 @@ class Commands:
         return REWINDS[c // 8 % len(REWINDS)] if b & 4 else self.model.settings.rewind_range
 
     def rewind(self, a: int, b: int, c: int) -> None:
-        """Back to about an instant that matters: a send of what was deleted, as far as possible, or now."""
+        """Rewinds to near an instant of interest: a send of a deleted message, the earliest instant, or now."""
         now = max(self.clock, self.model.now)
         offsets = self.model.rewindable()
         if a % 8 < 6 and self.log:
@@ -617,7 +617,7 @@ class Comparison(Commands):
                     self.live[offset] = (lease, (message.hidden_until or 0) if held else 0)
 
     def check(self, model: Model) -> None:
-        """The machine's rows, head and counts tell the same as the model, message by message."""
+        """Compares the machine's rows, head and counts with the model, message by message."""
         machine = self.machine
         runs, head = machine.runs, machine.head
         for left, right in pairwise(runs):
@@ -660,7 +660,7 @@ class Comparison(Commands):
         ]
 
     def look(self, machine: ShardMachine, model: Model) -> None:
-        """What is told of the whole shard; the machine looks at every message for it."""
+        """Compares queries of the whole shard, for which the machine scans every message."""
         states = model.states()
         assert attrs.astuple(machine.counts(self.clock)) == (
             states.count("visible"),

@@ -230,7 +230,7 @@ class FifoModel(Model):
     # waiting
 
     def check_next_event(self, told: int | None) -> None:
-        """Nothing more can be had before the instant that was told, and something happens then."""
+        """Checks that a claim gets nothing more before the announced instant, and that something happens then."""
         events = set()
         for message, state in zip(self.messages, self.states(), strict=True):
             if state not in ("deleted", "expired", "purged", "moved"):
@@ -260,7 +260,7 @@ class FifoModel(Model):
 
 
 def model(settings: Settings) -> Model:
-    """An empty shard of the kind that the settings tell."""
+    """Returns an empty shard of the kind in the settings."""
     if settings.tenants:
         return FairModel(settings)
     return FifoModel(settings) if settings.fifo else Model(settings)

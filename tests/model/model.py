@@ -1,7 +1,7 @@
-"""A naive model of one shard: a list of messages, loops, and the rules as the requirements tell them.
+"""A naive model of one shard: a list of messages, loops, and the rules as the requirements state them.
 
 It shares no code with the state machine. Where the machine keeps ranges, indexes and counters, this looks at
-every message every time. Standard queues are here; `fifo` tells what is different on FIFO queues.
+every message every time. Standard queues are here; `fifo` has the differences of FIFO queues.
 
 The machine is compared with it (`command_sequences`, `scripts`), and so are real queues (`queue_sequences`). Where
 calls overlap, fail or lose their answers there is no one state to compare: `simulation.oracle`,
@@ -100,7 +100,7 @@ class ListLog:
 
 
 class Refused(Exception):
-    """A command was refused: the code, and a word of the text that tells the reason."""
+    """A refused command: the code, and a word of the text with the reason."""
 
     def __init__(self, code: str, reason: str = "") -> None:
         super().__init__(code, reason)
@@ -325,7 +325,7 @@ class Model:
         return limit is not None and self.load(group) >= limit
 
     def let_through(self) -> list[int]:
-        """When the next messages may come by the rate limit, as many as may come at once (JOB-11)."""
+        """Returns when the next messages may come by the rate limit, as many as may come at once (JOB-11)."""
         if self.settings.rate is None:
             return [self.now] * 1_000
         rate, burst = self.settings.rate
@@ -418,7 +418,7 @@ class Model:
         return offsets
 
     def begun(self, offsets: list[int], hands: int | None) -> tuple[list[int], int, int]:
-        """Without last receives for which no hand is free; their number, and that of those left (HBN-23)."""
+        """Removes last receives without a free handler. Returns the rest, and both numbers (HBN-23)."""
         most = self.settings.max_receives
         if hands is None or most is None:
             return offsets, 0, 0

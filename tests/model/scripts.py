@@ -1,4 +1,4 @@
-"""Examples as scripts, each told to the state machine and the naive model at once.
+"""Examples as scripts, each run by the state machine and the naive model at once.
 
 An example begins with what it shows, the ids of its rules, and settings of its queue (`Settings`, with times in
 seconds). A line begins with seconds after the start and has the steps of that instant. A step may have an answer,
@@ -6,7 +6,7 @@ for a refusal its code and a part of the text; without one it must only not be r
 called by its group and its place in it (A1, A2, B1), on standard queues by its offset.
 
     send AAB              one message for each letter; on standard queues a number, or delays: send delayed 45 0
-    receive 2 for 30      up to 10 unless told otherwise, with a visibility timeout, or with an attempt id: try x
+    receive 2 for 30      up to 10 unless stated otherwise, with a visibility timeout, or with an attempt id: try x
     receive hands 2       as a consumer that has two free handlers
     delete A1, change A1 60, with "by 2" the receipt of the second receive instead of the latest of the message
     finish 1 0-9 but 2 4, extend 1 0-9 60, release 1 0-9    the lease of the first receive, from offset to offset
@@ -111,7 +111,7 @@ class Shard:
         return self.comparison.machine
 
     def at(self, seconds: float, *steps: str) -> None:
-        """Takes steps at an instant, and compares their answers with those that they tell."""
+        """Takes steps at an instant, and compares their answers with the expected ones."""
         self.comparison.clock = self.instant(seconds)
         for step in steps:
             call, arrow, expected = step.partition("->")

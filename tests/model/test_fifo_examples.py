@@ -205,7 +205,7 @@ def test_fifo_queues(example: Example, ending: str) -> None:
 
 @pytest.mark.spec("RWD-20", "DLY-10")
 @pytest.mark.parametrize("ending", ["commit", "rebuild"])
-def test_a_longer_delay_hides_what_was_rewound_whatever_its_receipt_was(ending: str) -> None:
+def test_a_longer_delay_hides_rewound_messages_with_any_receipt(ending: str) -> None:
     shard = Shard(ending, fifo=True, rewind_range=600)
     shard.comparison.looks = False  # a look would put the end of the old receipt out of mind
     shard.at(0, "send A", "receive for 10 -> A1")

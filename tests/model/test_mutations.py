@@ -39,7 +39,7 @@ from mutations import Case, Mutation, Patch, accept_any_lease, each_case, receiv
 from .command_sequences import random_commands, run_commands, small_steps
 
 SEQUENCES = 210
-"""A few more than it takes to find the rarest of the mutations, those of tenants aside."""
+"""Number of sequences: slightly more than the rarest mutation needs, except mutations of tenants."""
 FIRST = {
     "standard": (35, 57, 46, 5, 0, 11, 14, 15, 39, 104, 206),
     "fifo": (9, 48, 27, 10, 47, 3, 14, 17, 19, 21, 49),
@@ -303,7 +303,7 @@ def rewind_takes_what_is_in_flight(patch: Patch) -> None:
 
 
 def rewound_as(**columns: Any) -> Callable[[Patch], None]:
-    """Rewound messages keep something of what they were; `visible_at` is the time of the rewind."""
+    """Rewound messages keep part of their former state; `visible_at` is the time of the rewind."""
 
     def apply(patch: Patch) -> None:
         rewind = ShardState.rewind
@@ -349,7 +349,7 @@ def dead_letters_are_delivered_once_more(patch: Patch) -> None:
     patch.setattr(QueueAttributes, "redrive", property(lambda self: self.redrive_policy and policy))
 
 
-def messages_beside_dead_letters_are_taken_along(patch: Patch) -> None:
+def messages_next_to_dead_letters_are_claimed(patch: Patch) -> None:
     def everything(state: ShardState, spans: Spans) -> list[Run]:
         runs = [run for span in spans for run in state.known(*span)]
         return runs if move.dead(state, spans) else []
@@ -395,7 +395,7 @@ def nothing_is_rescheduled(patch: Patch) -> None:
 
 
 def claims_come_first(patch: Patch) -> None:
-    """What a round settles is not there to be claimed, and what it claims is there to be settled."""
+    """Claims come before settles. A round then cannot claim the messages that it settles."""
     decide_in_order = ShardMachine.decide
 
     def decided(self: ShardMachine, commands: Sequence[Command], now: int) -> Decision:
@@ -613,7 +613,7 @@ MUTATIONS = [
         replace(Run, "deliveries", property(lambda self: self.receive_count)),
         {standard_queues_agree: "DLQ-13", fifo_queues_agree: "DLQ-13"},
     ),
-    Mutation("messages beside dead letters are taken along", messages_beside_dead_letters_are_taken_along, MOVES),
+    Mutation("messages beside dead letters are taken along", messages_next_to_dead_letters_are_claimed, MOVES),
     Mutation("moved messages can be rewound", moved_messages_can_be_rewound, MOVES),
     Mutation("any number ends a move", replace(move, "_of", lambda state, number: state.moving_runs()), MOVES),
     Mutation("redrives keep the receive count", redrives_keep_the_receive_count, MOVES),

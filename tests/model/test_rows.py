@@ -37,7 +37,7 @@ from .model import SECOND as S
 
 
 class Bulk(ListLog):
-    """Messages without delays or groups, told in one span."""
+    """Messages without delays or groups, in one span."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         yield first, last, 0

@@ -80,6 +80,6 @@ def test_large_messages_are_fewer() -> None:
 
 
 @pytest.mark.spec("HBN-23")
-def test_a_prefetch_is_what_was_asked_for() -> None:
+def test_a_prefetch_has_the_requested_number() -> None:
     for prefetch in (0, 5):
         assert settled(Ahead(8, prefetch, LONG), 8, 0) == 8 + prefetch

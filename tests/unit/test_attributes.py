@@ -421,7 +421,7 @@ def test_throughput_per_group_needs_deduplication_by_group():
 
 @pytest.mark.spec("DDP-15", "DLT-3")
 @pytest.mark.parametrize(("first", "then"), [("queue", "message_group"), ("message_group", "queue")])
-def test_a_later_scope_is_stored_and_shown_and_that_of_the_creation_holds(first, then):
+def test_a_later_scope_is_stored_and_shown_and_the_scope_of_the_creation_applies(first, then):
     created = fifo(deduplication_scope=first)
     changed = QueueAttributes.from_wire(created.with_changes(deduplication_scope=then).to_wire())
     assert changed.deduplication_scope == then
@@ -450,7 +450,7 @@ def test_several_shards_of_a_fifo_queue_need_deduplication_by_group():
 
 
 @pytest.mark.spec("QUE-15")
-def test_fifo_queues_are_compared_by_what_is_given_of_them():
+def test_fifo_queues_are_compared_by_their_given_attributes():
     attributes = fifo(deduplication_scope="messageGroup", visibility_timeout=60)
     same = {"fifo": "true", "DeduplicationScope": "message_group", "visibility_timeout": 60}
     assert attributes.differences(same) == []
@@ -474,12 +474,12 @@ def test_the_rewind_range_is_off_and_at_most_the_retention_period():
 
 
 @pytest.mark.spec("DLQ-9")
-def test_an_empty_redrive_policy_is_none():
+def test_an_empty_redrive_policy_means_no_policy():
     assert create(redrive_policy="", redrive_allow_policy=None) == create()
 
 
 @pytest.mark.spec("QUE-23")
-def test_a_policy_is_kept_as_it_is_given():
+def test_a_policy_is_stored_unchanged():
     policy = '{"Statement": {"Sid": "a"}}'
     assert create(policy=policy).to_wire()["Policy"] == policy
     assert create().with_changes(Policy=policy).with_changes(Policy="") == create(policy=None) == create()
@@ -599,13 +599,13 @@ def test_visibility_timeouts_that_are_missing_or_zero():
 
 
 @pytest.mark.spec("LPL-2", "LPL-3", "QUE-19")
-def test_a_wait_overrides_that_of_the_queue_zero_included():
+def test_a_wait_overrides_the_wait_of_the_queue_zero_included():
     assert [check_wait(create(profile), None) for profile in PROFILES] == [0, 0, 0, 200_000]
     assert [check_wait(create(receive_wait_time=7), wait) for wait in (None, 0)] == [7_000_000, 0]
 
 
 @pytest.mark.spec("DLY-9", "DLY-2")
-def test_a_message_delay_overrides_that_of_the_queue_zero_included():
+def test_a_message_delay_overrides_the_delay_of_the_queue_zero_included():
     assert [check_delay(create(delay=10), delay) for delay in (None, 0, 20)] == [10_000_000, 0, 20_000_000]
     assert check_delay(create(), None) == 0
 

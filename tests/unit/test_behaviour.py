@@ -22,7 +22,7 @@ TOLD_ONLY = {
     "HBN-13": "guides/consumers: pushed messages",
     "HBN-14": "guides/consumers: pushed messages",
 }
-"""Facts that no test can show, told in a sentence."""
+"""Facts that no test can show, stated in a sentence."""
 
 
 def told() -> list[str]:
@@ -41,18 +41,18 @@ def named(folder: str) -> dict[str, str]:
     return found
 
 
-def test_each_rule_is_told_once() -> None:
+def test_each_rule_is_stated_once() -> None:
     ids = told()
     assert sorted(ids) == sorted(set(ids))
 
 
-def test_every_id_in_sources_and_tests_is_told() -> None:
+def test_every_id_in_sources_and_tests_is_documented() -> None:
     explained = {*told()}
     unknown = {id: where for id, where in (named("src") | named("tests")).items() if id not in explained}
     assert not unknown
 
 
-def test_every_rule_that_is_told_has_a_test() -> None:
+def test_every_documented_rule_has_a_test() -> None:
     shown = named("tests").keys() | TOLD_ONLY.keys()
     missing = [id for id in told() if id not in shown]
     assert not missing

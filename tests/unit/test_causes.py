@@ -97,6 +97,6 @@ MESSAGES = [
 
 @pytest.mark.spec("DLQ-12")
 @pytest.mark.parametrize(("error", "program"), [*((e, True) for e in PROGRAM), *((e, False) for e in MESSAGES)])
-def test_errors_of_a_program_are_told_from_those_of_messages(error: Exception, program: bool) -> None:
+def test_errors_of_a_program_are_distinguished_from_errors_of_messages(error: Exception, program: bool) -> None:
     assert of_program(error) == program
     assert not was_stopped(error)

@@ -46,7 +46,7 @@ def sent(value: Any, serializer: str = "json", **more: Any) -> dict[str, Any]:
 
 
 def taken(text: str) -> virtual.Message:
-    """What kombu makes of what it is given."""
+    """Returns kombu's reading of a payload."""
     message: Any = SimpleNamespace(body=text, receive_count=1)
     payload = payload_of(message)
     mark_delivery(payload, message)

@@ -142,7 +142,7 @@ def test_a_manifest_for_no_shard_is_damage(tmp_path: Path, shard: object) -> Non
 
 @pytest.mark.parametrize("number", [-1, 2**63, "1", [1], None, float("inf")], ids=str)
 @pytest.mark.parametrize("member", ["size", "rows", "version"])
-def test_a_number_of_a_manifest_that_is_none_is_damage(tmp_path: Path, member: str, number: object) -> None:
+def test_a_manifest_with_an_invalid_number_is_damage(tmp_path: Path, member: str, number: object) -> None:
     with pytest.raises(DamagedTable, match="an invalid number"):
         stored_manifest(LocalFolder(str(tmp_path)), **{member: number})
 

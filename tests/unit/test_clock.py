@@ -74,7 +74,7 @@ def test_the_system_clock_ends_a_wait_at_its_instant_or_at_a_wake():
 
 
 @pytest.mark.spec("LPL-6")
-def test_the_system_clock_ends_a_wait_of_a_task_likewise():
+def test_the_system_clock_ends_a_wait_of_a_task():
     async def scenario():
         clock, wake = SystemClock(), asyncio.Event()
         until = clock.now() + timedelta(milliseconds=20)

@@ -38,7 +38,7 @@ def kinds(
     return [concern.kind for concern in texts]
 
 
-def test_a_queue_that_is_used_has_none() -> None:
+def test_a_used_queue_has_no_concern() -> None:
     assert kinds() == []
     assert kinds(visible=10_000, in_flight=9, age=3 * OLD, held_for=STUCK_SECONDS - 1, before=9_950) == []
 
@@ -130,7 +130,7 @@ def test_a_queue_whose_oldest_message_is_deleted_soon_is_named(age: float, count
     assert expiring(age, message_retention_period=14 * DAY) == []
 
 
-def test_the_time_left_and_two_commands_are_told_before_messages_expire() -> None:
+def test_the_time_left_and_two_commands_are_shown_before_messages_expire() -> None:
     [concern] = expiring(3.5 * DAY, 9)
     assert concern.text == (
         "the oldest of the 10 messages of orders is deleted for good in 12h, 4d after its send"
@@ -158,7 +158,7 @@ def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
     assert (paused.group, *paused.commands) == ("a b", "lakequeue resume orders --group 'a b'")
 
 
-def test_a_pause_without_a_reason_names_none() -> None:
+def test_a_pause_without_a_reason_shows_no_reason() -> None:
     assert Pause(None, "paused", None).of("orders") == "orders is paused"
     assert Pause(None, "late", None).of("orders") == "orders is paused: late"
 

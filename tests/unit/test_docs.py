@@ -1,4 +1,4 @@
-"""The pages of reference tell what the sources say, and links between pages lead somewhere."""
+"""The pages of reference match the sources, and links between pages lead somewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ API = [
 ]
 """What the pages of the API show."""
 WIDTH = 88
-"""Characters of code that the site shows beside its links on a screen of 1280; see `docs/site.css`."""
+"""Maximum characters of code next to the site's links on a screen of 1280; see `docs/site.css`."""
 PAGES = [*HERE.glob("*.md"), *(HERE / "docs").rglob("*.md")]
 
 
@@ -62,7 +62,7 @@ def listed(kind: str) -> list[str]:
     return codes(row)
 
 
-def test_the_page_names_what_a_condition_may_use():
+def test_the_page_names_the_columns_of_conditions():
     assert listed("operators") == list(evaluator.OPERATORS)
     for kind, names in evaluator.FUNCTIONS.items():
         assert listed(kind) == list(names), kind
@@ -98,7 +98,7 @@ def test_every_state_is_explained():
     assert [codes(name)[0] for name, *_ in rows(STATES, "state")] == [state.value for state in MessageState]
 
 
-def test_profiles_are_told_as_they_are():
+def test_the_page_of_profiles_matches_the_sources():
     def number(value: float | None) -> str:
         return "any" if value is None else f"{value:,}"
 
@@ -143,7 +143,7 @@ def test_every_public_name_is_on_a_page_of_the_api():
 
 
 def undocumented(shown: Any) -> list[str]:
-    """Members of which nothing is said: not by them, by the text of their class, or by the protocol it follows."""
+    """Returns members without a text: of their own, of their class, or of the protocol that it follows."""
     text, source = inspect.getdoc(shown) or "", inspect.getsource(shown)
     protocols = [protocol for protocol in (Clock, Renewal) if protocol is not shown]
     inherited = inspect.getmembers(shown, lambda member: isinstance(member, property))
@@ -182,7 +182,7 @@ def test_the_history_has_the_columns_of_messages_but_some():
     assert set(codes(told)) == {*relations.SCHEMAS["messages"].names} - {*relations.SCHEMAS["history"].names}
 
 
-def test_every_command_and_option_is_told():
+def test_every_command_and_option_is_documented():
     group: Any = typer.main.get_command(app)
     told = {word for text in codes(prose(CLI)) for word in re.split(r"[\s…,]+", text)}
     commands = [group.get_command(None, name) for name in group.commands]
@@ -222,8 +222,8 @@ def test_every_page_is_in_the_navigation():
 
 
 @pytest.mark.parametrize(("listing", "below"), [("index.md", ""), ("reference/api.md", "reference/api/")])
-def test_a_page_that_lists_the_others_leaves_none_out(listing: str, below: str):
-    """The first page lists all but those of the API, which have a list of their own."""
+def test_a_page_that_lists_the_others_lists_them_all(listing: str, below: str):
+    """The first page lists all pages except those of the API, which have their own list."""
     listed_on = HERE / "docs" / listing
     linked = {
         (listed_on.parent / target).resolve()

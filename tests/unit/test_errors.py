@@ -110,7 +110,7 @@ def test_invalid_options_names_all_problems():
     assert str(copy) == "a < 0; b < a"
 
 
-def test_a_lost_lease_tells_its_counts():
+def test_the_error_of_a_lost_lease_has_its_counts():
     copy = pickle.loads(pickle.dumps(LeaseLost(done=0, lost=7)))
     assert (copy.done, copy.lost) == (0, 7)
     assert "7 lost" in str(copy)

@@ -1,4 +1,4 @@
-"""Failures of storage are told from errors of the package's own code by their types."""
+"""Types distinguish failures of storage from errors of the package's own code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_storage_raises_is_its_failure(kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError])
-def test_an_error_of_our_own_is_none(kind: type[Exception]) -> None:
+def test_an_error_of_our_own_is_no_storage_failure(kind: type[Exception]) -> None:
     assert not is_storage_failure(kind())
 
 
@@ -53,7 +53,7 @@ def test_an_error_of_our_own_is_none(kind: type[Exception]) -> None:
         ("An exception was thrown from the Python worker:\nEOFError\n", "EOFError"),
     ],
 )
-def test_failures_of_spark_are_told_by_their_cause(text: str, told: str) -> None:
+def test_failures_of_spark_are_reported_by_their_cause(text: str, told: str) -> None:
     assert first_line(Exception(text)) == told
 
 

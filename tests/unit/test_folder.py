@@ -69,7 +69,7 @@ def test_a_remote_file_is_read_by_the_calling_thread(table: Table, monkeypatch: 
 def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, placed: bool
 ) -> None:
-    """The caller is not told of an error: the file is there, once, and no draft is left."""
+    """The caller gets no error: the file exists once, and no draft is left."""
     call = {"create": "link", "replace": "replace"}[verb]
     place, drafts = getattr(os, call), []
 

@@ -35,9 +35,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
     ],
     ids=["queue", "none like it", "check", "region", "fifo", "retention", "visibility", "delay", "json"],
 )
-def test_an_error_says_what_would_be_right(
-    lake: LakeQueue, call: Callable[[LakeQueue], object], hint: str
-) -> None:
+def test_an_error_names_the_valid_values(lake: LakeQueue, call: Callable[[LakeQueue], object], hint: str) -> None:
     with pytest.raises(QueueServiceError) as refused:
         call(lake)
     assert str(refused.value).endswith(hint) and hint not in refused.value.message

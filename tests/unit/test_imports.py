@@ -29,14 +29,14 @@ RANK = {room: rank for rank, room in enumerate(ROOMS)}
 ENTRIES = {"aio", "consumer", "spark", "integrations", "serve", "cli"}
 OFFERED = {"errors", "model", "renewal", "lease", "sender", "queue", "schedules", "client"}
 OFFERED |= {"entry_verbs", "frame_verbs", "otel", "", *ENTRIES}
-"""What entries may import: the faces, what they are given and return, and each other."""
+"""Modules that entries may import: the faces, their arguments and results, and other entries."""
 BELOW = {
     "cli.serve": "conditions",  # the worker processes of its conditions yield to requests
     "cli.sql": "conditions",  # a connection of DuckDB that reads no files
     "spark.session": "storage",  # the jars of a root's file system, which `allow` names to other sessions, too
     "serve.cancellation": "conditions",  # ends the condition of a client that has gone
 }
-"""What a module of an entry imports of the rooms below all the same."""
+"""Imports from lower rooms that an entry's module needs all the same."""
 ASIDE = {"testing"}
 """Part of no room: for users' tests, and never imported by the package."""
 DELTA = {"deltalake", "delta"}

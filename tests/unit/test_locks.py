@@ -195,7 +195,7 @@ def test_no_lock_is_made_in_a_directory_that_has_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-22")
-def test_a_lock_on_a_file_that_was_moved_away_is_none(tmp_path: Path) -> None:
+def test_a_lock_on_a_moved_file_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "table" / "lock"
     path.parent.mkdir()
     holder, waiter = FileLock(str(path)), FileLock(str(path))

@@ -62,7 +62,7 @@ def test_file_systems_of_this_machine_are_taken(kind: str) -> None:
     check_local("/mnt/share/queues", [Mount("/", "nfs"), Mount("/mnt/share", kind)])
 
 
-def test_a_system_that_tells_nothing_is_trusted() -> None:
+def test_a_system_without_information_is_trusted() -> None:
     check_local("/mnt/share", [])
 
 

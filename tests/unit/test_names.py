@@ -1,4 +1,4 @@
-"""Queue names and the keys made of them."""
+"""Queue names and the keys derived from them."""
 
 import re
 

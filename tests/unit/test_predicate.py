@@ -1,4 +1,4 @@
-"""Conditions in SQL: what is one, what is refused, and what it may reach."""
+"""Conditions in SQL: valid ones, refused ones, and what they can reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors speak Python's names in Python, and those of SQS on the wire alone."""
+"""Errors have Python's names in Python, and SQS names only on the wire."""
 
 from __future__ import annotations
 

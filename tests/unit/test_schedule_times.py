@@ -34,7 +34,7 @@ def times(of: Schedule, start: datetime, count: int) -> list[str]:
 
 
 @pytest.mark.spec("JOB-7")
-def test_a_time_that_clocks_leave_out_is_due_as_they_are_set_and_one_that_comes_twice_is_due_once() -> None:
+def test_a_time_that_clocks_skip_is_due_as_they_are_set_and_a_repeated_time_is_due_once() -> None:
     spring, autumn = START, datetime(2026, 10, 24, 12, tzinfo=timezone.utc)
     assert times(schedule("30 2 * * *", "Europe/Berlin"), spring, 3) == ["28 01:30", "29 01:00", "30 00:30"]
     assert times(schedule("0,30 2 * * *", "Europe/Berlin"), spring + timedelta(days=1), 2) == [
@@ -52,7 +52,7 @@ def test_a_time_that_clocks_leave_out_is_due_as_they_are_set_and_one_that_comes_
 
 @pytest.mark.spec("JOB-7")
 @given(st.sampled_from(ZONES), st.sampled_from(CRONS), st.integers(0, 400 * 1440), st.integers(0, 3 * 1440))
-def test_of_missed_times_the_last_is_that_of_all(zone: str, cron: str, start: int, minutes: int) -> None:
+def test_the_last_of_missed_times_is_the_last_of_all_times(zone: str, cron: str, start: int, minutes: int) -> None:
     made = schedule(cron, zone)
     first = made.first_after(START + timedelta(minutes=start))
     assert first is not None

@@ -29,7 +29,7 @@ def test_files_name_the_jars_that_a_session_of_python_gets(name: str, scheme: st
 
 
 def test_excluded_jars_are_in_spark() -> None:
-    """Other jars that Delta names are those of its own, or only these need them."""
+    """Delta's other jars are its own, or only these need them."""
     in_spark = {path.name for path in (Path(pyspark.__file__).parent / "jars").iterdir()}
     named = ["jackson-annotations", "jackson-core", "jackson-databind", "jsr305", "hadoop-client-api"]
     named += ["hadoop-client-runtime", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "parquet-column"]

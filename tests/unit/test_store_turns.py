@@ -33,7 +33,7 @@ class Timed:
 
 
 class Handle:
-    """What turns need of a handle on a table; the application ids are those of the last refresh."""
+    """The parts of a table handle that turns need, with the application ids of the last refresh."""
 
     def __init__(self, committed: dict[str, int]) -> None:
         self._committed = committed
@@ -93,7 +93,7 @@ def test_a_process_that_loses_often_pauses_after_every_commit(timed: Timed, tabl
     assert not pauses(process, table)
 
 
-def test_a_busy_process_lets_one_that_keeps_losing_go_first(timed: Timed) -> None:
+def test_a_busy_process_lets_a_process_that_keeps_losing_go_first(timed: Timed) -> None:
     committed: dict[str, int] = {}
     tables: list[Any] = [Handle(committed), Handle(committed)]
     busy, slow = StoreTurns(), StoreTurns()

@@ -101,7 +101,7 @@ def test_a_text_without_secrets_stays(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "proxy_url"])
-def test_secrets_of_an_endpoint_or_a_proxy_are_not_told(name: str) -> None:
+def test_secrets_of_an_endpoint_or_a_proxy_are_not_shown(name: str) -> None:
     options = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "max_retries": "0"}
     lake = LakeQueue("s3://lake/a", storage_options=KEYS | options | {name: "http://me:s3cr3t@127.0.0.1:1"})
     with pytest.raises(QueueClientError, match="nothing listens") as caught:
@@ -179,7 +179,7 @@ def test_the_options_of_obstore_are_known() -> None:
 
 @pytest.mark.parametrize("value", ["s3cr3t", "s3\ncr3t", "http://me:s3cr3t@127.0.0.1:1"], ids=ascii)
 @pytest.mark.parametrize("scheme", REACHED)
-def test_a_wrong_value_of_an_option_is_told_in_no_trace(scheme: str, value: str) -> None:
+def test_no_trace_shows_a_wrong_value_of_an_option(scheme: str, value: str) -> None:
     """Nor does obstore end in a panic."""
     names = [*options_of(scheme), "retry_timeout", "max_retries", "init_backoff"]
     for name in (*names, *(f"{PROVIDERS[scheme].prefix}{each}" for each in names)):

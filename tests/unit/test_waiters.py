@@ -42,7 +42,7 @@ def waiting() -> Iterator[Waiting]:
     yield Waiting("abcdef")
 
 
-def test_a_change_calls_one_and_further_ones_call_others_until_those_look(waiting: Waiting) -> None:
+def test_a_change_wakes_one_waiter_and_further_changes_wake_others_until_they_poll(waiting: Waiting) -> None:
     waiting.waiters.wake()
     assert waiting.called() == "a"
     waiting.waiters.wake()
@@ -70,7 +70,7 @@ def test_who_leaves_without_a_look_passes_the_call_on(waiting: Waiting) -> None:
     assert waiting.called() == "c"
 
 
-def test_the_next_one_becomes_the_lookout_and_is_told(waiting: Waiting) -> None:
+def test_the_next_waiter_becomes_the_first_and_is_woken(waiting: Waiting) -> None:
     assert waiting.waiting["a"].first
     waiting.leaves("a")
     assert waiting.waiting["b"].first and waiting.called() == "b"

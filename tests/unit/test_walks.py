@@ -1,4 +1,4 @@
-"""The walks on docs/internals/walks.md are those of the imports: straight down, each room once."""
+"""The walks on docs/internals/walks.md match the imports: straight down, each room once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def room_of(module: str) -> str:
 
 
 def walk(verb: str) -> list[Step]:
-    """The steps of a verb, each below the one that calls it."""
+    """The steps of a verb, each in a lower room than its caller."""
     text = PAGE.split(f"\n## {verb}\n")[1].split("\n## ")[0]
     steps: list[Step] = []
     above: list[str] = []

@@ -116,7 +116,9 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in consecutive pieces; without an end, or in a later shard."""
+    """Returns the condition that a message is in consecutive pieces. The last piece may have no end: then it
+    continues into all later shards.
+    """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]

@@ -419,7 +419,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         """Checks the clock before a commit to a table of the shard at ``instant``, after a commit at ``last``
         (DUR-82).
 
-        An instant before ``last`` counts as ``last``, so messages would have the age of the last commit.
+        An instant before ``last`` counts as ``last``, so new messages would get the send time of the last commit.
 
         Returns:
             Further application ids of the commit.

@@ -230,7 +230,8 @@ class ShardIndex:
     def scan_before(self, place: tuple[int, int] | None) -> bool:
         """Scans fresh messages if the next one could be served before ``place``: (visible since, offset).
 
-        Returns False if no fresh message could: the next one is later than ``place``, not visible yet, or held.
+        Returns False if the next one is later than ``place``, not visible yet, or held. All after it then are,
+        too.
         """
         if self.scanned >= self.log.end:
             return False

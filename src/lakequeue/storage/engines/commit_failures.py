@@ -15,7 +15,7 @@ class LostRace(Exception):
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot or its log are gone, because it has been outdated for hours. Refresh."""
+    """Files of the loaded snapshot or its log are gone: the snapshot has been outdated for hours. Refresh."""
 
 
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)

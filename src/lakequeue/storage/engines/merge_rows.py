@@ -22,7 +22,7 @@ _MANY_EDGES = 16
 
 
 class FileRewrite(NamedTuple):
-    """Files of one partition that a MERGE replaces, and their new rows; maybe none."""
+    """Files of one partition that a MERGE replaces, and their new rows, which may be empty."""
 
     partition: dict[str, Any]
     removed: list[LiveFile]
