@@ -15,8 +15,9 @@ import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.operations import receive, waits
+from lakequeue.operations.claim import FreeHands
 from lakequeue.runtime import log_watch
-from lakequeue.runtime.log_watch import PAUSE, LogWatch, Place
+from lakequeue.runtime.log_watch import GRACE, PAUSE, SIGN, STAY, LogWatch, Place
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
@@ -120,9 +121,10 @@ class Machine:
         self._watches: dict[str, LogWatch] = {}
 
     @contextmanager
-    def waits(self, process: str, idle: bool = True) -> Iterator[threading.Event]:
+    def waits(self, process: str, idle: bool = True, blocked: bool = False) -> Iterator[threading.Event]:
         woken, watch = threading.Event(), self._watches.setdefault(process, LogWatch())
-        with watch.waking(f"{self.folder}/lock", [str(self.folder)], woken.set, idle):
+        is_woken = woken.is_set if blocked else lambda: False
+        with watch.waking(f"{self.folder}/lock", [str(self.folder)], woken.set, idle, is_woken=is_woken):
             yield woken
 
     def change(self, name: str = "1") -> None:
@@ -162,6 +164,17 @@ def who_waits_no_more_lets_another_process_watch(folder: Path) -> None:
             b.clear()
             machine.change()
             assert b.wait(2)
+
+
+def a_watcher_whose_receive_does_not_poll_lets_another_process_watch(folder: Path) -> None:
+    machine = Machine(folder)
+    with machine.waits("blocked", blocked=True) as blocked, machine.waits("other") as other:
+        machine.change()
+        assert blocked.wait(10) and other.wait(10)
+        time.sleep(2 * SIGN)
+        other.clear()
+        machine.change("2")
+        assert other.wait(10), "the blocked process leaves the lock to it"
 
 
 def who_follows_looks_at_intervals_for_what_the_watcher_left(folder: Path) -> None:
@@ -208,6 +221,11 @@ MUTATIONS = [
         {who_waits_no_more_lets_another_process_watch: "LPL-6"},
     ),
     Mutation(
+        "a blocked process watches on",
+        replace(Place, "is_blocked", lambda place: False),
+        {a_watcher_whose_receive_does_not_poll_lets_another_process_watch: "LPL-6"},
+    ),
+    Mutation(
         "who follows trusts the watcher",
         replace(waits, "is_drained", lambda queue: True),
         {who_follows_looks_at_intervals_for_what_the_watcher_left: "LPL-6"},
@@ -218,6 +236,21 @@ MUTATIONS = [
 @each_case(MUTATIONS)
 def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
     case.run(lambda _: (tmp_path,))
+
+
+@pytest.mark.spec("LPL-6")
+@pytest.mark.parametrize(("hands", "stay"), [(1, GRACE), (2, GRACE), (3, STAY)])
+def test_a_consumer_whose_hands_are_full_leaves_the_watch_to_others_sooner(
+    tmp_path: Path, hands: int, stay: float
+) -> None:
+    queue = LakeQueue(str(tmp_path)).create_queue("orders")
+    queue.send("a")
+    queue.send("b")
+    request = receive.Request(10, wait_time=20, hands=FreeHands(lambda: hands), idle=True)
+    assert receive.receive(queue._runtime, request)
+    watch = log_watch.log_watch()
+    assert watch is not None
+    assert [place.stay for table, place in watch._places.items() if table.startswith(str(tmp_path))] == [stay]
 
 
 @pytest.mark.spec("LPL-6")

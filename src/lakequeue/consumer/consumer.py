@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
+import pyarrow as pa
 
 from lakequeue.consumer.deliveries import DeliveryLoop
 from lakequeue.consumer.handler import Handler
@@ -132,6 +133,7 @@ class Consumer:
         ]
         if len(options) > 1 and any(each.delivers for each in options):
             raise InvalidOptions(["queue: a queue with a delivery table has a consumer of its own"])
+        pa.array([])  # Arrow imports pandas for its first array, which takes 0.2 s: before a message waits
         self._handler = handler
         self._clock = options[0].queue.clock
         self._controls = Controls(concurrency)

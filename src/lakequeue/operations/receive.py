@@ -317,6 +317,8 @@ class _Polls:
         if waiter is not None:
             self._waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
+            hands, most = self._poll.request.hands, self._poll.wanted.max_messages
+            waiter.full = len(messages) >= (most if hands is None else min(most, hands.free()))
         found = _Received(claimed, messages)
         now, deadline = queue.now(), self._started
         try:

@@ -37,7 +37,11 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
             yield waiter
             return
         table = queue.shards[0].tables.receipts
-        with watch.waking(table, folders, waiters.wake, idle is not False, consumer=idle is not None) as place:
+        with watch.waking(
+            *(table, folders, waiters.wake, idle is not False),
+            comes_back=lambda: idle is not None and not waiter.full,
+            is_woken=waiters.is_woken,
+        ) as place:
             waiter.watched, waiter.watches = True, place.is_watched_here
             waiter.led_elsewhere = place.is_led_elsewhere
             yield waiter

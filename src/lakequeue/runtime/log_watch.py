@@ -3,8 +3,9 @@
 Of all processes of a machine that wait on a queue, one watches the logs, so that a message wakes one process only.
 The watcher holds a lock on a file. Closing that file releases the lock, and wakes the other processes. The watcher
 closes it when logs change while none of its receives waits or while its handlers run, because an idle process
-receives faster. The system closes it when the watcher dies. A stopped watcher shows no sign, and the other
-processes then poll at intervals.
+receives faster. It also closes it when a receive does not poll after its wake-up, as in a blocked event loop. The
+system closes it when the watcher dies. A stopped watcher shows no sign, and the other processes then poll at
+intervals.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ PAUSE = 0.02
 GRACE = 0.05
 """Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
-"""Seconds that a process keeps watching after the last receive of a consumer, which returns when it has committed.
+"""Seconds that a process keeps watching after the last receive of a consumer with free hands, which returns when
+it has committed.
 """
 RETRY = 0.005
 """Seconds that processes with running handlers wait before they take the lock, so that idle processes get it
@@ -36,6 +38,8 @@ SIGN = 0.2
 """Seconds between two signs of life of the watcher."""
 SIGNS = 5
 """Number of signs between two checks that the lock's file still exists."""
+BLOCKED = 2
+"""Number of signs without a poll after a wake-up at which the watcher passes the lock on."""
 FORGOTTEN = 60.0
 """Seconds after the last receive before the files of a queue are closed. Closed when another queue is waited for.
 """
@@ -48,10 +52,12 @@ class Wait:
     Attributes:
         wake: called when there may be messages to claim.
         idle: True if its process has nothing else to do.
+        is_woken: returns True if a receive of its queue was woken, and has not polled since.
     """
 
     wake: Callable[[], None]
     idle: bool
+    is_woken: Callable[[], bool]
 
 
 @attrs.define(eq=False)
@@ -78,6 +84,8 @@ class Place:
     """Seconds that this process keeps watching after ``left_at``."""
     due: float | None = None
     """Next check if this process should watch, in monotonic seconds; None: no check."""
+    unanswered: int = 0
+    """Number of signs since the wake-up of a receive that has not polled since."""
 
     @property
     def idle(self) -> bool:
@@ -88,6 +96,11 @@ class Place:
     def left(self) -> bool:
         """True if no receive waits, and none did in the last ``stay`` seconds."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
+
+    def is_blocked(self) -> bool:
+        """Returns True if a receive was woken ``BLOCKED`` signs ago, and has not polled since. Counts signs."""
+        self.unanswered = self.unanswered + 1 if any(wait.is_woken() for wait in self.waits) else 0
+        return self.unanswered >= BLOCKED
 
     def is_watched_here(self) -> bool:
         return self.leads and len(self.watches) == len(self.folders)
@@ -123,7 +136,8 @@ class LogWatch:
         wake: Callable[[], None],
         idle: bool = True,
         *,
-        consumer: bool = False,
+        comes_back: Callable[[], bool] = lambda: False,
+        is_woken: Callable[[], bool] = lambda: False,
     ) -> Iterator[Place]:
         """Calls ``wake`` within the block when files appear in the folders, if this process is the one to react.
 
@@ -132,9 +146,10 @@ class LogWatch:
             folders: directories of the logs.
             wake: wakes the receive.
             idle: True if this process has nothing else to do.
-            consumer: True if a consumer waits, which returns when it has committed.
+            comes_back: returns True after the wait if the caller waits again as soon as it has committed.
+            is_woken: returns True if a receive of the queue was woken, and has not polled since.
         """
-        wait = Wait(wake, idle)
+        wait = Wait(wake, idle, is_woken)
         with self._lock:
             place = self._places.get(table)
             if place is None or place.folders != folders:
@@ -147,7 +162,7 @@ class LogWatch:
         finally:
             with self._lock:
                 place.waits.remove(wait)
-                place.left_at, place.stay = time.monotonic(), STAY if consumer else GRACE
+                place.left_at, place.stay = time.monotonic(), STAY if comes_back() else GRACE
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
@@ -234,6 +249,9 @@ class LogWatch:
             if place.leads and place.sign is not None:
                 if place.left or (self._shown % SIGNS == 0 and not place.lock.still_leads()):
                     self._pass_on(place)
+                elif place.is_blocked():
+                    self._pass_on(place)
+                    place.due = time.monotonic() + SIGN
                 elif self._shown % SIGNS:
                     place.lock.stamp()
 
@@ -266,6 +284,9 @@ class LogWatch:
 
     def _tried(self, place: Place) -> list[Place]:
         """Becomes the watcher if no process is, and then returns the place, so that its receives poll."""
+        if place.unanswered >= BLOCKED and place.is_blocked():
+            place.due = time.monotonic() + SIGN
+            return []
         if not place.waits or not self._lead(place):
             return []
         place.due = None

@@ -25,6 +25,7 @@ class Waiter:
     Attributes:
         woken: woken, but not polling yet. A poll clears it first, so that later changes wake the waiter again.
         found: it found messages and is about to leave.
+        full: it found as many messages as its caller can handle now.
         watched: changes on a disk wake it.
         watches: returns True if this process watches, so that each change wakes one of its waiters.
         led_elsewhere: returns True if another process watches, and has shown a sign in the given seconds.
@@ -34,6 +35,7 @@ class Waiter:
     wake: Callable[[], None]
     woken: bool = False
     found: bool = False
+    full: bool = False
     watched: bool = False
     watches: Callable[[], bool] = lambda: False
     led_elsewhere: Callable[[float], bool] = lambda seconds: False
@@ -72,6 +74,11 @@ class Waiters:
         if self.active_at is None:
             self.active_at = now
         return now - self.active_at
+
+    def is_woken(self) -> bool:
+        """Returns True if a waiter was woken, and has not polled since."""
+        with self._lock:
+            return any(waiter.woken for waiter in self._waiters)
 
     def wake(self, number: int = 1) -> None:
         with self._lock:
