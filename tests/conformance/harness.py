@@ -121,6 +121,10 @@ def _commit(name: str) -> tuple[str, int | None]:
     return table, int(number) if found and number.isdigit() else None
 
 
+PATIENCE = 60.0
+"""Real seconds in which a call ends once the clock lets it; mutations, whose calls hang, lower it."""
+
+
 @attrs.define
 class Call:
     """A call that runs in its own thread."""
@@ -149,6 +153,6 @@ class Call:
         return self
 
     def join(self) -> Any:
-        self.thread.join(60)
+        self.thread.join(PATIENCE)
         assert not self.thread.is_alive(), "the call goes on"
         return self.result

@@ -261,7 +261,10 @@ MUTATIONS = [
 
 
 @each_case(MUTATIONS)
-def test_a_wait_misses_what_it_does_not_look_for(store: Counted, case: Case) -> None:
+def test_a_wait_misses_what_it_does_not_look_for(
+    store: Counted, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.harness.PATIENCE", 5)
     case.run(lambda _: (store,))
 
 

@@ -104,13 +104,13 @@ def test_thirty_dead_letters(tmp_path: Path) -> None:
 
 
 def test_a_handler_that_hangs(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
-    orders = lake.create_queue("orders")
+    orders = lake.create_queue("orders", visibility_timeout=3600)
     orders.send("a")
 
     def hang(message: Message, context: Context) -> None:
         context.sleep(10 * STUCK_SECONDS)
 
-    consumer = Consumer(orders, hang, name="packer")
+    consumer = Consumer(orders, hang, name="packer", concurrency=1)
     begun = threading.Event()
 
     def consume() -> None:
