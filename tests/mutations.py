@@ -17,12 +17,17 @@ from typing import Any
 import attrs
 import pytest
 
+from lakequeue.errors import TableUnavailable
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
 from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.shard import deliver
 from lakequeue.shard.claim import standard
 from lakequeue.shard.commands import Claim
 from lakequeue.shard.state import ShardState
 from lakequeue.storage import parquet_files
 from lakequeue.storage.clock_guard import ClockGuard
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 Patch = pytest.MonkeyPatch
 Scenario = Callable[..., None]
@@ -137,6 +142,64 @@ def verify_no_checksums(patch: Patch) -> None:
         return parquet.ParquetFile(source, **options | {"page_checksum_verification": False})
 
     patch.setattr(parquet_files, "pq", SimpleNamespace(**vars(parquet) | {"ParquetFile": trusting}))
+
+
+def trust_the_answer(opened: OpenedDeliveryTable, snapshot: Any, marked: Any, rows: Any, **_: Any) -> Any:
+    """Appends, and takes the acknowledgement for an arrival."""
+    if protocol.state_of(snapshot, marked.delivery) is not DeliveryStatus.OPEN:
+        raise TableUnavailable("", "", outcome_unknown=True)
+    try:
+        snapshot.append(marked.delivery, rows, False)
+    except CommitRefused:
+        raise TableUnavailable("", "", outcome_unknown=True) from None
+    opened.table.sync(snapshot.version + 1)
+    return snapshot
+
+
+def refused_is_arrived(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
+    """Blocks, and takes a refusal for an arrival."""
+    snapshot = opened.read()
+    state = protocol.state_of(snapshot, delivery)
+    if state is DeliveryStatus.OPEN:
+        try:
+            snapshot.block(delivery)
+        except CommitRefused:
+            return DeliveryStatus.ARRIVED, snapshot
+        return DeliveryStatus.BLOCKED, snapshot
+    return state, snapshot
+
+
+def delete_first(opened: OpenedDeliveryTable, snapshot: Any, marked: Any, rows: Any, **_: Any) -> Any:
+    """Deletes the messages, then appends their rows."""
+    counts = marked.delete()
+    protocol.append(opened, snapshot, marked, rows)
+    return counts
+
+
+a_block_looks_like_an_append = replace(DeliveryIdentity, "block", property(lambda delivery: delivery.version))
+an_acknowledged_append_counts_unseen = replace(protocol, "append", trust_the_answer)
+a_refused_block_is_an_arrival = replace(protocol, "close", refused_is_arrived)
+messages_are_deleted_first = replace(protocol, "deliver", delete_first)
+
+
+def slots_are_used_again_with_their_number(patch: Patch) -> None:
+    """A block of an earlier delivery of the slot counts for a later one."""
+    new_marks = deliver.new_marks
+    patch.setattr(
+        deliver, "new_marks", lambda *given: [mark._replace(number=1 << 20) for mark in new_marks(*given)]
+    )
+
+
+def what_is_undecided_is_visible(patch: Patch) -> None:
+    """A message may be claimed again before the table has shown if its rows arrived."""
+    advance = ShardState.advance
+
+    def shown(self: ShardState, now: int) -> None:
+        advance(self, now)
+        for first, last in list(self.undecided):
+            self.available.add(first, last)
+
+    patch.setattr(ShardState, "advance", shown)
 
 
 # --- all mutations

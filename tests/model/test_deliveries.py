@@ -11,7 +11,16 @@ from lakequeue.errors import TableUnavailable
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
-from mutations import Case, Mutation, each_case, replace
+from mutations import (
+    Case,
+    Mutation,
+    a_block_looks_like_an_append,
+    a_refused_block_is_an_arrival,
+    an_acknowledged_append_counts_unseen,
+    each_case,
+    messages_are_deleted_first,
+    replace,
+)
 
 from .deliveries import Held, MemoryTable, Scenario, World, explore
 
@@ -40,30 +49,6 @@ TURNS = exploring("deliveries_in_turn", Scenario(("holder of two", "decider"), m
 HALVES = exploring("halves", Scenario(("halving holder", "decider"), messages=2, happens=(LOST,)))
 
 
-def trust_the_answer(opened: OpenedDeliveryTable, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
-    """Appends, and takes the acknowledgement for an arrival."""
-    if protocol.state_of(snapshot, marked.delivery) is not DeliveryStatus.OPEN:
-        raise TableUnavailable("", "")
-    try:
-        snapshot.append(marked.delivery, rows, False)
-    except CommitRefused:
-        raise TableUnavailable("", "") from None
-    opened.table.sync(snapshot.version + 1)
-    return snapshot
-
-
-def refused_is_arrived(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
-    snapshot = opened.read()
-    state = protocol.state_of(snapshot, delivery)
-    if state is DeliveryStatus.OPEN:
-        try:
-            snapshot.block(delivery)
-        except CommitRefused:
-            return DeliveryStatus.ARRIVED, snapshot
-        return DeliveryStatus.BLOCKED, snapshot
-    return state, snapshot
-
-
 def block_unseen(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
     snapshot = opened.read()
     try:
@@ -71,12 +56,6 @@ def block_unseen(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any
     except CommitRefused:
         raise TableUnavailable("", "") from None
     return DeliveryStatus.BLOCKED, snapshot
-
-
-def delete_first(opened: OpenedDeliveryTable, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
-    counts = marked.delete()
-    protocol.append(opened, snapshot, marked, rows)
-    return counts
 
 
 def release_after_the_append(patch: pytest.MonkeyPatch) -> None:
@@ -113,24 +92,20 @@ DECIDE = Held.decide
 MUTATIONS = [
     Mutation(
         "a block has the version of an append",
-        replace(DeliveryIdentity, "block", property(lambda delivery: delivery.version)),
+        a_block_looks_like_an_append,
         {DECIDERS: "TAB-20 TAB-26"},
     ),
-    Mutation(
-        "messages are deleted before the append", replace(protocol, "deliver", delete_first), {PAIR: "TAB-25"}
-    ),
+    Mutation("messages are deleted before the append", messages_are_deleted_first, {PAIR: "TAB-25"}),
     Mutation("failed messages are released after the append", release_after_the_append, {FAILING: "TAB-6 TAB-29"}),
     Mutation(
         "a slot is used again without a new number",
         replace(World, "next_number", lambda world: world.commit() and 1),
         {TURNS: "TAB-2"},
     ),
-    Mutation(
-        "an acknowledged append counts unseen", replace(protocol, "append", trust_the_answer), {CLEANING: "TAB-20"}
-    ),
+    Mutation("an acknowledged append counts unseen", an_acknowledged_append_counts_unseen, {CLEANING: "TAB-20"}),
     Mutation(
         "a refused block is taken for an arrival",
-        replace(protocol, "close", refused_is_arrived),
+        a_refused_block_is_an_arrival,
         {DECIDERS: "TAB-26"},
     ),
     Mutation(

@@ -34,7 +34,17 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run, RunMap
 from lakequeue.shard.spans import Span, apart
 from lakequeue.shard.state import ShardState
-from mutations import Case, Mutation, Patch, accept_any_lease, each_case, receive_in_a_pause, replace
+from mutations import (
+    Case,
+    Mutation,
+    Patch,
+    accept_any_lease,
+    each_case,
+    receive_in_a_pause,
+    replace,
+    slots_are_used_again_with_their_number,
+    what_is_undecided_is_visible,
+)
 
 from .command_sequences import random_commands, run_commands, small_steps
 
@@ -407,32 +417,12 @@ def claims_come_first(patch: Patch) -> None:
     patch.setattr(ShardMachine, "decide", decided)
 
 
-def slots_are_used_again_with_their_number(patch: Patch) -> None:
-    """A block of an earlier delivery of the slot counts for a later one."""
-    new_marks = deliver.new_marks
-    patch.setattr(
-        deliver, "new_marks", lambda *given: [mark._replace(number=1 << 20) for mark in new_marks(*given)]
-    )
-
-
 def every_release_removes_the_mark(patch: Patch) -> None:
     """A message is visible although its holder, which may have appended its row, has only given up."""
     hand_back = ShardState.hand_back
     patch.setattr(
         ShardState, "hand_back", lambda self, run, *more: hand_back(self, run._replace(mark=None), *more)
     )
-
-
-def what_is_undecided_is_visible(patch: Patch) -> None:
-    """A message may be claimed again before the table has shown if its rows arrived."""
-    advance = ShardState.advance
-
-    def shown(self: ShardState, now: int) -> None:
-        advance(self, now)
-        for first, last in list(self.undecided):
-            self.available.add(first, last)
-
-    patch.setattr(ShardState, "advance", shown)
 
 
 def a_decision_names_the_slot_alone(patch: Patch) -> None:

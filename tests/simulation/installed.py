@@ -22,7 +22,7 @@ from lakequeue import LakeQueue
 from lakequeue.model.clock import SystemClock
 
 # what every module of the code under test has to be there to be patched
-from lakequeue.operations import check, compact, copy, lease, repair, send_dataframe  # noqa: F401
+from lakequeue.operations import check, compact, copy, delivery, lease, repair, send_dataframe, undecided  # noqa: F401
 from lakequeue.runtime import root as roots
 from lakequeue.storage import clock_guard, delta_log, folder, no_links, reserve, snapshot
 from lakequeue.storage.bulk.manifests import Manifest
@@ -33,6 +33,7 @@ from simulation import tables
 from simulation.disk import Disk, System
 from simulation.object_store import Object, ObjectStore
 from simulation.scheduler import World
+from simulation.target import TableLog, target_of
 
 MODULES = ("lakequeue.storage", "lakequeue.operations", "lakequeue.runtime", "lakequeue.model")
 
@@ -151,7 +152,9 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
     def cut(seed: int) -> None:
         if disk is not None:
             system.disk.cut(seed)
+            world.table.cut(seed)
 
+    world.table = TableLog(world, disk is not None)
     world.on_cut = cut
     world.on_flip = store.flip if disk is None else disk.flip
     shims: dict[str, Any] = {
@@ -203,6 +206,8 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
         patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])
         patch.setattr("lakequeue.operations.check.lock_problem", lambda _: None)
+        for module in (delivery, undecided):
+            patch.setattr(module, "target_of", partial(target_of, world.table))
         for (module, name), value in memory().items():
             patch.setattr(module, name, value)
         read.BUDGET.bytes = 0

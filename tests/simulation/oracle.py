@@ -7,7 +7,7 @@ be gone, as the calls say.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import attrs
@@ -52,6 +52,41 @@ def judge(
         _Judge(history, drained, went_back).judge_what_was_mended()
     else:
         _Judge(_of_what_is_there(history), drained, went_back).judge()
+
+
+def judge_deliveries(history: History, drained: dict[str, list[Message]], rows: Counter[str]) -> None:
+    """Raises `Broken` unless each message is in the table once or was left in the queue, and in one of the two.
+
+    Messages that an operator may have decided are judged by nothing: the table was not asked.
+    """
+    _bodies(history, drained)
+    calls = history.calls
+    delivers = [call for call in calls if call.verb[0] == "deliver" and call.outcome != "refused"]
+    decisions = [call for call in calls if call.verb[0] == "operator" and (call.value or call.outcome != "done")]
+    by_hand = [
+        call
+        for call in delivers
+        for each in decisions
+        if call.began < each.ended and not (call.outcome == "done" and call.ended < each.began)
+    ]
+    decided = {message.body for call in by_hand for message in call.target}
+    every = any(call.outcome == "unknown" and not call.target for call in by_hand)  # nobody knows what it claimed
+    there = Counter(message.body for messages in drained.values() for message in messages)
+    outcomes = {f"p.{number}": "done" for number in range(history.setting.prefilled)}
+    outcomes |= {body: call.outcome for call in _sends(history) for body in call.bodies}
+    for body, outcome in outcomes.items():
+        places = f"{body} is in the table {rows[body]} times, and in the queue {there[body]} times"
+        if every or body in decided:
+            continue
+        if rows[body] + there[body] > 1:
+            raise Broken(f"5: {places}")
+        if outcome == "done" and not rows[body] + there[body]:
+            raise Broken(f"1: {places}")
+        if outcome == "refused" and rows[body] + there[body]:
+            raise Broken(f"7: {places}, and was refused")
+    for call in delivers:
+        if call.outcome == "done" and (missing := [body for body in call.value or () if not rows[body]]):
+            raise Broken(f"1: {missing} were delivered, and are not in the table")
 
 
 def _bodies(history: History, drained: dict[str, list[Message]]) -> None:

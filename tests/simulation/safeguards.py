@@ -14,6 +14,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations.delivery import Delivering
+from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
 from lakequeue.operations.tokens import Tokens
 from lakequeue.runtime.calls import CallCounters
 from lakequeue.runtime.open_queue import OpenQueue
@@ -24,6 +27,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.state import ShardState
 from lakequeue.storage import folder, ledger, snapshot
+from lakequeue.storage.delivery.identity import DeliveryIdentity
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.engines import commit, log_trimming, point
 from lakequeue.storage.engines.point import Table
@@ -37,13 +41,20 @@ from lakequeue.storage.snapshot import Snapshot
 from mutations import (
     Mutation,
     Patch,
+    a_block_looks_like_an_append,
+    a_refused_block_is_an_arrival,
     accept_any_lease,
+    an_acknowledged_append_counts_unseen,
     believe_every_clock,
+    messages_are_deleted_first,
     receive_in_a_pause,
     replace,
+    slots_are_used_again_with_their_number,
     verify_no_checksums,
+    what_is_undecided_is_visible,
 )
 from simulation.runs import Aim
+from simulation.target import SimulatedTable
 
 # --- mutations of guarantees
 
@@ -362,6 +373,29 @@ def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
     return take_out
 
 
+def release_after_the_append(patch: Patch) -> None:
+    release, append, failed = Delivering.release_failed, Delivering.append, dict[Delivering, Any]()
+
+    def later(self: Delivering, given: Any) -> None:
+        failed[self] = given
+
+    def appended(self: Delivering, *rows: Any) -> int:
+        number = append(self, *rows)
+        if self in failed:
+            release(self, failed[self])
+        return number
+
+    patch.setattr(Delivering, "release_failed", later)
+    patch.setattr(Delivering, "append", appended)
+
+
+def block_nothing(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
+    """Makes messages visible whose rows have not arrived so far."""
+    snapshot = opened.read()
+    state = protocol.state_of(snapshot, delivery)
+    return DeliveryStatus.BLOCKED if state is DeliveryStatus.OPEN else state, snapshot
+
+
 def _without_bucket(patch: Patch) -> None:
     """Each process that loads the ledger begins with a full bucket."""
     head = ledger.read_head
@@ -378,6 +412,10 @@ _BESIDE = ({"send": 20}, {"send": 60, "pause": 15, "compact": 20})
 _MOVES = {"send": 20, "receive": 40, "pause": 20, "redrive": 10, "move": 20}
 _ASLEEP = Aim(place="disk", style="asleep")
 _STAGED = Aim(place="store", kind="standard", shards=1, length=10, verbs=({"send": 60, "receive": 10},))
+_DELIVERS = {"send": 20, "deliver": 60, "pause": 20, "receive": 10}
+_DELIVERY = Aim(kind="delivery", style="stops", shards=1, length=10, verbs=(_DELIVERS,))
+_FAILING = attrs.evolve(_DELIVERY, verbs=({"send": 10, "fail": 60, "receive": 30},))
+_LOST = attrs.evolve(_DELIVERY, place="store", style="requests")
 _COMMIT = "lakequeue.storage.engines.commit"
 
 MUTATIONS = [
@@ -508,6 +546,28 @@ MUTATIONS = [
         {_LETTERS: "DLQ-2 DLQ-8"},
     ),
     Mutation("use a move's number again", use_a_number_again, {_LETTERS: "DLQ-2 DLQ-8"}),
+    # deliveries into a table
+    Mutation("a block looks like an append", a_block_looks_like_an_append, {_DELIVERY: "TAB-20 TAB-26"}),
+    Mutation("messages are deleted before the append", messages_are_deleted_first, {_DELIVERY: "TAB-25"}),
+    Mutation(
+        "failed messages are released after the append", release_after_the_append, {_FAILING: "TAB-6 TAB-29"}
+    ),
+    Mutation(
+        "an acknowledged append counts unseen",
+        an_acknowledged_append_counts_unseen,
+        {attrs.evolve(_DELIVERY, style="asleep", verbs=(_DELIVERS, {"other": 20, "clean": 20})): "TAB-20"},
+    ),
+    Mutation("a refused block is an arrival", a_refused_block_is_an_arrival, {_LOST: "TAB-26"}),
+    Mutation("nobody blocks", replace(protocol, "close", block_nothing), {_DELIVERY: "TAB-26"}),
+    Mutation(
+        "what arrived is not synced",
+        replace(SimulatedTable, "sync", lambda *_: None),
+        {attrs.evolve(_DELIVERY, place="disk", style="cuts"): "TAB-24"},
+    ),
+    Mutation("what is undecided is visible", what_is_undecided_is_visible, {_DELIVERY: "TAB-5"}),
+    Mutation(
+        "slots are used again with their number", slots_are_used_again_with_their_number, {_DELIVERY: "TAB-2"}
+    ),
     # defects of the past
     Mutation("a fence outlives its log", trust_a_fence_without_its_log, {Aim(place="disk", style="trims"): "1 7"}),
     Mutation(

@@ -200,6 +200,8 @@ class World:
         """Makes the root, or the table of this number, what it was at ``save``; takes some seconds."""
         self.may_restore: Callable[[], bool] = lambda: False
         self.on_link: Callable[[Any], None] = lambda folder: None
+        self.table: Any = None
+        """Log of the delivery table, if queues of the world have one."""
         self._hub: greenlet | None = None
         self.failure: BaseException | None = None
 

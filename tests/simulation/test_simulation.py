@@ -79,11 +79,22 @@ def test_jobs_keep_their_rules_under_any_schedule() -> None:
     assert tally["runs"] == FIRST // 4 and not tally["failed"]
 
 
+@pytest.mark.spec("TAB-2", "TAB-5", "TAB-6", "TAB-24", "TAB-25", "TAB-26", "TAB-27", "TAB-28")
+@pytest.mark.parametrize("runs", [FIRST // 10, pytest.param(1_000, marks=pytest.mark.long)])
+@pytest.mark.timeout(0)
+def test_deliveries_store_each_message_once_under_any_schedule(runs: int) -> None:
+    tally = _simulate("--runs", runs, "--kind", "delivery", timeout=280 + 10 * runs)
+    assert tally["runs"] == runs and not tally["failed"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     "aim",
-    [pytest.param(each, id=each[1]) for each in (("--place", "disk"), ("--place", "store"), ("--kind", "jobs"))],
+    [
+        pytest.param(each, id=each[1])
+        for each in (("--place", "disk"), ("--place", "store"), ("--kind", "jobs"), ("--kind", "delivery"))
+    ],
 )
 def test_processes_keep_the_guarantees_under_schedules_that_nobody_has_seen(aim: tuple[str, str]) -> None:
     # other runs for each change of the code, and the same for whoever repeats them

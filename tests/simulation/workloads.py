@@ -21,12 +21,14 @@ from lakequeue import (
     RequestThrottled,
     SendEntry,
 )
-from lakequeue.errors import DamagedTable, LeaseLost, QueueServiceError
+from lakequeue.errors import DamagedTable, LeaseLost, QueueServiceError, RowsRefused
 from lakequeue.model.clock import from_micros
-from lakequeue.operations import consumer_round
+from lakequeue.operations import consumer_round, delivery
 from lakequeue.operations.receive import Request
 from lakequeue.storage.clock_guard import TOLERANCE
+from lakequeue.storage.delivery.identity import CommitRefused
 from simulation.scheduler import STORAGE, Killed, World
+from simulation.target import Entry
 
 Verb = tuple[Any, ...]
 NAMES = {"fifo": "orders.fifo"}
@@ -51,7 +53,7 @@ class Setting:
     """``disk`` or ``store``."""
     kind: str = "standard"
     """``standard``, ``fifo``, ``letters``: with a dead-letter queue; ``dropped``: it is deleted meanwhile;
-    ``history``: with rewinds; ``groups``: with a limit of each group."""
+    ``history``: with rewinds; ``groups``: with a limit of each group; ``delivery``: with a delivery table."""
     shards: int = 1
     checkpoints: int = 100
     """Commits between two checkpoints."""
@@ -151,6 +153,10 @@ OF_KIND = {
     "dropped": {"drop": 5, "create": 0},
     "history": {"rewind": 8},
     "groups": {"lease": 0},
+    "delivery": {
+        **{"delete": 0, "exchange": 0, "lease": 0, "purge": 0, "consume": 0, "erase": 0, "create": 0, "change": 0},
+        **{"deliver": 60, "operator": 2, "other": 6, "clean": 3, "send": 30, "receive": 8, "pause": 10},
+    },
     "jobs": {"halt": 6, "cancel": 8, "reschedule": 8, "receive": 40},
 }
 """Shares of verbs of a kind of queue."""
@@ -193,6 +199,13 @@ def _drawn(chance: random.Random, kind: str, name: str) -> Verb:
             return "halt", chance.random() < 0.4
         case "reschedule":
             return "reschedule", chance.randrange(8), chance.choice([0, 20, 100_000])
+        case "fail":
+            return "deliver", 10, 30, kind
+        case "deliver":
+            ways = ["append", "append", "append", "fail", "halve", "own", "release"]
+            return "deliver", chance.choice([1, 2, 10]), chance.choice([1, 30, 30, 600]), chance.choice(ways)
+        case "operator":
+            return "operator", chance.random() < 0.5
         case "forge" | "erase" | "repeat" | "cancel":
             return kind, chance.randrange(8)
         case "attributes":
@@ -247,6 +260,8 @@ class Client:
     def _allowed(self, error: QueueClientError) -> bool:
         """Whether a failure is one of the world, not of the code."""
         if isinstance(error.__cause__, (AssertionError, AttributeError, LookupError, TypeError)):
+            return False
+        if "has a newer delivery" in str(error):  # there is one root
             return False
         if isinstance(error, DamagedTable):
             return bool(self.world.flips) or self._is_told(str(error)) or self._is_torn(str(error))
@@ -404,6 +419,60 @@ class Client:
             if self.history.setting.kind == "fifo":
                 rows["dedup_id"] = call.bodies
             self.queue.send_arrow(pa.table(rows), send_id)
+
+    def _deliver(self, verb: Verb) -> None:
+        """Delivers messages as rows; ``target`` has those that were claimed, ``value`` those that were stored."""
+        _, number, timeout, way = verb
+        with self._call(verb) as call:
+            claimed = delivery.claim(self.queue._runtime, number, timeout, None)
+            if claimed is None:
+                return
+            call.target = messages = claimed.messages()
+            if way == "release":
+                claimed.release()
+                return
+            if way == "fail" and len(messages) > 1:
+                failed = messages.pop()
+                call.target = [*messages, failed]
+                claimed.release_failed({failed.receipt_handle: None})
+            if way == "own":
+                self._write_own(claimed, messages)
+            elif way == "halve":
+                self._divide(claimed, messages)
+            else:
+                claimed.append(_rows(messages))
+            call.value = [each.body for each in messages]
+
+    def _write_own(self, claimed: delivery.Delivering, messages: list[Message]) -> None:
+        if not self.world.table.exists:  # such a write needs a table
+            claimed.append(_rows(messages))
+            return
+        identity, handle = claimed.open()
+        try:
+            handle.append(identity, pa.Table.from_pylist(_rows(messages)))
+        except CommitRefused as refused:
+            raise _Partly("refused") from refused
+        claimed.delivered()
+
+    def _divide(self, claimed: delivery.Delivering, messages: list[Message]) -> None:
+        """Has the table refuse the rows of several messages, and delivers each by itself."""
+        try:
+            claimed.append(_rows(messages, alone=True))
+        except RowsRefused:
+            parts = claimed.anew([[each.receipt_handle] for each in messages]) or ()
+            for part, message in zip(parts, messages, strict=bool(parts)):
+                part.append(_rows([message], alone=True))
+
+    def _operator(self, verb: Verb) -> None:
+        """Decides whatever is undecided, which may be wrong."""
+        with self._call(verb) as call:
+            call.value = self.queue.decide(delivered=verb[1])
+
+    def _other(self, verb: Verb) -> None:
+        self.world.table.entries.append(Entry())
+
+    def _clean(self, verb: Verb) -> None:
+        self.world.table.clean()
 
     def _erase(self, verb: Verb) -> None:
         targets = self._targets(verb[1])
@@ -567,6 +636,10 @@ class Client:
             call.value = self.entry.queue(DEAD).redrive()
 
 
+def _rows(messages: list[Message], alone: bool = False) -> list[dict[str, Any]]:
+    return [{"body": message.body, "alone": alone} for message in messages]
+
+
 def prepare(entry: LakeQueue, setting: Setting) -> None:
     """The queue of a setting, with the messages that are there at the beginning."""
     name = setting.name
@@ -579,6 +652,8 @@ def prepare(entry: LakeQueue, setting: Setting) -> None:
         more["rewind_range"] = True
     if setting.kind == "groups":
         more |= {"fair_groups": True, "group_in_flight_limit": LIMIT}
+    if setting.kind == "delivery":
+        more["table"] = f"{entry.root}-table"
     if setting.kind == "jobs":
         more |= {"deduplication_interval": UNIQUE, "rate_limit": f"{RATE}/s", "rate_burst": BURST}
     queue = entry.create_queue(name, fifo=setting.kind == "fifo", shards=setting.shards, **more)
@@ -622,7 +697,7 @@ def _emptied(queue: Queue, world: World) -> list[Message]:
         messages = queue.receive(100, visibility_timeout=30, wait_time=0)
         if not messages:
             counts = queue.counts()
-            left = counts.visible + counts.in_flight + counts.delayed
+            left = counts.visible + counts.in_flight + counts.delayed + counts.undecided
             if left == 0 or (rounds := rounds + 1) > 4:
                 assert left == 0, f"{queue.name} does not run empty: {counts}"
                 return found
