@@ -29,10 +29,10 @@ def handle(messages: Any, contexts: Any) -> list[dict[str, int]]:
     return [{"id": int(message.body)} for message in messages]
 
 
-def deliver(root: str, batch: int = 5) -> None:
+def deliver(root: str, batch: int = 5, handler: Callable[..., Any] = handle) -> None:
     """Delivers until the queue is empty."""
     renewal = HeartbeatRenewal(visibility_timeout=2, extension_threshold=0.5, heartbeat_interval=0.2)
-    Consumer(LakeQueue(root).queue("orders"), handle, batch=batch, concurrency=2, renewal=renewal).run(
+    Consumer(LakeQueue(root).queue("orders"), handler, batch=batch, concurrency=2, renewal=renewal).run(
         until_empty=True
     )
 
@@ -54,6 +54,16 @@ def main(root: str, step: str | None = None) -> None:
     if step is not None:
         die_at(step)
     deliver(root)
+
+
+def begin(root: str, begun: Any) -> None:
+    """Delivers until the queue is empty, and sets an event at the first call of the handler."""
+
+    def first(messages: Any, contexts: Any) -> list[dict[str, int]]:
+        begun.set()
+        return handle(messages, contexts)
+
+    deliver(root, handler=first)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,12 @@ from concurrency import worker
 
 FORKS = multiprocessing.get_context("forkserver")
 """Forks processes from one that has imported what they use, which takes most of the time of a short one."""
-FORKS.set_forkserver_preload(["lakequeue.operations.compact", "lakequeue.runtime.open_shard", "pyarrow.parquet"])
+FORKS.set_forkserver_preload(
+    [
+        *("lakequeue.operations.compact", "lakequeue.runtime.open_shard", "pyarrow.parquet"),
+        *("lakequeue.consumer.consumer", "deltalake"),
+    ]
+)
 
 
 def exit_code(main: Callable[..., None], *arguments: Any) -> int | None:

@@ -15,6 +15,8 @@ import pytest
 
 from concurrency import delivery_worker
 from concurrency.delivery_worker import STEPS
+from concurrency.faults import FORKS
+from concurrency.worker import run_forked
 from lakequeue import LakeQueue, Queue, SendEntry
 
 KILLS = int(os.environ.get("LAKEQUEUE_DELIVERY_KILLS", "1000"))
@@ -66,14 +68,21 @@ def test_a_consumer_that_is_killed_at_a_step_delivers_nothing_twice(tmp_path: Pa
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("kills", [10, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_consumers_that_are_killed_at_any_time_deliver_nothing_twice(tmp_path: Path, kills: int):
-    chance, sent = random.Random(kills), 0
+    chance, sent, ended = random.Random(kills), 0, 0
     queue, table = queue_of(tmp_path, 0)
     for _ in range(kills):
         queue.send_batch([SendEntry(str(number)) for number in range(sent, sent + 50)])
         sent += 50
-        worker = start(tmp_path)
-        time.sleep(chance.uniform(0.6, 2.0))
+        begun = FORKS.Event()
+        arguments = str(tmp_path / "root"), begun
+        worker = FORKS.Process(target=run_forked, args=({}, delivery_worker.begin, arguments), daemon=True)
+        worker.start()
+        assert begun.wait(60)
+        worker.join(chance.uniform(0, 0.5))
+        ended += not worker.is_alive()
         worker.kill()
-        worker.wait()
+        worker.join()
+    before = len(stored(table))
+    assert before and ended < kills  # some came to their rows, and some did not come to their end
     finish(tmp_path, queue)
     assert stored(table) == [*range(sent)]
