@@ -1,13 +1,12 @@
-"""Processes a queue in batches until it is empty, and appends results or messages to a Delta table.
+"""Processes a queue in batches until it is empty, and delivers results or messages into a Delta table.
 
     spark-submit --properties-file conf/<where>.conf jobs/consume_batch.py --root DIR --queue NAME \
-        --handler package:function --output DIR
+        --handler package:function --table TABLE
 
 The handler takes a DataFrame of messages and returns a DataFrame of results, or a pair of results and failed
-messages: a DataFrame with message_id, or ids. If results keep message_id, the result of a message that is received
-again is not stored twice. A batch is deleted after its results are stored, but for the failed messages. If
-anything fails, its messages come again in halves, until the one that fails is alone. Messages that fail again and
-again end the job, unless the queue has a dead-letter queue.
+messages: a DataFrame with message_id, or ids. The results of each message are in the table once, also after kills.
+If anything fails, the messages of the batch come again in halves, until the one that fails is alone. Messages that
+fail again and again end the job, unless the queue has a dead-letter queue.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ end_by_sigterm()  # Called before the other imports.
 from functools import partial
 
 from lakequeue.cli import job
-from lakequeue.cli.session import usage
-from lakequeue.spark.rows import append_results
+from lakequeue.spark.rows import results
 from lakequeue.spark.streams import process_lease
 
 
@@ -28,7 +26,7 @@ def main(
     root: job.Root,
     queue: job.QueueName,
     handler: job.Handler = None,
-    output: job.Output = None,
+    table: job.Table = None,
     max_messages: job.MaxMessages = 1_000_000,
     visibility_timeout: job.Visibility = None,
     give_up_after: job.GiveUp = None,
@@ -36,14 +34,12 @@ def main(
     engine: job.Engine = "auto",
 ) -> None:
     """Processes the messages of a queue in batches until none is visible."""
-    if handler is None and output is None:
-        usage("give --handler, --output, or both")
-    function = job.function(handler)
+    function, delivers = job.function(handler), job.delivers(root, queue, region, table, handler)
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
         progress, renewal = job.Progress(q, give_up_after), job.renewal(q, visibility_timeout)
         while (lease := q.lease(max_messages, visibility_timeout)) is not None:
-            work = partial(append_results, lease.messages, output, function)
-            progress.add(process_lease(lease, work, renewal))
+            work = partial(results, lease.messages, function, delivers)
+            progress.add(process_lease(lease, work, renewal, delivers))
             progress.check()
         print(f"{progress.done:,} messages of {queue} done in {progress.batches} batches")
 

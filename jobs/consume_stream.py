@@ -1,7 +1,7 @@
-"""Processes the messages of a queue as they arrive, and appends results or messages to a Delta table.
+"""Processes the messages of a queue as they arrive, and delivers results or messages into a Delta table.
 
     spark-submit --properties-file conf/<where>.conf jobs/consume_stream.py --root DIR --queue NAME \
-        --handler package:function --output DIR --checkpoint DIR --every 5
+        --handler package:function --table TABLE --checkpoint DIR --every 5
 
 Handler, results and messages are as in consume_batch.py.
 """
@@ -14,9 +14,8 @@ end_by_sigterm()  # Called before the other imports.
 
 from lakequeue import LeaseCounts
 from lakequeue.cli import job
-from lakequeue.cli.session import usage
 from lakequeue.spark import stream_from_queue
-from lakequeue.spark.rows import results_of_stream
+from lakequeue.spark.rows import results
 
 
 def main(
@@ -24,7 +23,7 @@ def main(
     queue: job.QueueName,
     checkpoint: job.Checkpoint,
     handler: job.Handler = None,
-    output: job.Output = None,
+    table: job.Table = None,
     once: job.Once = False,
     every: job.Every = 5,
     max_messages: job.MaxMessages = 100_000,
@@ -34,9 +33,8 @@ def main(
     engine: job.Engine = "auto",
 ) -> None:
     """Processes the messages of a queue, one batch per interval, until it is stopped."""
-    if handler is None and output is None:
-        usage("give --handler, --output, or both")
     function, trigger = job.function(handler), job.trigger(once, every)
+    delivers = job.delivers(root, queue, region, table, handler)
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
         progress = job.Progress(q, give_up_after)
 
@@ -49,7 +47,7 @@ def main(
         while True:
             query = stream_from_queue(
                 q,
-                results_of_stream(output, function),
+                lambda messages, _: results(messages, function, delivers),
                 checkpoint,
                 trigger,
                 max_messages,

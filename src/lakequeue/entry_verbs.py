@@ -156,6 +156,13 @@ def settings(queue: Queue) -> QueueAttributes:
     return queue._runtime.attributes
 
 
+def located_table(queue: Queue, table: str) -> str:
+    """Returns a delivery table as the attribute ``table`` of the queue would be. Errors as ``set_attributes``."""
+    from lakequeue.operations import deliveries
+
+    return str(deliveries.located({"table": table}, queue._runtime.root)["table"])
+
+
 def linger(queue: Queue) -> int:
     """Most microseconds for which a consumer's handled messages wait for its next claim."""
     return queue._runtime.root.linger

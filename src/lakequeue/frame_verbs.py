@@ -8,14 +8,14 @@ Each is an operation, documented in ``operations``, that takes a public object.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import pyarrow as pa
 
 from lakequeue.entry_verbs import of_face
 from lakequeue.lease import Lease, failed_of
 from lakequeue.model.clock import MICROS
-from lakequeue.operations import compact, planned_sends, spark_tasks
+from lakequeue.operations import compact, planned_sends, spark_tasks, undecided
 from lakequeue.operations import lease as leases
 from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
@@ -24,6 +24,7 @@ from lakequeue.operations.message_states import SCHEMA, names_are
 from lakequeue.operations.planned_sends import PlannedSend
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.bad_rows import OnBadRow, option_problems
 from lakequeue.storage.bulk.lease_batches import SCHEMA as LEASE_COLUMNS
@@ -99,6 +100,13 @@ release_failed = of_face(leases.release)
 is_taken = of_face(leases.taken)
 failed_together = of_face(leases.messages_failed_together)
 lease_tasks = of_face(leases.tasks_of)
+claimed_lease = _taken_up(leases.lease)
+decide_in_catalog = of_face(undecided.decide_in_catalog)
+
+
+def deliver(lease: Lease, rows: Any, failed: Mapping[str, str | None]) -> LeaseCounts:
+    """Releases failed messages, appends rows to the delivery table, and deletes the other messages."""
+    return lease._deliver(() if rows is None else rows, failed)[1]
 
 
 def lease_id(lease: Lease) -> str:

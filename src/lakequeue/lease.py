@@ -248,8 +248,8 @@ class Lease:
         Whatever happens, the rows are in the table once, or the messages are still in the queue.
 
         Args:
-            rows: an Arrow table, batches or a reader, a frame of polars or pandas, or a list of dicts. If there
-                are no rows, the messages are only deleted.
+            rows: an Arrow table, batches or a reader, a frame of Spark, polars or pandas, or a list of dicts. If
+                there are no rows, the messages are only deleted.
             merge_schema: add columns that the table does not have.
 
         Returns:
@@ -264,16 +264,29 @@ class Lease:
             UnsupportedOperation: the queue has no delivery table.
             MissingPackage: ``deltalake`` is not installed.
 
-        TAB-23, TAB-25
+        TAB-23, TAB-25, TAB-30
         """
         check_type("merge_schema", merge_schema, bool, "True or False")
-        delivering = self._delivering()
+        return self._deliver(rows, {}, merge_schema)[0]
+
+    def _deliver(
+        self, rows: Any, failed: Mapping[str, str | None], merge_schema: bool = False
+    ) -> tuple[int, LeaseCounts]:
+        """Releases failed messages, then appends rows; returns the number of rows, and of messages."""
+        delivering, released = self._delivering(), 0
         try:
-            return delivering.append(rows, merge_schema)
+            if failed:
+                released = delivering.release_named(failed)
+            if delivering.leased.count:
+                number = delivering.append(rows, merge_schema)
+                return number, attrs.evolve(delivering.counts, released=released)
+            if self._heartbeat:
+                self._heartbeat.drop(self._runtime.lease_id)
+            return 0, LeaseCounts(0, 0, released)
         except RowsRefused:
             parts = delivering.anew()
             if parts is None:  # an earlier request of this call had landed late
-                return 0
+                return 0, LeaseCounts(delivering.leased.count, 0, released)
             [delivering] = parts
             raise
         finally:

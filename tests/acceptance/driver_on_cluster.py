@@ -40,7 +40,7 @@ def run(name: str, *args: str) -> Ended:
 def a_job_says_in_one_line_why_it_failed(root: str, place: str) -> None:
     queue = LakeQueue(root).create_queue("failing")
     queue.send_batch([SendEntry("a"), SendEntry("b")])
-    here = ("--root", root, "--queue", "failing", "--output", f"{place}/nothing")
+    here = ("--root", root, "--queue", "failing", "--table", f"{place}/nothing")
     failed = run("consume_batch", *here, "--handler", "handlers:fail_in_a_worker")
     [line] = [line for line in failed.err.splitlines() if line.startswith("error: ")]
     assert failed.status == 3 and "JSONDecodeError" in line, failed
@@ -60,7 +60,7 @@ def streams_go_on_without_an_executor(root: str, place: str) -> None:
         sent = run("produce_stream", *here, f"{place}/in", "--path", str(source), "--body-column", "value")
     assert sent.status == 0 and queue.counts().visible == 400, sent
     with order_to_kill("executor"):
-        results = ("--handler", "acceptance.killing:copied", "--output", f"{place}/copied")
+        results = ("--handler", "acceptance.killing:copied", "--table", f"{place}/copied")
         done = run("consume_stream", *here, f"{place}/out", *results)
     assert done.status == 0 and (queue.counts().visible, queue.counts().in_flight) == (0, 0), done
     assert sorted(DeltaTable(f"{place}/copied").to_pyarrow_table()["body"].to_pylist()) == sorted(lines)

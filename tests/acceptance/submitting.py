@@ -79,7 +79,7 @@ def play(run: Callable[..., Ended], root: str, place: str, producer: str, consum
     here = ("--root", root, "--queue", "modules")
     source = [*here, "--format", "text", "--path", folder, "--body-column", "*"]
     source += [part for option in options for part in ("--option", option)]
-    results = ["--output", f"{place}/results", "--handler", "handlers:modules"]
+    results = ["--table", f"{place}/results", "--handler", "handlers:modules"]
     streams = [["--once", "--checkpoint", f"{place}/{name}"] for name in ("sent", "received")]
     produced = {"batch": ["--send-id", "ml"], "stream": streams[0]}[producer]
     consumed = {"batch": ["--max-messages", "50"], "stream": streams[1]}[consumer]

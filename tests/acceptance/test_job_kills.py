@@ -87,7 +87,7 @@ def test_each_message_has_one_result(tmp_path: Path, kills: int) -> None:
     lq = LakeQueue(str(tmp_path / "root"))
     queue = lq.create_queue("orders", shards=2, visibility_timeout=5)
     killer, loads, results = Killer(kills, longest=15), 0, str(tmp_path / "results")
-    here = ("--root", lq.root, "--queue", "orders", "--handler", "handlers:upper", "--output", results)
+    here = ("--root", lq.root, "--queue", "orders", "--handler", "handlers:upper", "--table", results)
     while killer.left or not loads:
         loads += 1
         queue.send_arrow(pa.table({"body": [f"{loads} {number}" for number in range(MESSAGES)]}))

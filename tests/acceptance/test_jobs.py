@@ -10,18 +10,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 
 from acceptance.submitting import HANDLERS, PROJECT, Ended
 from concurrency.harness import check_log
-from lakequeue import LakeQueue, LeaseCounts, SendEntry
+from lakequeue import InvalidOptions, LakeQueue, LeaseCounts, SendEntry
 from lakequeue.cli import job
-from lakequeue.lease import Lease
-from lakequeue.spark import stream_from_queue
-from lakequeue.spark.rows import append_results, results_of_stream
+from lakequeue.spark.rows import results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +69,7 @@ def test_a_job_explains_itself(name: str, run: Run) -> None:
     assert told.status == 0
     own = {
         "produce": ("Exit codes", "--format", "--path", "--body-column"),
-        "consume": ("Exit codes", "--handler", "--output"),
+        "consume": ("Exit codes", "--handler", "--table"),
         "compact": ("--once", "--every"),
     }
     assert all(option in told.out for option in ("--root", "--queue", *own[name.partition("_")[0]]))
@@ -89,20 +87,20 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
     here = ("--root", root, "--queue", "orders")
     refused(3, f"{root} does not exist", "produce_batch", *here, "--format", "text", "--path", ".")
     LakeQueue(root).create_queue("others")
-    refused(1, "QueueDoesNotExist", "consume_batch", *here, "--output", "results")
-    refused(1, "QueueDoesNotExist", "consume_stream", *here, "--output", "results", "--checkpoint", "c")
+    refused(1, "QueueDoesNotExist", "consume_batch", *here, "--table", "results")
+    refused(1, "QueueDoesNotExist", "consume_stream", *here, "--table", "results", "--checkpoint", "c")
     LakeQueue(root).create_queue("orders")
     refused(2, "--queue", "produce_stream", "--root", root, "--checkpoint", "c")
     refused(2, "--format", "produce_batch", *here)
     refused(
         2, "--option is written NAME=VALUE", "produce_batch", *here, "--format", "text", "--option", "wholetext"
     )
-    refused(2, "--handler, --output, or both", "consume_batch", *here)
-    refused(2, "--handler, --output, or both", "consume_stream", *here, "--checkpoint", "c")
+    refused(2, "--handler, --table, or both", "consume_batch", *here)
+    refused(2, "--handler, --table, or both", "consume_stream", *here, "--checkpoint", "c")
     refused(2, "no_such_module", "consume_batch", *here, "--handler", "no_such_module:f")
     refused(2, "no attribute 'f'", "consume_batch", *here, "--handler", "json:f")
     refused(2, "not a function", "consume_batch", *here, "--handler", "json:__name__")
-    refused(2, "--max-messages", "consume_batch", *here, "--output", "results", "--max-messages", "0")
+    refused(2, "--max-messages", "consume_batch", *here, "--table", "results", "--max-messages", "0")
     refused(2, "--jsn", "consume_batch", *here, "--jsn")
 
 
@@ -174,7 +172,7 @@ def test_a_batch_producer_keeps_the_order_of_groups(
 def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:
     queue = LakeQueue(root).create_queue("orders")
     queue.send_batch([SendEntry(body) for body in "abcde"])
-    here = ("--root", root, "--queue", "orders", "--output", str(tmp_path / "results"))
+    here = ("--root", root, "--queue", "orders", "--table", str(tmp_path / "results"))
     failed = run("consume_batch", *here, "--handler", "handlers:fail")
     assert (failed.status, failed.out) == (3, "")
     assert failed.err.startswith("error: ValueError: not today (handlers.py, line ")
@@ -226,7 +224,7 @@ def test_a_batch_is_extended_while_its_handler_runs(
     monkeypatch.setenv("LAKEQUEUE_TEST_ROOT", root)
     queue = LakeQueue(root).create_queue("orders", visibility_timeout=20)
     queue.send("a")
-    here = [name, "--root", root, "--queue", "orders", "--output", str(tmp_path / "results")]
+    here = [name, "--root", root, "--queue", "orders", "--table", str(tmp_path / "results")]
     here += ["--once", "--checkpoint", str(tmp_path / "checkpoint")] * (name == "consume_stream")
     ended = run(*here, "--handler", "handlers:wait_for_an_extension", "--visibility-timeout", "2")
     assert (ended.status, ended.err) == (0, "")
@@ -260,53 +258,33 @@ def test_a_job_gives_up_after_rounds_without_progress(
         progress(*batches, dead="arn", most=3).check()
 
 
-@pytest.mark.spark
-@pytest.mark.spec("RCV-8")
-def test_what_was_stored_but_not_deleted_is_not_stored_again(
-    root: str, tmp_path: Path, spark: SparkSession
+@pytest.mark.spec("TAB-31")
+def test_the_table_of_a_job_becomes_that_of_a_queue_without_one(
+    run: Run, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = LakeQueue(root, spark=spark).create_queue("orders")
-    table = str(tmp_path / "results")
-
-    def store(count: int) -> None:
-        lease = queue.lease(count)
-        assert lease is not None
-        append_results(lease.messages, table)
-        lease.release()  # as if the job had died and the timeout were over
-
-    queue.send_batch([SendEntry(body) for body in "ab"])
-    store(1)
-    queue.send("c")
-    store(3)
-    results = spark.read.format("delta").load(table)
-    assert sorted(row.body for row in results.collect()) == ["a", "b", "c"]
-    assert "receipt_handle" not in results.columns and "message_id" in results.columns
+    queue = LakeQueue(root).create_queue("orders")
+    monkeypatch.chdir(tmp_path)
+    assert job.delivers(root, "orders", "local", None, "handlers:upper") is False
+    for table in ("results", str(tmp_path / "results"), None):
+        assert job.delivers(root, "orders", "local", table, None) is True
+        assert queue.attributes()["Table"] == str(tmp_path / "results")
+    refused = run("consume_batch", "--root", root, "--queue", "orders", "--table", "others")
+    assert refused.status == 2 and f"orders delivers into {tmp_path}/results" in refused.err
+    assert (
+        "must not be in one another"
+        in run(
+            "consume_batch", "--root", root, "--queue", LakeQueue(root).create_queue("new").name, "--table", root
+        ).err
+    )
 
 
-@pytest.mark.spark
-@pytest.mark.spec("RCV-8")
-def test_a_batch_that_was_interrupted_before_its_deletion_stores_its_results_once(
-    root: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = LakeQueue(root, spark=spark).create_queue("orders")
-    queue.send_batch([SendEntry(body) for body in "abcd"])
-    table = str(tmp_path / "results")
-
-    def once() -> None:
-        append, checkpoint = results_of_stream(table), str(tmp_path / "checkpoint")
-        stream_from_queue(queue, append, checkpoint, "availableNow", max_messages=2).awaitTermination()
-
-    def die(lease: Lease) -> None:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch, pytest.raises(Exception, match="killed"):
-        patch.setattr(Lease, "delete", die)
-        once()
-    assert spark.read.format("delta").load(table).count() == 2
-    once()
-    results = spark.read.format("delta").load(table)
-    assert sorted(row.body for row in results.collect()) == list("abcd")
-    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+def test_results_that_have_no_table_are_refused() -> None:
+    rows: Any = SimpleNamespace(toLocalIterator=print)
+    assert results(rows, lambda _: (rows, ["id"]), True) == (rows, ["id"])
+    assert results(rows, lambda _: (None, ["id"]), False) == ["id"]
+    for returned in (rows, (rows, ["id"])):
+        with pytest.raises(InvalidOptions, match="give --table"):
+            results(rows, lambda _: returned, False)  # noqa: B023
 
 
 @pytest.mark.spark
@@ -318,7 +296,7 @@ def test_a_stream_of_dropped_files_arrives_in_a_table(
     folder, here = tmp_path / "in", ("--root", root, "--queue", "orders", "--once")
     sent, received = (("--checkpoint", str(tmp_path / name)) for name in ("sent", "received"))
     produce = ("produce_stream", *here, "--path", str(folder), "--body-column", "value", *sent)
-    consume = ("consume_stream", *here, "--output", str(tmp_path / "results"), *received)
+    consume = ("consume_stream", *here, "--table", str(tmp_path / "results"), *received)
     for name in ("first", "second"):
         dropped(folder, **{name: f"{name} 1\n{name} 2\n"})
         ended = run(*produce)

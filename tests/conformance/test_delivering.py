@@ -233,9 +233,9 @@ def test_options_of_the_table_are_those_given_or_those_of_the_root(tmp_path: Pat
     made = lake.create_queue("far", table="s3://bucket/t", table_options={"AWS_REGION": "a"})
     for queue, expected in ((made, {"AWS_REGION": "a"}), (lake.queue("far"), {})):
         target = target_of(queue._runtime, "s3://bucket/t")
-        assert target._options == expected and "AWS_REGION" not in repr(queue)
+        assert target.store.options == expected and "AWS_REGION" not in repr(queue)
     again = lake.queue("far", table_options={"AWS_REGION": "b"})
-    assert target_of(again._runtime, "s3://bucket/t")._options == {"AWS_REGION": "b"}
+    assert target_of(again._runtime, "s3://bucket/t").store.options == {"AWS_REGION": "b"}
     with pytest.raises(InvalidParameterValue, match="table_options"):
         lake.queue("far", table_options={"AWS_REGION": 1})  # type: ignore[dict-item]
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from insides import place_of
-from lakequeue import InvalidOptions, LakeQueue, Queue, QueueDoesNotExist, SendEntry
+from lakequeue import InvalidOptions, LakeQueue, LeaseLost, Queue, QueueDoesNotExist, SendEntry, frame_verbs
+from lakequeue.operations.delivery_protocol import OpenedDeliveryTable
 from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import started
+from lakequeue.storage.delivery.table import DeltaDeliverySnapshot
 from lakequeue.testing import ManualClock
 from mutations import Patch
 from serve.serving import wait_until
@@ -205,6 +209,88 @@ def test_a_batch_that_is_repeated_after_twelve_hours_comes_again(
         reader = restart(leaseSeconds=0)
     again = reader.latestOffset(stored(end))
     assert bodies(reader, end, again) == ["a"]
+
+
+@pytest.mark.spec("TAB-31")
+@pytest.mark.parametrize("step", ["claimed", "before the commit", "committed"])
+def test_the_table_decides_about_a_delivery_that_was_interrupted(
+    queue: Queue, restart: Restart, tmp_path: Path, monkeypatch: Patch, step: str
+) -> None:
+    table = tmp_path / "table"
+    queue.set_attributes(table=str(table))
+    queue.send_batch([SendEntry("1"), SendEntry("2")])
+    options: Any = {"delivers": "true", "leaseSeconds": 0}
+    reader = restart(**options)
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    assert bodies(reader, start, end) == ["1", "2"]
+    held = frame_verbs.held_lease(queue, end["lease"])
+    assert held is not None
+    first = frame_verbs.lease_of_handle(queue, held.arrow()["receipt_handle"][0].as_py())
+    rows = [{"id": 1}, {"id": 2}]
+    assert first is not None
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        owner, name = (OpenedDeliveryTable, "read") if step == "committed" else (DeltaDeliverySnapshot, "append")
+        patched.setattr(owner, name, stopped)
+        if step != "claimed":
+            first.append(rows)
+    reader = restart(**options)
+    assert bodies(reader, start, end) == []
+    again = reader.latestOffset(stored(end))
+    assert (again == end) == (step == "committed")
+    with pytest.raises(LeaseLost):  # the driver of before, which goes on
+        first.append(rows)
+    with pytest.raises(LeaseLost):
+        first.release()
+    for row in rows if step != "committed" else ():  # in halves, as one of them may have killed the driver
+        assert bodies(reader, end, again) == [str(row["id"])]
+        half = frame_verbs.held_lease(queue, again["lease"])
+        assert half is not None and half.append([row]) == 1
+        end, again = again, reader.latestOffset(stored(again))
+    assert sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist()) == [1, 2]
+    assert (queue.counts().visible, queue.counts().in_flight, queue.counts().undecided) == (0, 0, 0)
+
+
+@pytest.mark.spec("TAB-31")
+def test_a_table_that_cannot_be_reached_keeps_the_messages_of_an_interrupted_delivery(
+    queue: Queue, restart: Restart, tmp_path: Path, clock: ManualClock
+) -> None:
+    table, away = tmp_path / "table", tmp_path / "away"
+    queue.set_attributes(table=str(table))
+    queue.send("0")
+    lease = queue.lease()
+    assert lease is not None and lease.append([{"id": 0}]) == 1  # records the table
+    queue.send("1")
+    options: Any = {"delivers": "true", "leaseSeconds": 0}
+    reader = restart(**options)
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    table.rename(away)
+    for _ in range(2):  # also at a later restart
+        reader = restart(**options)
+        assert bodies(reader, start, end) == []
+        assert reader.latestOffset(stored(end)) == end
+        assert queue.counts().in_flight + queue.counts().undecided == 1
+    clock.advance(61)
+    away.rename(table)
+    again = reader.latestOffset(stored(end))
+    assert bodies(reader, end, again) == ["1"]
+
+
+@pytest.mark.spec("TAB-31")
+def test_a_stream_without_deliveries_deletes_its_batches_on_a_queue_with_a_table(
+    queue: Queue, restart: Restart, tmp_path: Path
+) -> None:
+    queue.set_attributes(table=str(tmp_path / "table"))
+    queue.send("1")
+    reader = restart()
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset())
+    assert bodies(reader, start, end) == ["1"]
+    assert bodies(restart(), start, end) == ["1"]
+    assert restart().latestOffset(stored(end)) == end
+    assert (queue.counts().visible, queue.counts().in_flight, queue.counts().undecided) == (0, 0, 0)
 
 
 def test_a_checkpoint_of_another_kind_of_stream_is_refused(restart: Restart) -> None:

@@ -32,7 +32,7 @@ from lakequeue import (
 )
 from lakequeue.frame_verbs import lease_of_handle
 from lakequeue.spark import stream_from_queue, stream_to_queue, streams
-from lakequeue.spark.rows import append_results
+from lakequeue.spark.rows import results
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import process_lease
 from lakequeue.storage.bulk import commit_files
@@ -346,8 +346,8 @@ PROGRAM = {
     "UDF_RETURN_TYPE": wrong_worker,
     "Must be a list": lambda messages: 5,
     "receipt_handle or message_id is missing": lambda messages: messages.select("body"),
-    "the handler returned 'done'": lambda messages: append_results(messages, None, lambda _: "done"),
-    r"failed\[0\]": lambda messages: append_results(messages, None, lambda rows: (rows, [5])),
+    "the handler returned 'done'": lambda messages: results(messages, lambda _: "done", False),
+    r"failed\[0\]": lambda messages: results(messages, lambda _: (None, [5]), False),
 }
 
 

@@ -18,10 +18,10 @@ import typer
 
 from lakequeue.cli.errors import reason_of, report_error
 from lakequeue.cli.options import duration_option, flag, option
-from lakequeue.cli.session import DONE, ENVIRONMENT, REFUSED, Session
+from lakequeue.cli.session import DONE, ENVIRONMENT, REFUSED, Session, usage
 from lakequeue.cli.values import at_least, imported
 from lakequeue.client import LakeQueue
-from lakequeue.entry_verbs import settings
+from lakequeue.entry_verbs import located_table, settings
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.causes import cause_of
@@ -73,8 +73,12 @@ OrderBy = Annotated[str | None, typer.Option(help="Column that orders the messag
 Handler = Annotated[
     str | None, option(..., "Function from a DataFrame of messages to a DataFrame of results.", "PACKAGE:FUNCTION")
 ]
-Output = Annotated[
-    str | None, typer.Option(help="Delta table for the results, or for the messages without a handler.")
+Table = Annotated[
+    str | None,
+    typer.Option(
+        help="Delta table for the results, or for the messages without a handler: path, URI or name in a catalog. "
+        "A queue without a table gets this one.",
+    ),
 ]
 MaxMessages = Annotated[int, typer.Option(min=1, help="Maximum number of messages in a batch.")]
 Visibility = Annotated[
@@ -202,6 +206,22 @@ class Progress:
         if self._rounds >= self._most:
             failed = f"the last {self._rounds + 1} batches finished none of {self._smallest:,} messages"
             raise typer.Exit(Session().fail(REFUSED, "no progress", f"{failed}; {self.done:,} are done"))
+
+
+def delivers(root: str, queue: str, region: str, table: str | None, handler: str | None) -> bool:
+    """Returns True if the queue has a delivery table. Sets that of ``--table`` if the queue has none.
+
+    Ends the job with a usage error if the queue has another table, or if nothing is to be done with the messages.
+    """
+    opened_queue = LakeQueue(root, region=region).queue(queue)
+    own, wanted = settings(opened_queue).table, table and located_table(opened_queue, table)
+    if own is None and wanted is not None:
+        opened_queue.set_attributes(table=wanted)
+    elif wanted not in (None, own):
+        usage(f"--table {wanted}: {queue} delivers into {own}; `lakequeue set` changes that")
+    if own is None and wanted is None and handler is None:
+        usage("give --handler, --table, or both")
+    return own is not None or wanted is not None
 
 
 def trigger(once: bool, every: float | None) -> str | None:

@@ -10,7 +10,7 @@ import attrs
 from lakequeue.errors import LeaseLost, QueueClientError, UnsupportedOperation
 from lakequeue.model import receipt_handles
 from lakequeue.model.clock import Duration
-from lakequeue.model.deliveries import new_nonce
+from lakequeue.model.deliveries import is_catalog_name, new_nonce
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.operations import delivery_protocol as protocol
@@ -35,6 +35,7 @@ class Delivering:
     Attributes:
         settle: deletes messages after the append.
         leased: the messages, without failed ones that were released.
+        counts: messages that an append deleted, and messages that the lease no longer held.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Delivering:
     ) -> None:
         self.leased = leased
         self.settle = settle
+        self.counts = LeaseCounts(0, 0)
         self._opened: OpenedDeliveryTable | None = None
 
     @property
@@ -85,8 +87,23 @@ class Delivering:
         Raises:
             LeaseLost: the lease no longer holds all of them, so nothing of the lease may be appended.
         """
+        self._release({self._offset(handle): reason for handle, reason in failed.items()})
+
+    def release_named(self, failed: Mapping[str, str | None]) -> int:
+        """As ``release_failed``, by receipt handles or message ids, each with its reason or None.
+
+        Returns:
+            The number of messages that failed.
+
+        Raises:
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
+        """
+        by_offset = leases.failures_of(self.leased, failed).get(self._shard.number, {})
+        self._release(by_offset)
+        return len(by_offset)
+
+    def _release(self, by_offset: Mapping[int, DeadLetterReason | None]) -> None:
         shard, lease_id = self._shard, self.leased.lease_id
-        by_offset = {self._offset(handle): reason for handle, reason in failed.items()}
         reasons = {offset: reason for offset, reason in by_offset.items() if reason is not None}
         unseen = ranges(sorted(by_offset.keys() - reasons))
         seen = ranges(sorted(reasons))
@@ -100,7 +117,7 @@ class Delivering:
         for result in results:
             if result.error is not None:
                 raise result.error
-        if sum(result.value.released + result.value.done for result in results) < len(failed):
+        if sum(result.value.released + result.value.done for result in results) < len(by_offset):
             raise LeaseLost()
         spans = self.leased.parts[0].spans
         held = [offset for start, end in spans for offset in range(start, end + 1) if offset not in by_offset]
@@ -116,19 +133,21 @@ class Delivering:
     def append(self, rows: object, merge_schema: bool = False) -> int:
         """Appends rows once, and deletes the messages (TAB-25). Returns the number of rows.
 
-        Without rows, only deletes the messages.
+        Without rows, only deletes the messages. Sets ``counts``.
 
         Raises:
             RowsRefused: nothing was appended. Call ``anew`` before another attempt.
             LeaseLost: another process has the messages, or has decided.
             TableUnavailable: ``outcome_unknown`` is set if rows may have landed.
         """
-        from lakequeue.storage.delivery.rows import new_schema, table_of
+        from lakequeue.storage.delivery.rows import is_frame, new_schema, table_of
 
+        if is_frame(rows):
+            return self._append_frame(rows, merge_schema)
         with self.queue.service("append") as call:
             given = rows if isinstance(rows, (list, tuple)) else table_of(rows, None)
             if not len(given):
-                self.settle(self.leased)
+                self.counts = self.settle(self.leased)
                 return 0
             marked = self._marked()
             table = target_of(self.queue, marked.table)
@@ -136,12 +155,40 @@ class Delivering:
                 table, marked, lambda: new_schema(table_of(given, None))
             )
             converted = table_of(given, snapshot.schema)
-            tried = self._try()
-            counts = protocol.deliver(
-                self._opened, snapshot, marked, converted, merge_schema=merge_schema, tried=tried
-            )
-            call.messages = counts.done
+            self._deliver(snapshot, marked, converted, merge_schema)
+            call.messages = self.counts.done
             return int(converted.num_rows)
+
+    def _append_frame(self, df: Any, merge_schema: bool) -> int:
+        """Appends the rows of a Spark DataFrame, see ``append`` (TAB-30).
+
+        The files are written before the first try, so an error of the DataFrame leaves the messages in the lease.
+        """
+        from lakequeue.storage.delivery.frames import FrameRows
+        from lakequeue.storage.delivery.spark_catalog import create
+
+        with self.queue.service("delivery"):
+            marked = self._marked()
+            rows: Any = FrameRows(df, merge_schema)
+            if marked.table is not None and is_catalog_name(marked.table) and marked.table_id() is None:
+                create(self.queue.root.require_spark("append"), marked.table, rows.schema)
+            table = target_of(self.queue, marked.table)
+            self._opened, snapshot = OpenedDeliveryTable.of(table, marked, rows.schema)
+        files = rows.files(snapshot)  # its errors are the DataFrame's, and not the storage's
+        with self.queue.service("append") as call:
+            if files:
+                self._deliver(snapshot, marked, rows, merge_schema)
+            else:
+                self.counts = self.settle(self.leased)
+            call.messages = self.counts.done
+            return int(rows.num_rows)
+
+    def _deliver(
+        self, snapshot: protocol.DeliverySnapshot, marked: LedgerMarks, rows: Any, merge_schema: bool
+    ) -> None:
+        assert self._opened is not None
+        options = {"merge_schema": merge_schema, "tried": self._try()}
+        self.counts = protocol.deliver(self._opened, snapshot, marked, rows, **options)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
         """Opens the table for a write by the user. Returns the delivery and the handle of ``deltalake``.

@@ -42,7 +42,7 @@ class DeliverySnapshot(Protocol):
     def check(self) -> None: ...
     def delivered(self, app_id: str) -> int: ...
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
-    def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool) -> None: ...
+    def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, delivery: DeliveryIdentity) -> None: ...
 
 
@@ -185,7 +185,7 @@ def append(
     opened: OpenedDeliveryTable,
     snapshot: DeliverySnapshot,
     marked: DeliveryMarks,
-    rows: pa.Table,
+    rows: Any,
     *,
     merge_schema: bool = False,
     tried: bool = False,
@@ -226,7 +226,7 @@ def append(
 
 
 def deliver(
-    opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: pa.Table, **options: bool
+    opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
     """Appends the rows of a delivery, then deletes its messages. Arguments and errors as ``append``."""
     append(opened, snapshot, marked, rows, **options)

@@ -14,12 +14,13 @@ from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import MICROS, Duration, from_micros
-from lakequeue.model.deliveries import Mark, new_nonce
+from lakequeue.model.deliveries import Mark, Undecided, new_nonce
 from lakequeue.model.failures import DeadLetterReason, shortened
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import spark_tasks
 from lakequeue.operations.claim import ClaimedPart, ClaimPlan
 from lakequeue.operations.settle import visibility
+from lakequeue.operations.undecided import decide_found
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import (
@@ -86,14 +87,26 @@ class LeasedMessages:
 
 
 def lease(
-    queue: OpenQueue, max_messages: int, visibility_timeout: Duration | None, consumer: str | None = None
+    queue: OpenQueue,
+    max_messages: int,
+    visibility_timeout: Duration | None,
+    consumer: str | None = None,
+    delivers: bool = True,
 ) -> LeasedMessages | None:
-    """Claims messages under one lease. Returns None if none is available. ``consumer``: name of the holder."""
+    """Claims messages under one lease. Returns None if no message is available.
+
+    Args:
+        queue: the queue.
+        max_messages: maximum number of messages.
+        visibility_timeout: seconds; None is the queue's.
+        consumer: name of the consumer that gets them.
+        delivers: rows may be appended to the delivery table of the queue, if it has one.
+    """
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
         lease_id = receipt_handles.new_lease_id()
-        delivery = None if queue.attributes.table is None else new_nonce()
+        delivery = new_nonce() if delivers and queue.attributes.table is not None else None
         wanted = Claim(max_messages, timeout, lease_id, consumer=consumer, leased=0, delivery=delivery)
         parts, refusal = ClaimPlan(queue, wanted).run()
         if parts:
@@ -223,11 +236,25 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
         ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.
         LeaseLost: the lease holds no message any more.
     """
+    failures = failures_of(leased, kept)
+
+    def command(part: ClaimedPart) -> Command:
+        own = failures.get(part.shard.number, {})
+        failure = _reason(leased, None) if own else None
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), failure, own, unmark=not leased.tried)
+
+    return settle(leased, command)
+
+
+def failures_of(
+    leased: LeasedMessages, failed: Mapping[str, str | None]
+) -> dict[int, dict[int, DeadLetterReason]]:
+    """The offsets of failed messages by shard, each with its reason. Arguments and errors as ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
-    for text, shard, offset in _offsets_of_ids(leased, {text for text in kept if is_message_id(text)}):
-        offsets.setdefault(shard, {})[offset] = kept[text]
-    for text, reason in kept.items():
+    for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
+        offsets.setdefault(shard, {})[offset] = failed[text]
+    for text, reason in failed.items():
         if is_message_id(text):
             continue
         handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
@@ -235,15 +262,8 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
             raise InvalidParameterValue.of(text, "receipt_handle", "It is of another lease.")
         offsets.setdefault(handle.shard, {})[handle.offset] = reason
     unsaid = _reason(leased, None)
-    said = {text: attrs.evolve(unsaid, text=shortened(text)) for text in set(kept.values()) if text}
-
-    def command(part: ClaimedPart) -> Command:
-        own = offsets.get(part.shard.number, {})
-        reasons = {offset: said[text] for offset, text in own.items() if text}
-        failure = unsaid if own else None
-        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), failure, reasons, unmark=not leased.tried)
-
-    return settle(leased, command)
+    said = {text: attrs.evolve(unsaid, text=shortened(text)) if text else unsaid for text in set(failed.values())}
+    return {shard: {offset: said[text] for offset, text in own.items()} for shard, own in offsets.items()}
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
@@ -303,8 +323,13 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease of a handle, as ``held``. Raises ReceiptHandleIsInvalid for another queue's handle."""
-    return held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
+    """The lease of a batch that begins now, by a receipt handle. See ``held``.
+
+    Raises:
+        ReceiptHandleIsInvalid: the handle is not of this queue.
+    """
+    leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
+    return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
@@ -333,9 +358,20 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends a lease, by default by the queue's timeout. Returns the messages still held, or None."""
+    """Extends the lease of a batch that was interrupted, by default as the queue says.
+
+    The delivery table decides about messages that were claimed for a delivery, because their holder may still run.
+    Those whose rows did not arrive come in later batches (TAB-31).
+
+    Returns:
+        The lease with the messages that it still holds. None if it holds none, or if the table decides.
+    """
     leased = held(queue, lease_id)
     if leased is None:
+        return None
+    if leased.mark is not None:
+        [part] = leased.parts
+        decide_found(queue, part.shard, [Undecided(leased.mark, lease_id, leased.count, queue.now())])
         return None
     try:
         extend(leased, queue.attributes.visibility_timeout_micros / MICROS if timeout is None else timeout)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from lakequeue.errors import MissingPackage, QueueClientError, UnsupportedOperation
+from lakequeue.errors import MissingPackage, QueueClientError, TableUnavailable, UnsupportedOperation
 from lakequeue.model.clock import MICROS
 from lakequeue.model.deliveries import Mark, Undecided, application_id, is_catalog_name
 from lakequeue.operations import delivery_protocol as protocol
@@ -74,12 +74,13 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 
     Raises:
         UnsupportedOperation: the queue has no table, or only Spark can reach the table, by its name in a catalog.
+        TableUnavailable: the catalog has no such table, or cannot be reached.
         MissingPackage: ``deltalake`` is not installed.
     """
     if table is None:
         raise UnsupportedOperation("The queue has no delivery table; set its attribute table.")
     if is_catalog_name(table):
-        raise UnsupportedOperation(f"{table} is a name in a catalog, which only Spark can deliver into.")
+        table = _in_catalog(queue, table)
     if table not in queue.delivery.tables:
         from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
@@ -90,6 +91,27 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
         queue.delivery.tables.setdefault(table, DeltaDeliveryTable(table, options, store.root, store.syncs))
     found: DeltaDeliveryTable = queue.delivery.tables[table]
     return found
+
+
+def _in_catalog(queue: OpenQueue, name: str) -> str:
+    """The path or URI of a delivery table by its name in the catalog of the root's session."""
+    spark = queue.root.spark
+    if spark is None:
+        raise UnsupportedOperation(f"{name} is a name in a catalog, which only Spark can deliver into.")
+    from lakequeue.storage.delivery.spark_catalog import location
+
+    found = location(spark, name)
+    if found is None:
+        raise TableUnavailable(name, "does not exist")
+    return found
+
+
+def decide_in_catalog(queue: OpenQueue) -> None:
+    """Decides deliveries into a table by its name, which the reader of a stream cannot reach without Spark."""
+    if is_catalog_name(queue.attributes.table or ""):
+        for shard in queue.shards:
+            now = queue.now()
+            decide_found(queue, shard, shard.ledger.query(lambda machine: machine.undecided(now)))  # noqa: B023
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:

@@ -30,7 +30,7 @@ _STORAGE = "storage."
 _PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
 _CHOICE = ("state", "fromOffset", "beforeOffset", "sentFrom", "sentBefore")
 _ROWS = ("orderBy", "onBadRow", "badRows")
-_LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds")
+_LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds", "delivers")
 _OF_SPARK = {"checkpointlocation", "queryname"}
 """Spark's own options that it passes on to a stream's sink."""
 LONGEST = LONGEST_RECEIPT / MICROS
@@ -79,6 +79,7 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
         f"seconds, more than 0 and at most {LONGEST:g}",
     ),
     "leaseSeconds": (_number(float, 0, LONGEST), f"seconds, at least 0 and at most {LONGEST:g}"),
+    "delivers": ({"true": True, "false": False}.get, "true or false"),
     "state": (_states, f"some of {', '.join(_STATES)}, separated by commas"),
     "fromOffset": _OFFSET,
     "beforeOffset": _OFFSET,
@@ -103,6 +104,8 @@ class SourceOptions:
     max_messages: int = DEFAULT_MAX_MESSAGES
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
+    delivers: bool = False
+    """Rows are appended to the queue's delivery table. Then only their holder deletes the messages of a batch."""
     state: Sequence[str] = ()
     """States of the messages to read. Empty for all."""
     from_offset: int | None = None

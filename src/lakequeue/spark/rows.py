@@ -1,4 +1,4 @@
-"""Turns a DataFrame of a job into messages, and appends results to a Delta table."""
+"""Turns a DataFrame of a job into messages, and the result of its function into rows to deliver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lakequeue import frame_verbs
-from lakequeue.errors import InvalidOptions, InvalidParameterValue
+from lakequeue.errors import InvalidOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,79 +55,25 @@ def as_messages(
     return df.select(*(column.alias(name) for name, column in columns))
 
 
-def append_results(
-    messages: DataFrame,
-    table: str | None,
-    handle: Callable[[DataFrame], Any] | None = None,
-    *,
-    repeated: bool = False,
-) -> Any:
-    """Appends results of messages, or the messages themselves, to a Delta table in one commit.
-
-    A message that was received before may have a result already, if only its deletion failed. So the table is
-    searched for such messages by ``message_id``, and messages with a result are skipped. Messages received for the
-    first time need no search, unless the batch may repeat an interrupted one. A duplicate is still possible if
-    another consumer receives the message after its timeout and appends its result at the same moment.
+def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, delivers: bool) -> Any:
+    """Calls the function of a job; returns what ``process_lease`` expects from its work.
 
     Args:
         messages: ``Lease.messages``.
-        table: path of the table, created if it is missing; None if the function stores its results itself.
-        handle: from messages to results, or to a pair of results and failed messages; None instead of results
-            appends nothing. Results need ``message_id`` to be found.
-        repeated: True if the lease may repeat a batch that was interrupted after its results were appended.
-
-    Returns:
-        The failed messages, see ``Lease.delete_except``; None if none failed.
+        handle: from messages to results, or to a pair of results and failed messages; None for results deletes the
+            messages without results. Without a function, the messages are the results.
+        delivers: the results are appended to the queue's delivery table.
 
     Raises:
-        InvalidOptions: the function returned something else; nothing was appended.
+        InvalidOptions: the function returned something else, or results that have no table.
     """
-    pending = messages if table is None else _without_results(messages, table, repeated)
-    rows: Any = pending.drop("receipt_handle") if handle is None else handle(pending)
+    if handle is None:
+        return messages.drop("receipt_handle")
+    rows: Any = handle(messages)
     rows, failed = rows if isinstance(rows, tuple) and len(rows) == 2 else (rows, None)
     if rows is not None and not callable(getattr(rows, "toLocalIterator", None)):
         wanted = "a DataFrame, None, or a pair of results and failed messages"
         raise InvalidOptions([f"the handler returned {reprlib.repr(rows)}, not {wanted}"])
-    try:
-        failed = None if failed is None else frame_verbs.failed_of(failed)
-    except InvalidParameterValue as error:
-        raise InvalidOptions([f"the handler returned invalid failed messages: {error.message}"]) from error
-    if table is not None and rows is not None:
-        rows.write.format("delta").mode("append").save(table)
-    return failed
-
-
-def results_of_stream(
-    table: str | None, handle: Callable[[DataFrame], Any] | None = None
-) -> Callable[[DataFrame, int], Any]:
-    """Returns a function for a query of ``stream_from_queue`` that calls ``append_results``.
-
-    The first batch of a query may repeat the batch in which the last query was killed, under the same lease. Its
-    messages were received once, and may have results.
-    """
-    repeated = True
-
-    def append(messages: DataFrame, batch: int) -> Any:
-        nonlocal repeated
-        failed = append_results(messages, table, handle, repeated=repeated)
-        repeated = False
-        return failed
-
-    return append
-
-
-def _without_results(messages: DataFrame, table: str, repeated: bool) -> DataFrame:
-    from pyspark.errors import AnalysisException
-
-    searched = "true" if repeated else "receive_count > 1"
-    again = messages.where(searched)
-    if again.isEmpty():
-        return messages
-    try:
-        known = messages.sparkSession.read.format("delta").load(table)
-    except AnalysisException:  # The table does not exist yet.
-        return messages
-    if "message_id" not in known.columns:
-        return messages
-    unknown = again.join(known.select("message_id"), "message_id", "left_anti")
-    return messages.where(f"NOT ({searched})").unionByName(unknown)
+    if rows is not None and not delivers:
+        raise InvalidOptions(["the handler returned results, and the queue has no delivery table: give --table"])
+    return (rows, failed) if delivers else failed

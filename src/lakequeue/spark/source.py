@@ -135,7 +135,8 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         if self._left == 0 or time.monotonic() < self._quiet_until:
             return start
         most = self._options.max_messages if self._left is None else min(self._left, self._options.max_messages)
-        lease = self._queue.lease(most, self._options.visibility_timeout)
+        timeout, delivers = self._options.visibility_timeout, self._options.delivers
+        lease = frame_verbs.claimed_lease(self._queue, most, timeout, delivers=delivers)
         if lease is None:
             self._quiet_until = time.monotonic() + frame_verbs.poll_interval(self._queue)
             return start
@@ -172,7 +173,10 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes the messages of a batch that has ended. A repetition has no effect."""
+        """Deletes the messages of a batch that has ended. A repetition has no effect.
+
+        Messages of a delivery are deleted by their holder. Those that are left are undecided (TAB-31).
+        """
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
@@ -180,7 +184,7 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         # Messages that the batch's function handed back are not held any more, so they stay.
         lease = frame_verbs.held_lease(self._queue, lease_id)
         with renewal, suppress(LeaseLost):
-            if lease is not None:
+            if lease is not None and not self._options.delivers:
                 lease.delete()
         if kept is not None and frame_verbs.is_taken(kept):
             _log.warning("messages were lost to a timeout; they will be received again")

@@ -1,4 +1,4 @@
-"""Streams to and from a given queue: rows are sent exactly once, and messages handled at least once."""
+"""Streams to a queue, exactly once, and from a queue: at least once, or exactly once into its delivery table."""
 
 from __future__ import annotations
 
@@ -126,7 +126,9 @@ def stream_from_queue(
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
             ``Lease.messages`` and the number of the batch, if there are messages. A message may come again, even
             after it was processed; ``message_id`` identifies it. Returns the failed messages, optionally with
-            reasons, as for ``Lease.delete_except``; None if none failed.
+            reasons, as for ``Lease.delete_except``; None if none failed. If the queue has a delivery table, it
+            returns the rows to append as for ``Lease.append``, or a pair of rows and failed messages; None to only
+            delete the messages (TAB-31).
         checkpoint: directory for the progress of this stream from this queue.
         trigger: interval between the starts of two batches; None for no pause; ``"availableNow"`` for the messages
             visible now, then the query ends; before Spark 4.2, one batch of them.
@@ -154,7 +156,8 @@ def stream_from_queue(
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
         problems.append(f"max_messages {max_messages}: must be a whole number of at least 1")
     # The function's own process extends the lease.
-    lease_options = {"maxMessages": str(max_messages), "leaseSeconds": "0"}
+    delivers = settings(q).table is not None
+    lease_options = {"maxMessages": str(max_messages), "leaseSeconds": "0", "delivers": str(delivers).lower()}
     if visibility_timeout is None and renewal is not None:
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
@@ -169,12 +172,12 @@ def stream_from_queue(
     if problems:
         raise errors.InvalidOptions(problems)
     q.tags()  # Raises an error if the queue was deleted.
+    frame_verbs.decide_in_catalog(q)
     register(spark)
     reader = spark.readStream.format("lakequeue").options(**place.spelled(), **lease_options)
     rows = reader.schema(schema(frame_verbs.LEASE_COLUMNS)).load()
-    return _start(
-        rows.writeStream.foreachBatch(_Batches(place, handle_batch, renewal, report)), q, trigger, checkpoint
-    )
+    batches = _Batches(place, handle_batch, renewal, report, delivers)
+    return _start(rows.writeStream.foreachBatch(batches), q, trigger, checkpoint)
 
 
 @attrs.define
@@ -185,6 +188,7 @@ class _Batches:
     handle: Callable[[DataFrame, int], Any]
     renewal: Renewal | None
     report: Callable[[int, LeaseCounts], Any] | None = None
+    delivers: bool = False
     _queue: Queue | None = attrs.field(default=None, init=False)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -193,18 +197,24 @@ class _Batches:
             return
         if self._queue is None:
             self._queue = self.place.open_queue(rows.sparkSession)
+        frame_verbs.decide_in_catalog(self._queue)
         lease = frame_verbs.lease_of_handle(self._queue, last[0].receipt_handle)
         if lease is None:
             _log.warning("batch %d was lost to a timeout before it began; it will be received again", batch)
             return
-        counts = process_lease(lease, lambda: self.handle(rows, batch), self.renewal)
+        counts = process_lease(lease, lambda: self.handle(rows, batch), self.renewal, self.delivers)
         _log.info("batch %d: messages %d, %s", batch, lease.message_count, counts)
         if self.report is not None:
             self.report(batch, counts)
 
 
-def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
+def process_lease(
+    lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None, delivers: bool = False
+) -> LeaseCounts:
     """Does the work on a lease. Then deletes its messages, except the failed ones that the work returns.
+
+    If it delivers, the work returns rows, which are appended to the queue's table, or a pair of rows and failed
+    messages. If the table refuses the rows, that is an error of the work.
 
     If the work raises, releases all messages. Several come again in halves, and the result counts none as done. An
     error of the program itself is raised at once, and does not count as a receive. A renewal extends the lease
@@ -221,7 +231,10 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
         with nullcontext() if renewal is None else lease.keep_alive(renewal):
             result = work()
             returned = True
-            failed = {} if result is None else frame_verbs.failed_of(result)
+            rows, named = (None, result) if not delivers else result if _is_pair(result) else (result, None)
+            failed = {} if named is None else frame_verbs.failed_of(named)
+            if delivers:
+                return _logged(count, frame_verbs.deliver(lease, rows, failed))
     except BaseException as error:
         of_program = faults.of_program(error) or (returned and isinstance(error, _WRONG_RESULT))
         of_messages = isinstance(error, Exception) and not isinstance(error, faults.NOT_OF_MESSAGES)
@@ -241,6 +254,15 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
     except _WRONG_RESULT:  # For handles or ids that the lease does not have.
         lease.release()
         raise
+    return _logged(count, counts)
+
+
+def _is_pair(result: object) -> bool:
+    """True for rows, and the messages that failed."""
+    return isinstance(result, tuple) and len(result) == 2
+
+
+def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
     if counts.released:
         _log.warning("%d of %d messages failed; they will be received again", counts.released, count)
     if counts.lost:

@@ -10,6 +10,11 @@ import pyarrow as pa
 from lakequeue.errors import RowsRefused
 
 
+def is_frame(rows: object) -> bool:
+    """Returns True for a DataFrame of Spark or Spark Connect."""
+    return type(rows).__module__.startswith("pyspark.sql.")
+
+
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
     """Converts a handler's result to an Arrow table.
 
@@ -34,7 +39,7 @@ def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
     if isinstance(rows, (list, tuple)) and all(isinstance(each, Mapping) for each in rows):
         return _of_dicts(rows, schema)
     raise TypeError(
-        f"rows must be an Arrow table or batches, a frame of polars or pandas, or a list of dicts, "
+        f"rows must be an Arrow table or batches, a frame of Spark, polars or pandas, or a list of dicts, "
         f"not {type(rows).__name__}"
     )
 
@@ -87,7 +92,8 @@ def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Tabl
         if not field.nullable and column.null_count:
             raise RowsRefused(f"column {field.name} must not be NULL", field.name)
         columns.append(column)
-    fields = [*schema, *(rows.schema.field(name) for name in extra)]
+    added = [rows.schema.field(name).with_nullable(True).remove_metadata() for name in extra]
+    fields = [*schema, *added]  # the rows that the table has are NULL in new columns
     return pa.Table.from_arrays([*columns, *(rows.column(name) for name in extra)], schema=pa.schema(fields))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import attrs
@@ -17,20 +17,21 @@ import pyarrow as pa
 from lakequeue.errors import MissingPackage, QueueClientError, RowsRefused, TableUnavailable, UnsupportedTable
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.rows import columns_of, refused_columns
+from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.roots import is_inside
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 try:
-    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+    from deltalake.transaction import AddAction
 except ImportError as missing:
     raise MissingPackage.of("delivering into a table", "delta", missing) from None
 
 LEASE = "lakequeue lease "
 """Prefix of the lease id in the userMetadata of a delivery's commit."""
-_LOG = "_delta_log"
 _WRITABLE = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
     *("v2Checkpoint", "timestampNtz"),
@@ -55,31 +56,38 @@ def _properties(delivery: DeliveryIdentity, version: int) -> CommitProperties:
     )
 
 
+class WrittenRows(Protocol):
+    """Rows that Spark's tasks write into files of the table before the commit."""
+
+    def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]: ...
+    def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
+        """The columns of the files that the table does not have."""
+        ...
+
+
 class DeltaDeliveryTable:
-    """A delivery table by its path or URI. It may be missing.
+    """A delivery table by its path or URI. It need not exist.
 
     Args:
         uri: path or URI of the table.
         options: storage options.
         syncs: True if rows must be on a local disk before their messages are deleted (DUR-1).
-        root: the queue's root, which may contain no delivery table.
+        root: the queue's root, in which no delivery table may be.
+
+    Attributes:
+        store: reaches the table.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], root: str, syncs: bool = True) -> None:
         self.uri = uri
-        self._options = dict(options)
+        self.store = Store(uri, options, "power" if syncs else "process")
         self._root = root
-        self._syncs = syncs
         self._synced = -1
         self._kept: deque[DeltaDeliverySnapshot] = deque(maxlen=_KEPT)
 
     @cached_property
     def _folder(self) -> Folder:
-        return Store(self.uri, self._options, "power" if self._syncs else "process").folder(self.uri)
-
-    @cached_property
-    def _delta_options(self) -> dict[str, str]:
-        return Store(self.uri, self._options).delta_options
+        return self.store.folder(self.uri)
 
     def read(self) -> DeltaDeliverySnapshot | None:
         """Returns the newest snapshot; None if there is no table.
@@ -92,7 +100,7 @@ class DeltaDeliveryTable:
             raise UnsupportedTable(self.uri, "it is inside the root of the queue")
         with self._errors():
             try:
-                table = DeltaTable(self.uri, storage_options=self._delta_options)
+                table = DeltaTable(self.uri, storage_options=self.store.delta_options)
             except TableNotFoundError:
                 return None
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
@@ -117,7 +125,7 @@ class DeltaDeliveryTable:
         """Returns a value that identifies the file of an entry; None if the entry does not exist."""
         with self._errors():
             try:
-                return self._folder.entry(f"{_LOG}/{version:020d}.json")[1:]
+                return self._folder.entry(f"{LOG}/{version:020d}.json")[1:]
             except FileNotFoundError:
                 return None
 
@@ -129,12 +137,12 @@ class DeltaDeliveryTable:
         """
         with self._errors(), TemporaryDirectory() as scratch:
             DeltaTable.create(scratch, schema)
-            made = LocalFolder(scratch).read(f"{_LOG}/{0:020d}.json")
+            made = LocalFolder(scratch).read(f"{LOG}/{0:020d}.json")
             actions = [json.loads(line) for line in made.splitlines() if line]
             for action in actions:
                 action.get("commitInfo", {}).get("operationParameters", {}).pop("location", None)
             text = "".join(f"{json.dumps(action)}\n" for action in actions)
-            self._folder.create(f"{_LOG}/{0:020d}.json", text.encode())
+            self._folder.create(f"{LOG}/{0:020d}.json", text.encode())
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -153,7 +161,7 @@ class DeltaDeliveryTable:
     def entry(self, version: int) -> list[dict[str, Any]] | None:
         """Returns the actions of a log entry; None if it does not exist."""
         try:
-            text = self._folder.read(f"{_LOG}/{version:020d}.json")
+            text = self._folder.read(f"{LOG}/{version:020d}.json")
         except FileNotFoundError:
             return None
         return [json.loads(line) for line in text.splitlines() if line]
@@ -164,7 +172,7 @@ class DeltaDeliveryTable:
         The first call in a process syncs all entries in the log.
         """
         folder = self._folder
-        if folder.local is None or not self._syncs or version <= self._synced:
+        if folder.local is None or not self.store.syncs or version <= self._synced:
             return
         with self._errors():
             names: set[str] = set()
@@ -172,11 +180,11 @@ class DeltaDeliveryTable:
                 entry = self.entry(number)
                 if entry is None:
                     break
-                names.add(f"{_LOG}/{number:020d}.json")
+                names.add(f"{LOG}/{number:020d}.json")
                 names |= {unquote(action["add"]["path"]) for action in entry if "add" in action}
             found = sorted(name for name in names if "://" not in name and folder.exists(name))
             above = {name[:end] for name in found for end, letter in enumerate(name) if letter == "/"}
-            folder.sync([*found, *above, _LOG, "."], above=False)
+            folder.sync([*found, *above, LOG, "."], above=False)
             if self._synced < 0:
                 place, _, name = folder.local.rpartition("/")
                 LocalFolder(place).sync([name])
@@ -255,13 +263,15 @@ class DeltaDeliverySnapshot:
                     return version, text[len(LEASE) :] if text.startswith(LEASE) else None
         return None if newest >= _SEARCHED else (-1, None)
 
-    def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Returns if the commit was acknowledged; read the table to be sure.
+    def append(self, delivery: DeliveryIdentity, rows: pa.Table | WrittenRows, merge_schema: bool = False) -> None:
+        """Appends rows as a delivery. Returns if the commit was acknowledged: read the table to be sure.
 
         Raises:
             CommitRefused: the commit did not land, or its outcome is unknown.
             RowsRefused: the table does not accept these rows; nothing was committed.
         """
+        if not isinstance(rows, pa.Table):
+            return self._add(delivery, rows)
         fitting = columns_of(rows, self.schema, merge_schema)
         with self._commit():
             try:
@@ -280,8 +290,26 @@ class DeltaDeliverySnapshot:
                     raise refused_columns(fitting, self.handle.metadata().configuration, str(error)) from error
                 raise
 
+    def _add(self, delivery: DeliveryIdentity, rows: WrittenRows) -> None:
+        files = list(rows.files(self))
+        with self._commit():
+            new = rows.new_columns(self)
+            if new:  # in a commit of their own, because a commit of files changes no columns
+                try:
+                    self.handle.alter.add_columns(new)
+                except SchemaMismatchError as error:
+                    raise RowsRefused(first_line(error)) from error
+                raise CommitRefused("its columns were added first")
+            self.handle.create_write_transaction(
+                files,
+                "append",
+                self.handle.schema(),
+                self.handle.metadata().partition_columns,
+                commit_properties=_properties(delivery, delivery.version),
+            )
+
     def block(self, delivery: DeliveryIdentity) -> None:
-        """Commits an empty entry, after which no rows of the delivery can land. Errors as in ``append``."""
+        """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
         with self._commit():
             self.handle.create_write_transaction(
                 [], "append", self.handle.schema(), commit_properties=_properties(delivery, delivery.block)

@@ -1,0 +1,228 @@
+"""Rows of a Spark DataFrame for a delivery table: tasks write files, and this process commits them (TAB-30).
+
+Spark does not commit, because on a local disk and on S3 its commit could overwrite the block of another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import QueueClientError, RowsRefused, TableUnavailable
+from lakequeue.storage.delivery.identity import DeliveryIdentity
+from lakequeue.storage.delivery.rows import new_schema
+from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
+from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.engines.spark_access import is_stopped, quiet_about_pandas
+from lakequeue.storage.folder import LocalFolder
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
+
+if TYPE_CHECKING:
+    from deltalake import Field
+    from deltalake.transaction import AddAction
+    from pyspark.sql import DataFrame
+
+_PIECE = 128 << 20
+"""Bytes of rows that a task holds before it writes them into a file."""
+_NOBODY = DeliveryIdentity("rows", 1, "", 0)
+"""Identity of the commits into a task's temporary table."""
+
+
+@attrs.frozen
+class TaskFiles:
+    """Files that a task has written, which are in the table's directory and not in its log; a value."""
+
+    files: Sequence[AddAction] = ()
+    rows: int = 0
+    columns: str = ""
+    """The columns of the files as JSON; empty if there are no rows."""
+
+
+@attrs.frozen
+class RowsTask:
+    """Writes the rows of a task, without opening the table; a value.
+
+    The rows go into a temporary table with the columns, partitions and constraints of the delivery table. So the
+    rows get the same types, checks, statistics and errors as rows that are appended without Spark.
+
+    Attributes:
+        store: reaches the delivery table.
+        log: first entry of the temporary table's log.
+    """
+
+    store: Store
+    log: str
+    merge_schema: bool
+
+    def pickled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the result of ``write`` as a row, or its error."""
+        result: TaskFiles | Exception
+        try:
+            result = self.write(_pieces(batches))
+        except (RowsRefused, TableUnavailable) as error:
+            error.__cause__ = error.__context__ = None
+            result = error
+        yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
+
+    def write(self, pieces: Iterable[pa.Table]) -> TaskFiles:
+        """Writes rows into files of the delivery table.
+
+        Raises:
+            RowsRefused: the table does not take a row; names the column.
+            TableUnavailable: a file cannot be written.
+        """
+        rows = 0
+        with TemporaryDirectory(prefix="lakequeue-rows-") as scratch:
+            snapshot = None
+            for piece in pieces:
+                if snapshot is None:
+                    LocalFolder(scratch, syncs=False).create(f"{LOG}/{0:020d}.json", self.log.encode())
+                    snapshot = DeltaDeliveryTable(scratch, {}, self.store.root, syncs=False).read()
+                    assert snapshot is not None
+                snapshot.append(_NOBODY, piece, self.merge_schema)
+                rows += len(piece)
+            if snapshot is None:
+                return TaskFiles()
+            try:
+                files = list(self._moved(scratch, snapshot))
+            except Exception as error:
+                raise TableUnavailable(self.store.root, f"cannot be written: {first_line(error)}") from error
+            return TaskFiles(files, rows, snapshot.handle.schema().to_json())
+
+    def _moved(self, scratch: str, snapshot: DeltaDeliverySnapshot) -> Iterator[AddAction]:
+        from deltalake.transaction import AddAction
+
+        folder = self.store.folder(self.store.root)
+        for version in range(1, snapshot.version + 1):
+            for action in snapshot.target.entry(version) or ():
+                if "add" not in action:
+                    continue
+                add = action["add"]
+                path = unquote(
+                    add["path"]
+                )  # in the directory of its partition, which polars takes the values from
+                name = os.path.join(os.path.dirname(path), f"part-{uuid.uuid4().hex}.parquet")
+                with open(f"{scratch}/{path}", "rb") as source, folder.writer(name) as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                yield AddAction(
+                    name, add["size"], add["partitionValues"], add["modificationTime"], True, add["stats"]
+                )
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        if sum(each.nbytes for each in held) >= _PIECE:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+class FrameRows:
+    """A DataFrame whose rows are appended; evaluated once, unless the table's columns or constraints change.
+
+    Args:
+        df: the rows.
+        merge_schema: add columns that the table does not have.
+
+    Raises:
+        QueueClientError: the DataFrame's session was stopped.
+        RowsRefused: two columns have the same name.
+    """
+
+    def __init__(self, df: DataFrame, merge_schema: bool) -> None:
+        if is_stopped(df.sparkSession):
+            raise QueueClientError("append needs Spark, and the session of the DataFrame was stopped")
+        self._df, self._merge_schema = df, merge_schema
+        for name, count in Counter(map(self._known, df.columns)).items():
+            if count > 1:
+                raise RowsRefused(f"column {name} is there {count} times", name)
+        self._fits: Collection[str] = ()  # the logs of temporary tables whose files these are
+        self._written = TaskFiles()
+
+    def _known(self, name: str) -> str:
+        """A name as the session compares names."""
+        return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
+
+    def schema(self) -> pa.Schema:
+        """The schema of a delivery table that is created for the rows. Errors as ``new_schema``."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return new_schema(to_arrow_schema(self._df.schema).empty_table())
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that were written."""
+        return self._written.rows
+
+    def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
+        """Writes the rows into files of the table, unless files for such a table are written already.
+
+        Raises:
+            RowsRefused: the table does not take a row.
+            TableUnavailable: a file cannot be written.
+        """
+        log = first_entry(snapshot, snapshot.handle.schema().to_json())
+        if log not in self._fits:
+            self._written = self._write(snapshot, log)
+            self._fits = log, first_entry(snapshot, self._written.columns)
+        return self._written.files
+
+    def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
+        """The columns of the files that the table does not have."""
+        from deltalake import Field
+
+        known = set(snapshot.schema.names)
+        fields = json.loads(self._written.columns)["fields"] if self._written.columns else []
+        return [Field.from_json(json.dumps(each)) for each in fields if each["name"] not in known]
+
+    def _write(self, snapshot: DeltaDeliverySnapshot, log: str) -> TaskFiles:
+        parts = self._run(RowsTask(snapshot.target.store, log, self._merge_schema), snapshot)
+        for error in parts:
+            if isinstance(error, Exception):
+                raise error
+        files = [file for part in parts for file in part.files]
+        columns = next((part.columns for part in parts if part.columns), "")
+        return TaskFiles(files, sum(part.rows for part in parts), columns)
+
+    def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
+        """Runs the tasks; returns what they wrote, or their errors."""
+        spelled = {self._known(name): name for name in snapshot.schema.names}
+        df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
+        with quiet_about_pandas():
+            return [pickle.loads(row.result) for row in df.mapInArrow(writer.pickled, "result binary").collect()]
+
+
+def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
+    """The first entry of an empty table like the delivery table, with columns given as JSON."""
+    protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
+    versions: dict[str, Any] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
+    for name, features in (("reader", protocol.reader_features), ("writer", protocol.writer_features)):
+        if features is not None:
+            versions[f"{name}Features"] = sorted(features)
+    described: Mapping[str, Any] = {
+        "id": metadata.id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": columns,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": dict(sorted(metadata.configuration.items())),
+    }
+    return "".join(f"{json.dumps(each)}\n" for each in ({"protocol": versions}, {"metaData": described}))
