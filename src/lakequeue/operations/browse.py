@@ -174,13 +174,11 @@ class Search:
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
         places: for each shard the offset to begin at, or with ``newest`` the offset above it; None: the first
-            message. Afterwards, where a next search begins. The last yielded message counts once the iteration
-            continues.
+            message. Afterwards, where a next search begins. The last message counts once the iteration continues.
         newest: newest messages first.
         since: only messages that arrived at this instant or later.
         history: rewindable messages instead of stored ones (RWD-4).
-        budget: maximum number of messages to test. Without it, the search for a rare message reads the whole
-            queue.
+        budget: maximum number of messages to test. Else a search for a rare one reads the whole queue.
         found, tested: number of messages that met the condition, and that were tested.
         unfinished: True if the search ended by ``budget``.
     """

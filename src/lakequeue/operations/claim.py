@@ -74,8 +74,7 @@ class ClaimPlan:
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
         """Claims messages. Returns the messages by shard, and the refusal of a full shard or None.
 
-        Once messages are claimed, an error only ends the claim. Raising it would hide the messages from every
-        consumer.
+        Once messages are claimed, an error only ends the claim. Raising it would hide them from all consumers.
         """
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():

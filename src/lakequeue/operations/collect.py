@@ -94,8 +94,7 @@ class Collector:
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
         """Adds a message once there is space, and returns the future of its result.
 
-        Copies the entry, so the caller may change JSON value and attributes afterwards. ``at`` becomes a delay
-        with the commit.
+        Copies the entry, so the caller may change JSON value and attributes afterwards. ``at`` becomes a delay.
         """
         queue = self._queue()
         clock = queue.root.clock

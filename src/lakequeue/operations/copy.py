@@ -107,8 +107,7 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards, and with ``whole`` the root's other tables. Returns the queues with their newest
-        rows.
+        """Copies the shards; ``whole``: also the root's other tables. Returns the queues with their newest rows.
 
         Leaves out queues that are deleted meanwhile.
 

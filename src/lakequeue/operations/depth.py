@@ -86,8 +86,7 @@ class Depth:
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
         """Returns messages sent and consumed per second since an earlier depth; None if no time has passed.
 
-        Consumed messages are deleted, expired or purged. A rewind adds stored messages, so the rate may be
-        negative.
+        Consumed messages are deleted, expired or purged. After a rewind, the rate may be negative.
         """
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
@@ -98,8 +97,7 @@ class Depth:
     def stay_since(self, before: Depth) -> float | None:
         """Returns the average seconds from when a message is visible to its deletion, since an earlier depth.
 
-        By Little's law: messages that wait or are in flight, divided by messages consumed per second. None if no
-        message was consumed.
+        By Little's law: waiting and in-flight messages, divided by those consumed per second; None if none were.
         """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2

@@ -47,8 +47,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
     """Returns the spans since an instant that no point covers. Logs of a busy shard keep only 200 commits.
 
-    A span between two points counts if it is longer than the minute of the statistics, and wide enough to see in a
-    plot.
+    A span between two points counts if it is longer than the minute of the statistics, and visible in a plot.
     """
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25

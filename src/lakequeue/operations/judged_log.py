@@ -213,8 +213,7 @@ def surviving(
 ) -> list[int]:
     """Returns the indexes of the parts that may have rows for which a condition is true.
 
-    Arrow's datasets skip files whose partition contradicts a filter. Here each part poses as such a file, and none
-    is opened.
+    Arrow's datasets skip files whose partition contradicts a filter. Each part poses as a file; none is opened.
 
     Args:
         known: alternatives for each part. One of them is true for each of its rows.

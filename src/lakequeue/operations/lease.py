@@ -333,8 +333,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages whose latest receive is the lease's, and that were not handed back; None without such
-    messages.
+    """Returns the messages whose latest receive is the lease's, if not handed back; None without any.
 
     The lease may have timed out.
     """

@@ -261,8 +261,7 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
 
 
 class _Polls:
-    """The polls of one receive: ``claim``, then ``read``. Both may return an instant to wait for before the next
-    poll.
+    """The polls of one receive: ``claim``, then ``read``. Both may return an instant to wait for.
 
     Args:
         queue: the queue.
@@ -422,8 +421,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
     The latter count as never received if the claim is this call's ``own``.
 
-    Raises an error only if no message can be read, because an error hides all claimed messages until their
-    timeout.
+    Raises an error only if no message can be read, because an error hides all claimed messages.
     """
     began = monotonic()
     rows: dict[int, Row] = {}

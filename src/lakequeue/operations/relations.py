@@ -189,8 +189,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues that existed at an instant, with their attributes of that time. Omits queues without
-    tables.
+    """Returns the queues that existed at an instant, with their attributes then, unless their tables are gone.
 
     Raises:
         InvalidParameterValue: an argument is not an aware instant.

@@ -42,9 +42,7 @@ Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientE
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Wraps each send: gets the verb, queue name and entries; yields the entries to send. ``lakequeue.otel`` sets
-it.
-"""
+"""Wraps each send: gets verb, queue name and entries; yields the entries to send. Set by ``lakequeue.otel``."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:

@@ -1,7 +1,6 @@
 """Reads of Spark's tasks: ranges of offsets, dealt to tasks, that together contain every message of a queue once.
 
-This holds for any snapshots of the log that the tasks open. Tasks need this version of lakequeue, and access to
-the root.
+This holds for any snapshots of the log that the tasks open. Tasks need this lakequeue, and access to the root.
 """
 
 from __future__ import annotations

@@ -109,8 +109,7 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
 def statements_of(
     root: Root, now: datetime | None, as_of: datetime | None, schema: str | None = None
 ) -> list[str]:
-    """Returns the SQL that creates or replaces the views, for a session with Delta's extension and catalog
-    (DLT-5).
+    """Returns SQL that creates or replaces the views in a session with Delta's extension and catalog (DLT-5).
 
     If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
@@ -122,8 +121,8 @@ def statements_of(
 
     Raises:
         InvalidParameterValue: ``schema`` is not a valid name of a schema.
-        QueueClientError: the log of a table no longer reaches back to ``as_of``, or the root has more than
-            ``MOST_SHARDS`` shards.
+        QueueClientError: the log of a table begins after ``as_of``, or the root has more than ``MOST_SHARDS``
+            shards.
     """
     create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     queues, now, store, path = shown_queues(root, now, as_of), now or as_of, root.engine.store, root.path
@@ -295,8 +294,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages with the run that includes each, if any. ``only``: condition on the messages to
-    read.
+    """Returns a query for messages with the run of each, if any. ``only``: condition on the messages to read.
 
     No filter on the ledger reaches its scans, here and in ``_heads``: Delta plans unfiltered scans with one Spark
     job less each (a query over 16 shards: 68 jobs with filters, 53 without).

@@ -3,8 +3,7 @@
 A view is one scan for any number of queues. Python functions list the shards, cut them into pieces of their logs,
 and read the pieces; ``inline`` follows each function. Spark pushes conditions on ``queue``, ``region`` and
 ``shard``, and semi-joins by them, below the functions that do not make these columns. Excluded shards are not
-opened. Bodies and attributes are read last, for the messages that meet the other conditions, and only if the query
-needs them.
+opened. Bodies and attributes are read last, for messages that meet the other conditions, if needed.
 """
 
 from __future__ import annotations

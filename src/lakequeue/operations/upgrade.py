@@ -1,8 +1,8 @@
 """Brings a root of layout 5 to layout 6. No other module knows layout 5.
 
 Each table is converted by commits of its own. Its log then begins with the first version of the new layout. The
-catalog names the new layout last. So the next upgrade continues a killed one, and until its end every other call
-refuses the root.
+catalog names the new layout last. So the next upgrade continues a killed one. Until its end, other calls refuse
+the root.
 """
 
 from __future__ import annotations

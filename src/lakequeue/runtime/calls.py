@@ -1,8 +1,8 @@
 """One structured log record per call of a verb, from the logger ``lakequeue.verbs`` at level DEBUG.
 
 Fields: verb, queue, shards (numbers of the shards with a commit), messages, commits, lost_races, seconds, and
-error (class of the error that ended the call, or None). Concurrent calls share commits. A commit counts for the
-call that ran it.
+error (class of the error that ended the call, or None). Concurrent calls share commits. The call that ran a commit
+counts it.
 """
 
 from __future__ import annotations

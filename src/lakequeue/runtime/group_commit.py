@@ -60,8 +60,7 @@ class GroupCommit(Generic[Request, Answer]):
 
         Args:
             run: returns an answer per request, in order. If it raises, every request gets the error.
-            turn: entered before each batch, which may take a while. The batch includes requests that arrive
-                meanwhile.
+            turn: entered before each batch, which may take a while. Later requests still join.
         """
         self._run = run
         self._turn = turn

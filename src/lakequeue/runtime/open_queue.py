@@ -38,8 +38,7 @@ class OpenQueue:
         row: the catalog's row, as last read.
         attributes: the attributes of that row.
         shards: the queue's shards in this process.
-        dead_letter_queues: destinations of dead letters by the ARN of their queue, until the queue is found
-            deleted.
+        dead_letter_queues: destinations of dead letters by the ARN of their queue, until one is found deleted.
         delivery: the delivery table in this process.
         finishing_moves: lock held while a move is being finished, so that a second thread finds nothing to do.
     """
@@ -188,8 +187,7 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Updates the catalog's row to the attributes of the shards if these are newer, as after a restore
-        (DUR-7).
+        """Updates the catalog's row to newer attributes of the shards, as after a restore (DUR-7).
 
         Returns:
             True if they are newer.

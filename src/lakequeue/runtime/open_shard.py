@@ -39,8 +39,7 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads ledgers and logs of several shards of an object store concurrently, so that claims there need no
-    requests.
+    """Reads ledgers and logs of several shards of a store concurrently, to save the claims requests.
 
     Reads nothing on a disk, where the claims read as fast.
 

@@ -50,8 +50,7 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the root. In the process that pickled it, the same object; elsewhere, a root shared by all equal
-        copies.
+        """Returns the root. In the process that pickled it, the same object; elsewhere, equal copies share a root.
 
         Raises:
             QueueClientError: the root is on a network file system here, or the process was forked too late.

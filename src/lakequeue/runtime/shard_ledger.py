@@ -130,8 +130,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
     def look(self, number: int) -> None:
         """Reads the newest ledger and log, for later commands and queries with this number.
 
-        If this process committed since the last look, the look also confirms both. The next commit would otherwise
-        do that.
+        If this process committed since the last look, the look also confirms both, to save the next commit that.
         """
         with self._held():
             sure, self._committed = self._committed, False
@@ -197,8 +196,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def is_unattended(self) -> bool:
-        """True if no process claimed new messages since this process last read the ledger. False on the first
-        call.
+        """True if no process claimed new messages since this process last read the ledger. At first False.
 
         Most calls take any commit for a claim, because reading all commits of a busy shard took 0.3 s.
         """
@@ -245,8 +243,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
         """Returns for each received message True if it is stored, False if it was deleted.
 
-        Reads the ledger at most once, by one request on an object store; not at all if it was read in the last
-        half second.
+        Reads the ledger at most once, by one request on a store; not at all within half a second of the last read.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -416,8 +413,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         return True
 
     def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit to a table of the shard at ``instant``, after a commit at ``last``
-        (DUR-82).
+        """Checks the clock before a commit to the shard at ``instant``, after one at ``last`` (DUR-82).
 
         An instant before ``last`` counts as ``last``, so new messages would get the send time of the last commit.
 
@@ -425,8 +421,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
             Further application ids of the commit.
 
         Raises:
-            QueueClientError: the clock is ahead by more than the shard's longest pause, or behind, and is
-                doubtful.
+            QueueClientError: a doubtful clock is ahead by more than the shard's longest pause, or behind.
         """
         if self._is_usual(instant, last, 0):
             return {}

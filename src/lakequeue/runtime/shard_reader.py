@@ -27,8 +27,7 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages of a range of offsets, column -> value; None for a message that was removed from
-        the log.
+        """Returns the messages of a range of offsets, column -> value; None for a removed message.
 
         Raises:
             QueueClientError: a message is missing, but was not removed.

@@ -187,8 +187,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
-        """Returns the offsets of stored messages with the deduplication ids of sends: not deleted, expired or
-        moved.
+        """Returns the offsets of stored messages with deduplication ids of sends: not deleted, expired, moved.
 
         The ledger is read within the call, and only a rewind brings removed messages back. So the log's fence
         suffices: a message that is deleted meanwhile existed during the call (JOB-6).
@@ -252,8 +251,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after it took the sent
-        messages.
+        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after the send.
 
         The next handle would not notice that.
         """

@@ -225,8 +225,7 @@ def set_back(
     """Returns head, runs and history with every event at a future instant moved to now.
 
     Visibility timeouts that began at a future instant end now. A scheduled instant stays (JOB-12), unless the
-    message expires before it. The bucket of a rate limit is empty at most (JOB-11). The pause of a minute after a
-    purge ends.
+    message expires before it. The bucket of a rate limit is empty at most (JOB-11). The minute after a purge ends.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -123,11 +123,9 @@ class LeaseRelease:
         failure: see ``LeaseDelete``.
         failed_together: number of messages in the batch, if the messages failed as one batch.
         unseen: count the messages as never received by this lease.
-        unread: as ``unseen``, but the messages stay hidden until their timeout, because storage cannot read them
-            now.
+        unread: as ``unseen``, but hidden until the timeout, because storage cannot read them now.
         unmark: no append of the lease's delivery can land any more: its holder did not begin an append, or has
-            blocked the number. Otherwise marked messages that were seen become undecided instead of visible
-            (TAB-6).
+            blocked the number. Otherwise seen messages become undecided instead of visible (TAB-6).
     """
 
     lease_id: str
@@ -262,8 +260,7 @@ class Decide:
 
     Attributes:
         failure: recorded with messages that become visible. They are claimed again in halves (DLQ-12).
-        unrecorded: answer 0 also if a table id is recorded, because a holder may have appended to that table since
-            (TAB-4).
+        unrecorded: answer 0 also if a table id is recorded, because a holder may have appended (TAB-4).
     """
 
     slot: int

@@ -60,8 +60,7 @@ _NEAR = 10
 class ShardMachine:
     """All rules of one shard. Not thread-safe.
 
-    Time never goes backwards. An instant before the previous one, or before the last commit, counts as the later
-    of these.
+    Time never goes backwards. An instant before the previous one, or before the last commit, counts as that.
     """
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
@@ -331,9 +330,7 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns the next stored messages, or deleted ones (``history``), from ``start`` on; see
-        ``shard.peek``.
-        """
+        """Returns the next stored or, with ``history``, deleted messages from ``start`` on; see ``shard.peek``."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:

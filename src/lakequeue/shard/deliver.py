@@ -130,8 +130,7 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Returns head and runs without marks, and the number of marked messages; for a copied or restored ledger
-    (TAB-11).
+    """Returns head and runs without marks, and the number marked; for a copied or restored ledger (TAB-11).
 
     The marked messages become visible when their receipts end. No earlier receipt is valid for them.
     """

@@ -230,8 +230,7 @@ class ShardIndex:
     def scan_before(self, place: tuple[int, int] | None) -> bool:
         """Scans fresh messages if the next one could be served before ``place``: (visible since, offset).
 
-        Returns False if the next one is later than ``place``, not visible yet, or held. All after it then are,
-        too.
+        Returns False if the next one is later than ``place``, not visible yet, or held, like all after it.
         """
         if self.scanned >= self.log.end:
             return False
@@ -298,11 +297,9 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first held offset among messages that become available at one instant; ``end`` if none is
-        held.
+        """Returns the first held offset of messages that become available at one instant; or else ``end``.
 
-        Everything before ``start`` is scanned. A message is released when fewer than ``cap`` scanned messages are
-        delayed.
+        Everything before ``start`` is scanned. A message is released when fewer than ``cap`` are delayed.
         """
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start

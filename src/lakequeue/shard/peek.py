@@ -11,8 +11,7 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest stored messages from offset ``start`` on, lowest offset first. Fresh messages are visible
-    runs.
+    """Returns the oldest stored messages from offset ``start`` on, lowest offset first. Fresh ones are visible.
 
     With ``newest``, returns the newest messages up to ``start``.
     """

@@ -1,5 +1,4 @@
-"""Rows of the ledger as the state machine uses them, the interval map of runs, and the protocol of the message
-log.
+"""Rows of the ledger in the state machine, the interval map of runs, and the message log's protocol.
 
 Instants and durations are whole microseconds; instants count from the epoch, in UTC. Offsets are dense per shard.
 Ranges of offsets include both ends.

@@ -22,8 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Removes messages from the available ones. Returns their runs in the order of the spans; call
-        ``set_runs`` next.
+        """Removes available messages. Returns their runs in the order of the spans; call ``set_runs`` next.
 
         The head moves behind the taken fresh messages. Fresh messages before them become ``visible`` runs (DLY-1).
         """
@@ -79,8 +78,8 @@ class ShardState(ShardIndex):
     ) -> None:
         """Makes parts of a run visible now: ascending ranges that do not touch, and are in no index.
 
-        All ranges enter the indexes in one step. Separate steps took 2.5 times as long for half a million of a
-        million messages.
+        All ranges enter the indexes in one step. Separate steps took 2.5 times as long for half of a million
+        messages.
         """
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again

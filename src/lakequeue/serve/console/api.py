@@ -84,8 +84,7 @@ class ConsoleApi:
 
         By trouble: first unreadable queues, then the queues with the most dead letters, then by name. Sorting by a
         count needs the depth of all queues, by trouble the depth of dead-letter queues, and by name only the
-        page's. ``counted`` is the number of queues without a depth newer than ``RANK_AGE``; None if the page has
-        all counts.
+        page's. ``counted`` is the number of queues without a depth newer than ``RANK_AGE``, or None.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))

@@ -140,8 +140,7 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns for each depth the messages sent and deleted per minute, and how long they stayed, in the minute
-    before it.
+    """Returns for each depth the messages sent and deleted, and how long they stayed, in the minute before.
 
     The values are None where no depth is known that is a minute older.
     """

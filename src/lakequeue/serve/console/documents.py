@@ -56,8 +56,7 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns at most ``limit`` messages and ``MAX_PAGE_BYTES``, with shortened bodies, and ``next`` if more may
-    follow.
+    """Returns up to ``limit`` messages and ``MAX_PAGE_BYTES``, with short bodies; ``next`` if more may follow.
 
     ``tested``: number of messages read, if that ended the search.
     """

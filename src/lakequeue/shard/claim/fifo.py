@@ -132,8 +132,7 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Removes up to ``count`` available messages, with ``one_each`` at most one per group; in delivery order
-        (FIF-5, FIF-6).
+        """Removes up to ``count`` messages, with ``one_each`` one per group; in delivery order (FIF-5, FIF-6).
 
         Call ``placed`` once the messages have their new state.
         """

@@ -248,8 +248,7 @@ def _letters_first(
 ) -> tuple[ClaimResult, bool] | None:
     """Returns the answer to a claim that picked dead letters; None if the claim may go on (DLQ-2).
 
-    Dead letters move before anything is handed out, so that no later message of their group is served first
-    (DLQ-10).
+    Dead letters move first, so that no later message of their group is served before (DLQ-10).
     """
     policy = state.attributes.redrive
     letters = dead(state, picked)

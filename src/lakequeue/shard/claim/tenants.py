@@ -12,8 +12,7 @@ group whose message has the lowest offset.
 
 Within a group, the available message with the lowest offset comes first. A group waits from when that message
 became available, or from its last turn while another group waited, if that is later. So groups with quickly
-deleted messages take turns, a group with slow messages gets as many handlers as any other group, and a noisy group
-gets the rest.
+deleted messages take turns, a group with slow messages gets as many handlers as any other, a noisy one the rest.
 
 Only the first ``FAIR`` messages of a claim follow these rules. A lease of a million then takes the oldest
 messages, or, with a limit, the remaining allowance of each group in the order above. Its messages count as in

@@ -105,8 +105,8 @@ class Written:
     """Results of writing one partition, as a value.
 
     Attributes:
-        files: a file per priority; empty without rows, or if rows end the send. A FIFO queue's file is not part of
-            the log.
+        files: a file per priority; empty without rows, or if rows end the send. A FIFO queue's file is not in the
+            log.
         given: the columns that the rows had.
         broken: number of rows that break rules, by the name of the rule.
         refused: file of those rows, if they are to be diverted.
@@ -195,8 +195,7 @@ def _settle(
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
     """Checks and writes the rows of a whole send. Commits nothing. Also returns the number of rows left out.
 
-    Has about a row group in memory; for FIFO queues, as much as ``sorted_by_group``. Errors are those in
-    ``gather``.
+    Has about a row group in memory; for FIFO queues, as ``sorted_by_group``. Errors as in ``gather``.
     """
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)

@@ -77,8 +77,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields the rows with all input columns in the types of ``messages``, and ``_order``; about a row group at a
-    time.
+    """Yields the rows with all input columns in the types of ``messages``, and ``_order``; by row groups.
 
     Args:
         batches: rows of any number, whose columns ``check_columns`` has accepted.

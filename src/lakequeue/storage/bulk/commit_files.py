@@ -1,8 +1,8 @@
 """Bulk sends: rows are written once, as files, which become segments by one commit per shard.
 
 Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition
-values. So a lost race costs another commit of a few milliseconds, never another write. A bulk send holds no lock
-while it writes.
+values. So a lost race costs another commit of a few milliseconds, never another write. No lock is held while
+writing.
 
 Each commit carries the send's application id, and the manifest names the shards. So a process that repeats or
 finds an interrupted send commits the missing files.

@@ -1,7 +1,6 @@
 """Reads the messages of a lease from their files: as Arrow batches without a JVM, or by Spark.
 
-Reads of batches work in any process: places and columns are values, and a ``Store`` is made from a root and its
-options.
+Reads of batches work in any process: places and columns are values, as are a ``Store``'s root and options.
 """
 
 from __future__ import annotations

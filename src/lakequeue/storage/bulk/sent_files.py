@@ -94,8 +94,7 @@ class SentFiles:
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
         """Yields the files that the table lacks, in batches.
 
-        The files wait on disk, in buckets by their digests. One bucket of the files and of the table is in memory
-        at a time.
+        The files wait on disk, in buckets by their digests. One bucket of both is in memory at a time.
 
         Args:
             found: path, size in bytes, and time of the last change in microseconds, of each file.

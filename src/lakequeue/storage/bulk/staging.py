@@ -100,8 +100,8 @@ class Staging:
 
     Attributes:
         key: the key of the send. Message ids are derived from it and the row's place.
-        shards: all shards, in the order in which they get rows of a standard queue. All files are written below
-            the first.
+        shards: all shards, in the order in which they get rows of a standard queue. Files are written below the
+            first.
         rules: the rules for the rows.
         folder: directory of this attempt, below the ``messages`` of each shard.
         bad_rows: treatment of rows that break a rule; None: such rows end the send.

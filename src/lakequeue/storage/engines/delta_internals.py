@@ -1,8 +1,7 @@
 """Access to Delta's log and optimistic transactions through py4j. They have no public interface.
 
 Only ``engine="spark"`` uses this module. It was tried with delta-spark 4.0.0 to 4.4.0 on Spark 4.0, 4.1 and 4.2,
-the pairs of docs/operation/spark.md. Other releases may have other classes. No other module knows a class of Delta
-in the JVM.
+the pairs of docs/operation/spark.md. Other releases may have other classes. No other module knows Delta's classes.
 """
 
 from __future__ import annotations

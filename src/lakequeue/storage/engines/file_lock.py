@@ -16,8 +16,7 @@ class FileLock:
     """A lock on a file that belongs to its open descriptor, so threads exclude each other, too. Not thread-safe.
 
     It ends with the process, and with this object, as after an interrupt. A POSIX record lock belongs to the
-    process instead. It would end when the process closes any descriptor of the file, for example in a copy of the
-    root.
+    process instead. It would end when the process closes any descriptor of the file, as when it copies the root.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:

@@ -45,7 +45,7 @@ def committing(
     """Holds the table's commit lock. Does nothing on object stores, which arbitrate themselves.
 
     Reentrant in a thread, but a shared hold cannot become exclusive. ``folder``: descriptor of the table's
-    directory, if it is open.
+    directory.
 
     Raises:
         LockHeld: another process held it for ``patience`` (None: ``PATIENCE``) seconds.

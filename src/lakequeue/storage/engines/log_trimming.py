@@ -94,8 +94,8 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
     On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
     behind it. The age of the checkpoint counts, not the age of its commit: later snapshots need nothing below it,
-    and readers of older ones have had that time. A checkpoint that is not on disk, or cannot be read, replaces
-    nothing (DUR-3).
+    and readers of older ones have had that time. A checkpoint that is not on disk, or unreadable, replaces nothing
+    (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.

@@ -222,8 +222,7 @@ class Table(TableVersion):
     ) -> None:
         """Merges ``source`` into the table. Its columns are those of the table, and ``op``: ``put`` or ``del``.
 
-        Rows match if ``key`` and the partition columns are equal. Keeps the rows that it reads and writes, see
-        ``rows``.
+        Rows match if ``key`` and the partition columns are equal. Caches the rows, see ``rows``.
         """
         partitions = self.state.partitions
         added, removed, contents = [], [], {}

@@ -77,8 +77,7 @@ class SparkTable(Table):
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
-        """Merges with the first of ``transactions`` as fence. Delta's MERGE takes one id, so the others are
-        dropped.
+        """Merges with the first of ``transactions`` as fence. Delta's MERGE takes only one id.
 
         Each commit must raise the id by one. Then the second of two commits finds its version taken.
         """

@@ -83,8 +83,7 @@ def transact(
     4. A change is committed under its fence, see ``Commit``. Its base must still be an entry of the log. If
     storage's answer is lost, or the commit took so long that the process may have been suspended, the log is
     searched for the commit's token. The commit may be tried again. Then the turn ends.
-    5. If another commit came first, the race is lost. The newest snapshot is loaded, and after a pause ``decide``
-    is called again.
+    5. After a lost race, the newest snapshot is loaded. After a pause, ``decide`` is called again.
 
     Args:
         table: the handle, locked by the caller.
@@ -95,8 +94,7 @@ def transact(
 
     Raises:
         RequestThrottled: too many races were lost, ``lost_races``; nothing was changed (ERR-9).
-        QueueClientError: storage failed; with ``outcome_unknown`` if the log does not show whether the commit
-            landed.
+        QueueClientError: storage failed; with ``outcome_unknown`` if the log does not show the outcome.
     """
     lost = 0
     for number in range(ATTEMPTS):

@@ -1,8 +1,7 @@
 """Turns of the processes that commit to one table.
 
 Of several processes that decide on one version of a table, one commits, and the others lose the race. On a disk
-they take turns by a lock, see ``disk_turn``. A turn only saves work: the fence refuses stale commits without it,
-too.
+they take turns by a lock, see ``disk_turn``. A turn only saves work; the fence refuses stale commits.
 
 Object stores have no lock that ends with its holder. There, the process with the last commit can start the next
 one at once. A process that must read that commit first is late each time: it lost 26 races in 16 s. So a process
@@ -11,8 +10,7 @@ out asks for a turn: it commits an empty entry, and the busy process loses its n
 
 Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. Their
 throughput stays the same with half of the requests, because each commit has more in it. Eight consumers with
-handlers of 100 ms reach 0.97 of the possible throughput, the least served 0.93 of the mean; without pauses 0.90
-and 0.77.
+handlers of 100 ms reach 0.97 of what is possible, the least served 0.93 of the mean; without pauses 0.90 and 0.77.
 """
 
 from __future__ import annotations
