@@ -34,7 +34,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """The tables of shards to be added to a queue are missing from shard ``first`` on."""
+    """A queue is to get more shards, and their tables do not exist yet, from shard ``first`` on."""
 
     row: QueueRow
     first: int

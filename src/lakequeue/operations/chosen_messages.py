@@ -29,7 +29,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
-"""Allowed difference between the clocks of a sender and its shard. One or two files then suffice."""
+"""Allowed difference between the clocks of a sender and its shard, in a search by the time in an id."""
 
 
 @attrs.frozen

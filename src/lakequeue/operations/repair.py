@@ -386,8 +386,8 @@ def _listed_again(
 ) -> QueueRow | None:
     """Returns a new row for a queue that the catalog lost, and whose directory exists.
 
-    Without ``adopt``, only if no other queue has or could have the name. With ``adopt``, those that may get it in
-    turn.
+    Without ``adopt``, only if no other queue has or could have the name. With ``adopt``, the candidates take
+    turns.
 
     Args:
         root, engine: where.

@@ -48,7 +48,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """True if no shard has messages to claim, as far as memory shows without a decision."""
+    """True if memory shows that no shard has messages to claim. False if only a claim can show it."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))

@@ -68,7 +68,7 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
-    """Makes deleted messages visible again that were sent at an instant or later (RWD-9, RWD-10, RWD-19).
+    """Makes messages visible again that were deleted, and sent at an instant or later (RWD-9, RWD-10, RWD-19).
 
     Raises:
         UnsupportedOperation: the queue keeps no history (RWD-15).
