@@ -255,6 +255,19 @@ def test_a_redrive_to_a_queue_that_is_deleted_under_it_leaves_the_letters(two: T
     assert mine.dead.counts().visible == 2
 
 
+@pytest.mark.spec("DLQ-2")
+def test_a_later_move_follows_the_log_on_the_handle_of_the_first(two: Two) -> None:
+    mine, theirs = two
+    letters(mine)
+    sender = mine.dead._runtime.shards[0].sender
+    handle = sender._delivers
+    theirs.dead.send("between")
+    mine.fail("d")
+    letters(mine)
+    assert handle is not None and sender._delivers is handle
+    assert mine.stored() == (["c"], ["a", "b", "between", "d"])
+
+
 @pytest.mark.spec("DLQ-2", "PUR-1")
 @pytest.mark.parametrize("step", [APPEND, REMOVAL])
 def test_a_purge_takes_what_a_killed_process_was_moving(two: Two, clock: ManualClock, step: int) -> None:

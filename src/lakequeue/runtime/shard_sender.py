@@ -72,6 +72,8 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender: Appender | None = None
         self._compared: object = None
         """Lineage of the log at the last comparison of its end with the ledger's head."""
+        self._delivers: Table | None = None
+        """Handle of the last delivery of moved messages; None while a delivery uses it."""
 
     def send(self, send: ShardSend) -> Sent:
         """Appends the messages except duplicates.
@@ -267,12 +269,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             RequestThrottled: too many lost races; nothing was appended.
             DamagedTable: the ledger's head is beyond the end of the log; as for sends, nothing is appended.
         """
-        with self._held():
-            self._open_appender().refresh()
-        # a handle of its own, so that sends need not wait; the fences separate its commits from theirs
-        table = self._tables.engine.open(self._tables.messages)
         try:
-            closes = deliver(table, source, messages, now, self._ledger.settle_clock)
+            with self._delivering() as table:
+                closes = deliver(table, source, messages, now, self._ledger.settle_clock)
         except QueueDoesNotExist:
             return False
         if closes:
@@ -281,8 +280,28 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._shared.waiters.wake()
         return True
 
+    @contextmanager
+    def _delivering(self) -> Iterator[Table]:
+        """Yields the newest log on a handle of its own, so that sends need not wait for a delivery.
+
+        The fences separate the commits of both handles. The next delivery uses the handle again, unless this one
+        fails. A new handle would read the whole log.
+        """
+        with self._held():
+            self._open_appender().refresh()
+            table, self._delivers = self._delivers, None  # another delivery meanwhile opens another handle
+        try:
+            if table is not None:
+                table.refresh()
+        except ReplacedLog:
+            table = None
+        table = table or self._tables.engine.open(self._tables.messages)
+        yield table
+        with self._lock:
+            self._delivers = table
+
     def _drop(self) -> None:
-        self._appender = None
+        self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
         """Returns the writing handle. Without ``checked``, it may not have been compared with the ledger."""
