@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -1100,11 +1101,13 @@ def test_the_axis_of_a_young_queue_fits_its_data_and_times_have_a_zone(lake: Lak
     lake.create_queue("young").send("a")
     with visiting(timezone_id="Asia/Kolkata") as visit:
         page = visit.open("#/q/young")
-        ticks = page.locator(".plot").first.locator(".tick[text-anchor=start], .tick[text-anchor=end]")
+        ticks = page.locator(".plot").first.locator(".tick")
         shows(page.locator(".chart .line.visible")).to_have_attribute("d", re.compile("L"))
         shown = [text for text in ticks.all_text_contents() if re.fullmatch(r"\d\d:\d\d:\d\d", text)]
-        begin, end = (timedelta(**dict(zip(UNITS, map(int, text.split(":")), strict=True))) for text in shown)
-        assert timedelta(0) < (end - begin) % timedelta(days=1) < timedelta(minutes=10)
+        times = [timedelta(**dict(zip(UNITS, map(int, text.split(":")), strict=True))) for text in shown]
+        assert timedelta(0) < (times[-1] - times[0]) % timedelta(days=1) < timedelta(minutes=10)
+        [step] = {(after - before) % timedelta(days=1) for before, after in pairwise(times)}
+        assert all(not time % step for time in times), "round times, at equal distances"
         shows(page.locator("td.at-sent")).to_have_attribute("title", re.compile(r"UTC\+05:30"))
         shows(page.locator("td.at-sent")).to_have_text(re.compile(r"^\d+s ago$"))
         page.locator("tr.message").click()

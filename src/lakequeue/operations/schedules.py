@@ -81,7 +81,7 @@ class OpenSchedules:
             if there is None and len(rows) < MOST:
                 self.root.check_clock(f"schedule {wanted.name}")
                 return {wanted.id: wanted}
-            reason = "There is another schedule of this name; remove it first, or update it."
+            reason = "There is another schedule of this name; update=True (--update) replaces it."
             if there is None:
                 reason = f"The root has {MOST:,} schedules; remove some."
             raise InvalidParameterValue.of(wanted.name, "name", reason)

@@ -88,10 +88,8 @@ export function chart(series, label, height) {
         svg("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, number(value)),
       );
     }
-    const ticks = width < 560 ? 2 : 6;
-    for (let tick = 0; points.length && tick <= ticks; tick++) {
-      const when = begin + ((end - begin) * tick) / ticks;
-      const anchor = tick === ticks ? "end" : tick === 0 ? "start" : "middle";
+    for (const when of points.length ? roundTimes(begin, end, width < 560 ? 3 : 7) : []) {
+      const anchor = x(when) > width - 50 ? "end" : x(when) < LEFT + 40 ? "start" : "middle";
       parts.push(
         svg("text", { class: "tick", x: x(when), y: height - 6, "text-anchor": anchor }, clockTime(when, end - begin > 86_400_000, seconds)),
       );
@@ -145,6 +143,16 @@ export function chart(series, label, height) {
       if (!hovered) showPoint(present);
     },
   };
+}
+
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800]; // in s
+
+// At most `most` instants that are round in the local time.
+function roundTimes(begin, end, most) {
+  const step = 1_000 * (STEPS.find((each) => (end - begin) / (1_000 * each) < most) ?? STEPS.at(-1));
+  const shift = new Date(end).getTimezoneOffset() * 60_000;
+  const first = Math.ceil((begin - shift) / step) * step + shift;
+  return Array.from({ length: Math.max(0, Math.floor((end - first) / step) + 1) }, (_, index) => first + index * step);
 }
 
 // The next of 1, 2, 4, 10, 20, 40, …; from 2 on, half of it is an integer.
