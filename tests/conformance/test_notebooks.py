@@ -39,7 +39,7 @@ def test_a_queue_and_its_counts_are_tables(queue: Queue, clock: ManualClock) -> 
     assert cells(queue.counts()) == [["messages"], TITLES, counts]
     assert cells(queue) == [["queue orders"], TITLES, counts]
     queue.pause("it is <late>")
-    assert "reason it is &lt;late&gt;" in cells(queue)[0][0]
+    assert ": it is &lt;late&gt;" in cells(queue)[0][0]
 
 
 def test_a_root_shows_some_of_its_queues(queue: Queue, tmp_path: Path, clock: ManualClock) -> None:
