@@ -73,7 +73,6 @@ class ShardCopy:
 
     @property
     def messages(self) -> int:
-        """Number of messages in any state, without the history."""
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
@@ -317,7 +316,6 @@ def _moves(transactions: Mapping[str, int]) -> dict[str, int]:
 
 
 def _each(engine: Engine, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Calls a function for items, concurrently on an object store."""
     return engine.store.folder(engine.store.root).for_each(call, items)
 
 

@@ -80,9 +80,7 @@ class DeliveryMarks(Protocol):
         """Records the id of the table, and returns the recorded one; None if the mark is gone."""
         ...
 
-    def delete(self) -> LeaseCounts:
-        """Deletes the messages by their lease."""
-        ...
+    def delete(self) -> LeaseCounts: ...
 
     def is_there(self) -> bool:
         """False if the newest ledger has no such mark."""

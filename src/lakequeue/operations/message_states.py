@@ -215,7 +215,6 @@ class Judge:
 
 
 def names_are(queue: str, region: str) -> pc.Expression:
-    """Returns the condition that a row belongs to a queue."""
     return (pc.field("queue") == queue) & (pc.field("region") == region)
 
 

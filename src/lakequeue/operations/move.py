@@ -266,7 +266,6 @@ def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
 
 
 def finish(queue: OpenQueue, shard: OpenShard) -> None:
-    """Completes the unfinished move of a shard, if any."""
     with queue.finishing_moves:  # a second thread of the process finds nothing to do
         brought = _brought(queue, shard)
         if brought is not None:

@@ -166,7 +166,6 @@ def _relations(source: _RootTables) -> dict[str, Relation]:
 
 
 def judged(root: Root) -> Relation:
-    """Returns the messages with all columns of ``JUDGED``."""
     return Relation(JUDGED, _RootTables(root, None), "messages")
 
 

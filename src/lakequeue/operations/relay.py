@@ -138,7 +138,6 @@ class _TableRelay:
         return last_version(self._queue, self._app_id)
 
     def _move(self, version: int, more: Mapping[str, int] | None = None, first: bool = False) -> None:
-        """Advances the position, unless the queue's log has it."""
         if last_version(self._queue, self._app_id) < version:
             with self._queue.service(_VERB):
                 positions.move(bulk_target(self._queue), self._app_id, version, more or {}, first)

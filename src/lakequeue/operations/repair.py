@@ -123,7 +123,6 @@ def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
 
 @contextmanager
 def _locked(tables: Sequence[str], making: Steps | None) -> Iterator[None]:
-    """Keeps all other processes out of existing local tables."""
     with ExitStack() as locks:
         for table in filter(is_local_folder, tables) if making else ():
             locks.enter_context(committing(table, exclusive=True))

@@ -143,7 +143,6 @@ class OpenSchedules:
         return found
 
     def replace(self, new: Mapping[str, Schedule]) -> None:
-        """Replaces schedules by id. The new ids may differ."""
         removed = {id: None for id, row in new.items() if row.id != id}
         self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
 

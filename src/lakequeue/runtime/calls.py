@@ -106,7 +106,6 @@ class Tallies:
             return Counter(self._by_queue.get(queue))
 
     def all(self) -> dict[str, Counter[str]]:
-        """Returns the totals of every queue with an event."""
         with self._lock:
             return {queue: Counter(amounts) for queue, amounts in self._by_queue.items()}
 

@@ -45,11 +45,9 @@ class HomeShard:
         self.current = self._chance.randrange(shards) if first is None else first
 
     def grow(self, shards: int) -> None:
-        """Sets the number of shards after shards were added."""
         self._shards = shards
 
     def order(self) -> list[int]:
-        """Returns all shards in circular order, starting at the home."""
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:

@@ -209,7 +209,6 @@ class OpenQueue:
         return True
 
     def adopt(self, row: QueueRow) -> None:
-        """Replaces the row by a newer one."""
         # in this order: a thread that reads the version, then the attributes, never gets older attributes
         self.attributes = QueueAttributes.from_wire(row.attributes)
         self.row = row

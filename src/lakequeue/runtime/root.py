@@ -97,7 +97,6 @@ class _RootState:
             self._recent.pop(key, None)
 
     def forget_others(self, keys: Collection[str]) -> None:
-        """Drops the shards of all queues but the given ones."""
         with self.lock:
             for key in set(self._shards) - set(keys):
                 self.forget_shards(key)

@@ -342,7 +342,6 @@ class _Plain:
     """Writes messages in their own commit."""
 
     def lost(self, appender: Appender) -> None:
-        """Reacts to a lost race."""
         if appender.table.folder.local is None:  # on a disk other senders show in the wait for a turn
             appender.stage_next()
 

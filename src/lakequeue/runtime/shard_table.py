@@ -81,7 +81,6 @@ class ShardTable(ABC, Generic[Request, Answer]):
         self._lock = threading.RLock()
 
     def release(self) -> None:
-        """Closes the handles. The next call opens them again."""
         with self._lock:
             self._drop()
 

@@ -42,7 +42,6 @@ class Waiter:
 
     @property
     def first(self) -> bool:
-        """True if this waiter polls at intervals."""
         return self.waiters.first is self
 
 

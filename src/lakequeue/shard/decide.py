@@ -99,7 +99,6 @@ class ShardMachine:
 
     @property
     def attributes_version(self) -> int:
-        """Version of the attributes in the head."""
         return self._state.head.attributes_version
 
     @property
@@ -338,7 +337,6 @@ class ShardMachine:
         return holdings(self._at(now))
 
     def _at(self, now: int) -> ShardState:
-        """Moves the state to ``now`` and returns it."""
         advance(self._state, now)
         return self._state
 

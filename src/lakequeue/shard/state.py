@@ -210,7 +210,6 @@ class ShardState(ShardIndex):
         return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
 
     def forget_attempt(self, attempt_id: str) -> None:
-        """Drops an attempt, so that its retry is a new receive."""
         for run in self.attempt(attempt_id):
             self.runs.put(run.unattempted())
         self.attempts.pop(attempt_id, None)

@@ -166,7 +166,6 @@ class ConsoleApi:
         return self._attention.of(caller)
 
     def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the consumers of all queues that the caller may see."""
         given.end()
         found = self._attention.workers(caller)
         return {"workers": found[:MAX_ROWS], "total": len(found)} | self._place(caller)
@@ -465,7 +464,6 @@ def _check_typed(name: str, given: Parameters, done: str) -> None:
 
 
 def _members(action: str, name: str, given: Parameters) -> Answer:
-    """Returns the members of an action of SQS on a queue."""
     found: Answer = validated(operation(action).input_shape, given.rest() | {"QueueUrl": _url(name)}, "")
     return found
 

@@ -78,7 +78,6 @@ class Parameters:
         return value
 
     def flag(self, name: str) -> bool:
-        """Returns True or False; False if it is absent."""
         value = self._left.pop(name, False)
         if not isinstance(value, bool):
             raise refusal(str(value), name, "Must be true or false.")
@@ -136,7 +135,6 @@ class Parameters:
         return rest
 
     def end(self) -> None:
-        """Refuses parameters that were not read."""
         for name in self._left:
             raise malformed(f"{name} is not a member of this request.")
 

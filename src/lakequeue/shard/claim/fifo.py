@@ -167,7 +167,6 @@ class Groups:
         self._picked, self._open = [], {}
 
     def arrived(self, first: int, last: int) -> None:
-        """Records that messages of a range may have become visible."""
         for group in self._headed(first, last):
             self._place(group)
 

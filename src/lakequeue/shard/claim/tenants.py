@@ -110,8 +110,7 @@ class TenantShard(Protocol):
     def scan_to(self, end: int) -> bool:
         """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
 
-    def stamp(self, offset: int) -> None:
-        """Sets the visible-since instant of a message to now."""
+    def stamp(self, offset: int) -> None: ...
 
 
 _Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, place of the next among them
@@ -147,11 +146,9 @@ class Tenants:
             self._place(group)
 
     def arrived(self, first: int, last: int) -> None:
-        """Records that messages of a range may have become available."""
         self.add(self._shard.available.within(first, last))
 
     def withdrawn(self, first: int, last: int) -> None:
-        """Records that messages of a range are no longer available."""
         for group in [self._heads[offset] for offset in self._heads.irange(first, last)]:
             self._place(group)
 

@@ -288,7 +288,6 @@ def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
 
 
 def _entries(attributes: pa.MapArray) -> tuple[pa.StructArray, npt.NDArray[np.int64]]:
-    """Returns all attributes of some rows, and the row of each."""
     pairs = attributes.cast(pa.list_(pa.struct([*attributes.type.field(0).type])))
     place = pc.list_parent_indices(pairs).to_numpy(zero_copy_only=False)
     return pc.list_flatten(pairs), place.astype(np.int64)

@@ -273,7 +273,6 @@ def read_places(
 
 
 def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
-    """Yields the items, while a thread makes the next one."""
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, items, None)
         while (item := following.result()) is not None:

@@ -99,7 +99,6 @@ class Manifest:
         return time.time() - self.written_at > LONGEST_WAIT
 
     def reached(self, table: Table) -> bool:
-        """True if a shard has the send, as ``SendKey.reached``."""
         return self.app_id is not None and _reached(table, self.app_id, self.version)
 
     def of(self, shard: int) -> list[DataFile]:

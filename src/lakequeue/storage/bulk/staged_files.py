@@ -35,7 +35,6 @@ def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
 
 
 def safe_name(send_id: str) -> str:
-    """Returns a file name for any send id."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", send_id):
         return send_id
     return f"sha256-{hashlib.sha256(send_id.encode()).hexdigest()}"
@@ -80,7 +79,6 @@ class NumberedFile:
         self._description = Description()
 
     def write(self, rows: pa.Table, row_group_size: int | None = None) -> None:
-        """Writes further rows, and replaces their positions."""
         begin = self._description.rows
         rows = layout.with_column(rows, "position", pa.array(np.arange(begin, begin + len(rows)), pa.int64()))
         self._description.add(rows)

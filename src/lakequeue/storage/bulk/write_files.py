@@ -31,7 +31,6 @@ def columns_of(schema: StructType) -> list[tuple[str, str]]:
 
 
 def case_matters(spark: SparkSession) -> bool:
-    """True if a session distinguishes columns by case."""
     return str(spark.conf.get("spark.sql.caseSensitive")) == "true"
 
 

@@ -62,7 +62,6 @@ class SparkDeltaLog:
             self._java = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
 
     def update(self) -> Any:
-        """Returns the newest version, an object of the JVM."""
         with active(self._session):
             return self._java.update(False, self._none, self._none)
 

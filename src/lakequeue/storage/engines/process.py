@@ -10,7 +10,6 @@ _user: int | None = None
 
 
 def note_use() -> None:
-    """Records that this process uses storage."""
     global _user
     check()
     _user = os.getpid()

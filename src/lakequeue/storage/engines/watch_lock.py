@@ -21,7 +21,6 @@ class WatchLock(FileLock):
 
     @classmethod
     def of(cls, table_path: str) -> WatchLock:
-        """Returns the lock of a local table."""
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def still_leads(self) -> bool:
