@@ -192,6 +192,8 @@ def _knobs(patch: pytest.MonkeyPatch, setting: Setting) -> None:
         patch.setattr(f"{storage}.engines.turns._DiskTurns._take", lambda *_, **__: False)
         # of those that waited, the sends are staged
         patch.setattr(f"{storage}.engines.turns._DiskTurns.waited", setting.prefilled == 0)
+    if not setting.turns and setting.place == "store":  # all calls are requests that any process may commit
+        patch.setattr("lakequeue.runtime.ledger_requests.LedgerRequests.wanted", True)
     for table in ("MESSAGES", "RECEIPTS", "QUEUES"):
         patch.setattr(layout, f"{table}_RETENTION", RETENTION)
     patch.setattr("lakequeue.operations.compact.FOLDERS_KEPT", 1)

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from lakequeue import QueueClientError
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.delivery import Delivering
 from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
@@ -23,10 +24,11 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.shard import move
+from lakequeue.shard.commands import Rewrite
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.state import ShardState
-from lakequeue.storage import folder, ledger, snapshot
+from lakequeue.storage import folder, ledger, requests, snapshot
 from lakequeue.storage.delivery.identity import DeliveryIdentity
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.engines import commit, log_trimming, point
@@ -147,6 +149,31 @@ def overlook_that_others_sent(patch: Patch) -> None:
         append, "Change", lambda fence, ids, write, value, *_, **more: change(fence, ids, write, value, **more)
     )
     patch.setattr("lakequeue.runtime.shard_sender._SharedFile.find", lambda *_: None)
+
+
+def apply_requests_again(patch: Patch) -> None:
+    fitting = requests.fitting
+
+    def all_of_them(table: Any, posted: Any, listed: Any) -> Any:
+        entries = {version: SimpleNamespace(answers=()) for version in table.state.latest}
+        state = SimpleNamespace(latest=entries)
+        return fitting(SimpleNamespace(version=table.version, state=state), posted, listed)
+
+    patch.setattr(requests, "fitting", all_of_them)
+
+
+def leave_requests_without_a_change(patch: Patch) -> None:
+    decide = ShardMachine.decide
+
+    def unforced(self: ShardMachine, commands: Any, now: int) -> Any:
+        return decide(self, [] if [*map(type, commands)] == [Rewrite] else commands, now)
+
+    patch.setattr(ShardMachine, "decide", unforced)
+
+
+def take_a_posted_request_for_refused(patch: Patch) -> None:
+    patch.setattr(requests, "unknown", lambda reason: QueueClientError(f"nothing was changed: {reason}"))
+    patch.setattr(requests, "failure", lambda error: error)
 
 
 def offer_what_a_power_cut_tears(patch: Patch) -> None:
@@ -416,6 +443,9 @@ _DELIVERS = {"send": 20, "deliver": 60, "pause": 20, "receive": 10}
 _DELIVERY = Aim(kind="delivery", style="stops", shards=1, length=10, verbs=(_DELIVERS,))
 _FAILING = attrs.evolve(_DELIVERY, verbs=({"send": 10, "fail": 60, "receive": 30},))
 _LOST = attrs.evolve(_DELIVERY, place="store", style="requests")
+_REQUESTS = Aim(
+    place="store", kind="standard", shards=1, length=10, verbs=({"send": 20, "receive": 50, "delete": 10},)
+)
 _COMMIT = "lakequeue.storage.engines.commit"
 
 MUTATIONS = [
@@ -443,6 +473,18 @@ MUTATIONS = [
         {Aim(kind="standard", style="calm", shards=1, verbs=({"send": 40, "receive": 40, "batch": 10},)): "1"},
     ),
     Mutation("add staged sends again", add_staged_sends_again, {_STAGED: "2"}),
+    Mutation("apply requests again", apply_requests_again, {_REQUESTS: "DUR-26"}),
+    Mutation(
+        "overlook that others committed a request",
+        replace(requests, "answers", lambda *_: {}),
+        {_REQUESTS: "DUR-26"},
+    ),
+    Mutation("leave requests without a change", leave_requests_without_a_change, {_REQUESTS: "DUR-26"}),
+    Mutation(
+        "take a posted request for refused",
+        take_a_posted_request_for_refused,
+        {attrs.evolve(_REQUESTS, style="requests"): "DUR-26"},
+    ),
     Mutation("overlook that others sent", overlook_that_others_sent, {attrs.evolve(_STAGED, place="disk"): "2"}),
     Mutation(
         "offer what a power cut tears",

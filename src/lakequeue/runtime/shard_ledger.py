@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count, islice
 from math import inf
@@ -15,22 +16,21 @@ import attrs
 from lakequeue.errors import DamagedTable, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import MICROS
 from lakequeue.runtime import shard_races
+from lakequeue.runtime.ledger_calls import CommandCommit, PendingCommands
+from lakequeue.runtime.ledger_requests import CommonCommit, LedgerRequests, OthersMet, answers
 from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
 from lakequeue.shard.commands import (
     Claim,
     ClaimResult,
     Command,
-    Expire,
     MarkEmptying,
-    Purge,
     Result,
     Rewrite,
-    SetAttributes,
 )
 from lakequeue.shard.commands import Decision as Decided
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head
-from lakequeue.storage import layout
+from lakequeue.storage import layout, requests
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import is_based, lost_races
@@ -41,11 +41,14 @@ from lakequeue.storage.engines.transaction import (
     Answered,
     Committed,
     Decision,
+    FoundChange,
     Stale,
     assert_never,
 )
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
+from lakequeue.storage.requests import PostedRequest
+from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
 """Number of claims from a shard without message groups, after which the next claim reads the log for new groups.
@@ -59,16 +62,9 @@ TRUSTED = 10 * MICROS
 
 The log announces a change of attributes or a deletion first, so the ledger may have been read too early.
 """
+_log = logging.getLogger("lakequeue")
 _looks = count(1)
 _T = TypeVar("_T")
-
-
-@attrs.frozen
-class _PendingCommands:
-    commands: Sequence[Command]
-    now: Now
-    look: float = inf
-    """Number of the oldest look at the shard that is new enough for these commands; infinity: no look is."""
 
 
 def new_look() -> int:
@@ -76,32 +72,7 @@ def new_look() -> int:
     return next(_looks)
 
 
-@attrs.frozen
-class _CommandCommit:
-    """Commands that go into one commit."""
-
-    commands: Sequence[Command]
-    now: Now
-    wanted: int
-    """Number of messages that the claims ask for."""
-    whole: bool
-    """True if a command applies to every message sent before."""
-    rewrite: bool
-    looked: bool
-    """True if the last look at the shard is new enough for all commands."""
-
-    @classmethod
-    def of(cls, groups: Sequence[_PendingCommands], looked: float) -> _CommandCommit:
-        """Collects the commands of groups; ``looked`` is the number of the last look."""
-        commands = [command for group in groups for command in group.commands]
-        wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
-        whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
-        rewrite = any(isinstance(command, Rewrite) for command in commands)
-        new = looked >= max(group.look for group in groups)
-        return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
-
-
-class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
+class ShardLedger(ShardTable[PendingCommands, list[Result]]):
     """Decides commands on the newest ledger, and commits their changes. Thread-safe.
 
     Has handles on the ledger, and on the log that the ledger's runs refer to.
@@ -115,6 +86,9 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         self._unattended_calls = 0
         self._claims = 0  # since the log was refreshed
         self._looked, self._committed = 0, False
+        self._requests = LedgerRequests(tables.receipts, tables.engine.commits_alone)
+        if self._requests.possible:
+            self._turns = self._requests.turns
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
@@ -125,7 +99,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
         """
-        return self._group.submit(_PendingCommands(commands, now, look))
+        return self._group.submit(PendingCommands(commands, now, look))
 
     def look(self, number: int) -> None:
         """Reads the newest ledger and log, for later commands and queries with this number.
@@ -212,7 +186,7 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
     def attributes_version(self) -> int:
         """Version of the queue's attributes at the last decision."""
         machine = self._machine
-        return 0 if machine is None else machine.attributes_version
+        return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
         """Runs a query on a fresh snapshot of the state machine.
@@ -330,14 +304,76 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
             with self._held():
                 self._fresh_machine()
 
-    def _run(self, groups: Sequence[_PendingCommands]) -> list[list[Result] | BaseException]:
+    def _run(self, groups: Sequence[PendingCommands]) -> list[list[Result] | BaseException]:
         with self._held():
-            call = _CommandCommit.of(groups, self._looked)
+            call = CommandCommit.of(groups, self._looked)
             self._claims += call.wanted > 0
             results = iter(self._results(call))
         return [list(islice(results, len(group.commands))) for group in groups]
 
-    def _results(self, call: _CommandCommit) -> list[Result]:
+    def _requested(self, call: CommandCommit) -> list[Result]:
+        """Commits commands as a request: with those of other processes, or by another process."""
+        ledger, home = self._open_ledger(), self._shared.home if call.wanted else None
+        posted = self._requests.post(ledger.table, call.commands)
+        try:
+            decide, busy = partial(self._decide_for_all, call, posted), "too many lost races"
+            done = self._transact(ledger.table, decide, busy=busy, fresh=True, home=home)
+        except Exception as error:
+            failure = requests.failure(error)
+            raise failure from (None if failure is error else error)
+        # A closed shard only answers. Without a machine, another process committed them.
+        if isinstance(done, Committed) and self._machine is not None:
+            self._machine.committed()
+            self._committed = True
+        self._read_at = None if self._machine is None else self._machine.now
+        return done.value[: len(call.commands)]
+
+    def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
+        """Finds the results of a posted request, or decides it with those of other processes."""
+        if lost:
+            self._machine = None  # it has what was not committed
+        ledger, log = self._open_ledger(), self._open_log()
+
+        def read() -> None:
+            if not self._is_known():
+                ledger.table.repeated(lambda: ledger.table.rows(ledger.table.files()))
+            log.refresh(sure=True)
+
+        turn = self._requests.turn(ledger.table, posted, read)
+        if not isinstance(turn, CommonCommit):
+            self._machine = None  # the ledger has moved on
+            return FoundChange(turn)
+        version = ledger.table.version
+        if not self._is_known():
+            self._load_machine(lambda: log.log if ledger.table.version == version else self._newest_log())
+        if ledger.table.version != version:
+            return Stale()
+        try:
+            return self._decide(call.with_others(posted, turn), 0)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            if not turn.others:
+                raise
+            _log.warning("requests to %s cannot be decided: %s", ledger.table.path, first_line(error))
+            self._load_machine()
+            return self._decide(call.with_others(posted, CommonCommit(())), 0)
+
+    def _results(self, call: CommandCommit) -> list[Result]:
+        requested = self._requests.takes(call.commands)
+        if not requested:
+            try:
+                results = self._decided_here(call)
+            except OthersMet:
+                requested = True
+        if requested:
+            results = self._requested(call)
+        self._requests.note(call.commands, results)
+        if self._machine is None and self._requests.dry:
+            with suppress(Exception):  # a receive that waits only wants to know the next event
+                self._read_at = self._load_machine().now
+        return results
+
+    def _decided_here(self, call: CommandCommit) -> list[Result]:
+        """Commits commands without those of other processes."""
         fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
         ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
         try:
@@ -351,6 +387,8 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
             case Committed(results):
                 machine.committed()
                 self._committed = True
+                if not outcome.lost:
+                    self._requests.won()
                 vacuum_if_busy(ledger.table, layout.RECEIPTS_RETENTION)
             case Answered(results):
                 self._check_expiry(machine)
@@ -359,12 +397,13 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         self._read_at = machine.now
         return results
 
-    def _decide(self, call: _CommandCommit, lost: int) -> Decision[list[Result]]:
+    def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
         """Decides on the loaded snapshot of the ledger, and a log that is new enough."""
         if lost:
             self._machine = None  # it has what was not committed
+            self._requests.lost(call.commands)
         machine = self._machine
-        if machine is None or self._is_ahead(machine) or not self._open_ledger().is_current(machine):
+        if machine is None or not self._is_known():
             machine = self._load_machine()
         reread = self._read_log(call, machine)
         try:
@@ -375,6 +414,8 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         known = reread or call.looked
         if not known and _short(call.commands, decision.results) and self._log_grew(machine, decision):
             return Stale()
+        if call.asked and not decision.commit:  # or another process would apply the request later
+            decision = attrs.evolve(machine.decide([Rewrite()], machine.now), results=decision.results)
         if not decision.commit:
             return Answer(decision.results)
         if not reread and not is_based(self._open_log().table):
@@ -383,9 +424,10 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
         if any(isinstance(result.value, ClaimResult) and result.value.moving for result in decision.results):
             self._shared.guard.check_now(self._tables.messages)  # else the dead letters could not be sent
         ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, self._open_ledger().table)
-        return self._open_ledger().change(decision, machine, call.rewrite, ids)
+        told = answers(call.asked, decision.results, machine.attributes_version) if call.asked else None
+        return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
-    def _read_log(self, call: _CommandCommit, machine: ShardMachine) -> bool:
+    def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
         """Attaches the known log to a machine. Reads the newest log, and returns True, if that may not suffice."""
         reader = self._open_log()
         machine.log = reader.advance()
@@ -457,15 +499,21 @@ class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
 
     def _drop(self) -> None:
         self._machine = self._ledger = self._log = None
+        self._requests.attributes_version = 0
 
     def _drop_log(self) -> None:
         self._log = None
 
-    def _load_machine(self) -> ShardMachine:
-        """Reads the loaded snapshot of the ledger."""
+    def _is_known(self) -> bool:
+        """Returns True if the machine has the state of the loaded snapshot."""
+        machine = self._machine
+        return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
+
+    def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
+        """Reads the loaded snapshot of the ledger. ``log``: the newest log, if it is known."""
         ledger = self._open_ledger()
         try:
-            machine = ledger.table.repeated(lambda: ledger.machine(self._newest_log))
+            machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))
         except DamagedTable:
             ledger.table.confirm()  # a log that was put back may be shorter than the ledger read before that
             machine = ledger.table.repeated(lambda: ledger.machine(self._newest_log))

@@ -29,6 +29,8 @@ ACTIONS = "numActions"
 """Metric of a commit with the number of its lines, written by this package."""
 BASE, NEWEST = "base", "newest"
 """Metrics of a commit: the token of the entry before, and the file that the version before added last."""
+ANSWERS = "answers"
+"""Metric of a commit: the requests that it applied, as JSON."""
 REPAIRED = "repair"
 """Token of entries that replace unreadable ones."""
 TOKEN = "lakequeue.token "
@@ -109,6 +111,8 @@ class Entry:
     """Token of the entry before, as the writer knew it. None if the entry does not name it."""
     newest: str | None = None
     """File that the version before added last, as the writer knew it. None if the entry does not name it."""
+    answers: Mapping[str, Any] = attrs.field(factory=dict)
+    """The requests that the commit applied, each with its answers; see ``storage.requests``."""
 
 
 def entry_name(version: int) -> str:
@@ -222,6 +226,7 @@ def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
             metrics = info.get("operationMetrics", {})
             entry.base, newest = metrics.get(BASE), metrics.get(NEWEST)
             entry.newest = newest and file_below(newest, encoded=True)
+            entry.answers = dict(json.loads(metrics.get(ANSWERS, "{}")))
             if str(metrics.get(ACTIONS, len(actions))) != str(len(actions)):
                 raise ValueError(f"has {len(actions)} lines of {metrics[ACTIONS]}")
         elif metadata := action.get("metaData"):

@@ -143,6 +143,10 @@ class _BaseFolder(ABC):
                 freed += Freed(1, self._unlink(self._at(name)))
         return freed
 
+    def discard(self, name: str) -> None:
+        """Removes a file that nobody counts, in one request on a store."""
+        self.remove([name])
+
 
 class LocalFolder(_BaseFolder):
     """A local directory, which need not exist yet.
@@ -208,8 +212,7 @@ class LocalFolder(_BaseFolder):
     def exists(self, name: str) -> bool:
         """Returns True if a file exists. On local disks also for a directory."""
         with suppress(OSError, ValueError):
-            self._stat(name)
-            return True
+            return bool(self._stat(name))
         return False
 
     def entry(self, name: str) -> ListedFile:
@@ -449,11 +452,9 @@ class RemoteFolder(_BaseFolder):
         return f"{self.uri}/{self._below(name)}"
 
     def exists(self, name: str) -> bool:
-        try:
-            self.entry(name)
-        except FileNotFoundError:
-            return False
-        return True
+        with suppress(FileNotFoundError):
+            return bool(self.entry(name))
+        return False
 
     def entry(self, name: str) -> ListedFile:
         return _remote_entry(name, obstore.head(self._client("head"), self._at(name)))
@@ -536,6 +537,9 @@ class RemoteFolder(_BaseFolder):
         obstore.delete(self._client("delete"), name)
         return size
 
+    def discard(self, name: str) -> None:
+        obstore.delete(self._client("delete"), self._at(name))
+
     def remove_all(self) -> None:
         self.remove(entry.name for entry in self.files())
 
@@ -609,7 +613,4 @@ def _cut_off(error: BaseError) -> bool:
 
 
 def _flush(descriptor: int) -> None:
-    if _FULL:
-        fcntl.fcntl(descriptor, _FULL)
-    else:
-        os.fsync(descriptor)
+    fcntl.fcntl(descriptor, _FULL) if _FULL else os.fsync(descriptor)

@@ -178,15 +178,17 @@ class Ledger:
         machine: ShardMachine,
         rewrite: bool = False,
         more_ids: Ids = MappingProxyType({}),
+        answers: str | None = None,
     ) -> Change[list[Result]]:
         """Returns the change that commits a decision made on the loaded epoch.
 
         Rewrites the whole ledger from the runs of ``machine`` after the decision if the ledger has many or uneven
-        files, or with ``rewrite``. ``more_ids`` are further application ids.
+        files, or with ``rewrite``. ``more_ids`` are further application ids. ``answers`` are those to requests of
+        other processes, for the entry.
         """
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
-            whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids)
+            whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)
             return attrs.evolve(whole, value=decision.results, counts=decision.counts)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         if decision.settled_puts or decision.settled_deletes:
@@ -194,7 +196,7 @@ class Ledger:
             source = pa.concat_tables([source, settled])
         self._merges += 1
         fence, ids = {layout.RECEIPTS_ID: epoch - 1}, {layout.RECEIPTS_ID: epoch, **more_ids}
-        write = partial(self.table.merge, source, "first_offset")
+        write = partial(self.table.merge, source, "first_offset", answers=answers)
         return Change(fence, ids, write, decision.results, counts=decision.counts)
 
     def rewrite(
@@ -204,11 +206,13 @@ class Ledger:
         runs: Sequence[Run],
         history: Sequence[Run],
         more_ids: Ids = MappingProxyType({}),
+        answers: str | None = None,
     ) -> Change[Any]:
         """Returns the change that replaces all rows of the ledger in the epoch ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
-        return Change(fence, ids, partial(self.table.replace, {"settled": [False, True]}, files), None)
+        write = partial(self.table.replace, {"settled": [False, True]}, files, answers=answers)
+        return Change(fence, ids, write, None)
 
     def _wants_compaction(self, machine: ShardMachine) -> bool:
         # Without this, 400 scattered deletes made a MERGE slower: 192 ms instead of 21.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
@@ -329,10 +329,21 @@ class Snapshot(TableState):
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
         """Returns files added after a version, by name. FileNotFoundError if an entry was trimmed."""
+        return {file.name: file for entry in self._since(version) for file in entry.added}
+
+    def answers_since(self, version: int) -> dict[str, Any]:
+        """Returns the answers of entries after a version, by request. FileNotFoundError: an entry was trimmed."""
+        return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
+
+    def _since(self, version: int) -> list[Entry]:
         known = self.version - len(self._newest)
         older = self._folder.for_each(self._entry, range(version + 1, known + 1))
-        newer = (self._newest[number] for number in range(max(version, known) + 1, self.version + 1))
-        return {file.name: file for entry in (*older, *newer) for file in entry.added}
+        return [*older, *(self._newest[number] for number in range(max(version, known) + 1, self.version + 1))]
+
+    @property
+    def latest(self) -> Mapping[int, Entry]:
+        """The entries of the latest versions, without gaps."""
+        return self._newest
 
     def next(self) -> Entry:
         """Returns the entry after this version.

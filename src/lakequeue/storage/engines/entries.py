@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import ACTIONS, BASE, NEWEST, LiveFile, TableState, signed
+from lakequeue.storage.delta_log import ACTIONS, ANSWERS, BASE, NEWEST, LiveFile, TableState, signed
 from lakequeue.storage.engines.data_files import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -36,10 +36,12 @@ def entry(
     token: str,
     metadata: Mapping[str, Any] | None = None,
     base: TableState | None = None,
+    answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
     """Returns the actions of a commit that adds and removes files, and maybe changes the metadata.
 
-    With ``base``, the entry names the version that it follows (DUR-86).
+    With ``base``, the entry names the version that it follows (DUR-86). With ``answers``, a JSON object, it names
+    the requests that the commit applies, each with its answers.
     """
     now = _now()
     return _with_info(
@@ -53,6 +55,7 @@ def entry(
             *({"remove": _remove(file)} for file in removed),
             *_ids(transactions),
         ],
+        answers,
     )
 
 
@@ -118,11 +121,16 @@ def _type(type_: pa.DataType) -> Any:
 
 
 def _with_info(
-    operation: str, now: int, token: str, base: TableState | None, others: Sequence[Mapping[str, Any]]
+    operation: str,
+    now: int,
+    token: str,
+    base: TableState | None,
+    others: Sequence[Mapping[str, Any]],
+    answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
     """Adds the description of a commit before its other actions."""
     newest = None if base is None else next(reversed(base.live), None)
-    named = {BASE: base and base.token, NEWEST: newest}
+    named = {BASE: base and base.token, NEWEST: newest, ANSWERS: answers}
     metrics = {
         ACTIONS: str(1 + len(others)),  # an entry that was cut off at the end of a line is torn, too
         "checksum": "00000000",

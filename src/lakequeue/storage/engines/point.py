@@ -190,11 +190,12 @@ class Table(TableVersion):
         rows: Iterable[pa.Table],
         transactions: Mapping[str, int],
         token: str,
+        answers: str | None = None,
     ) -> None:
         """Replaces the rows whose partition values are among ``partition``. Without ``rows``, drops them.
 
         Each table of ``rows`` becomes a file. It is not empty, and its partition columns are constant. The
-        iterable may be lazy, so that not all tables are in memory at once.
+        iterable may be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
         """
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]
@@ -204,7 +205,7 @@ class Table(TableVersion):
             apart = other.transactions.keys().isdisjoint(transactions) and gone.isdisjoint(other.removed)
             return apart and not any(_within(file, partition) for file in other.added)
 
-        self._create_entry("WRITE", added, removed, transactions, token, fits)
+        self._create_entry("WRITE", added, removed, transactions, token, fits, answers)
 
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
@@ -219,10 +220,12 @@ class Table(TableVersion):
         key: str,
         transactions: Mapping[str, int],
         token: str,
+        answers: str | None = None,
     ) -> None:
         """Merges ``source`` into the table. Its columns are those of the table, and ``op``: ``put`` or ``del``.
 
-        Rows match if ``key`` and the partition columns are equal. Caches the rows, see ``rows``.
+        Rows match if ``key`` and the partition columns are equal. Caches the rows, see ``rows``. ``answers``: see
+        ``entries.entry``.
         """
         partitions = self.state.partitions
         added, removed, contents = [], [], {}
@@ -231,7 +234,7 @@ class Table(TableVersion):
             if len(rewrite.rows):
                 added.append(write_rows(self._writes, rewrite.rows, rewrite.partition))
                 contents[added[-1].path] = rewrite.rows
-        self._create_entry("MERGE", added, removed, transactions, token)
+        self._create_entry("MERGE", added, removed, transactions, token, answers=answers)
         self._rows |= contents
 
     def landed(self, token: str, since: int) -> bool:
@@ -283,6 +286,7 @@ class Table(TableVersion):
         transactions: Mapping[str, int],
         token: str,
         fits: Callable[[Entry], bool] | None = None,
+        answers: str | None = None,
     ) -> None:
         """Commits as the version after the snapshot.
 
@@ -297,7 +301,7 @@ class Table(TableVersion):
         before = self.version
 
         def entry() -> list[Mapping[str, Any]]:
-            return entries.entry(operation, added, removed, transactions, token, base=self.state)
+            return entries.entry(operation, added, removed, transactions, token, base=self.state, answers=answers)
 
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.

@@ -67,6 +67,7 @@ class SparkTable(Table):
         rows: Iterable[pa.Table],
         transactions: Mapping[str, int],
         token: str,
+        answers: str | None = None,
     ) -> None:
         self._commit([], rows, transactions, token, partition)
 
@@ -76,6 +77,7 @@ class SparkTable(Table):
         key: str,
         transactions: Mapping[str, int],
         token: str,
+        answers: str | None = None,
     ) -> None:
         """Merges with the first of ``transactions`` as fence. Delta's MERGE takes only one id.
 

@@ -1,0 +1,55 @@
+"""Commands to the ledger of a shard, on their way into one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import attrs
+
+from lakequeue.runtime.ledger_requests import CommonCommit
+from lakequeue.runtime.shard_table import Now
+from lakequeue.shard.commands import Claim, Command, Expire, Purge, Rewrite, SetAttributes
+from lakequeue.storage.requests import PostedRequest
+
+
+@attrs.frozen
+class PendingCommands:
+    commands: Sequence[Command]
+    now: Now
+    look: float = inf
+    """Number of the oldest look at the shard that is new enough for these commands; infinity: no look is."""
+
+
+@attrs.frozen
+class CommandCommit:
+    """Commands that go into one commit."""
+
+    commands: Sequence[Command]
+    now: Now
+    wanted: int
+    """Number of messages that the claims ask for."""
+    whole: bool
+    """True if a command applies to every message sent before."""
+    rewrite: bool
+    looked: bool
+    """True if the last look at the shard is new enough for all commands."""
+    asked: Sequence[tuple[str, int]] = ()
+    """Ids of the requests that the commands are from, each with its number of commands."""
+
+    @classmethod
+    def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
+        """Collects the commands of groups; ``looked`` is the number of the last look."""
+        commands = [command for group in groups for command in group.commands]
+        wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
+        whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
+        rewrite = any(isinstance(command, Rewrite) for command in commands)
+        new = looked >= max(group.look for group in groups)
+        return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
+
+    def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
+        """Returns the commands of a posted request, then those of other processes. The shard has been read."""
+        groups = [(posted.id, self.commands), *commit.others]
+        commands = [command for _, group in groups for command in group]
+        asked = [(id, len(group)) for id, group in groups]
+        return attrs.evolve(self, commands=commands, looked=True, asked=asked)

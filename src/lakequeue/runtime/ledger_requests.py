@@ -1,0 +1,173 @@
+"""Requests of this process to the ledger of a shard that any process may commit. See ``storage.requests``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import attrs
+
+from lakequeue.shard.commands import Claim, Command, Result
+from lakequeue.shard.texts import FORMAT, decoded, encoded, from_text, has_text, result_of, to_text
+from lakequeue.storage import requests
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.requests import PostedRequest, WaitingRequest
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
+
+ROUNDS = 16
+"""Calls after other processes were met, whose commands become requests."""
+LOSS, MOST_STRAIN = 8, 16
+"""Strain of a lost race, and the strain from which calls become requests. A commit without one takes 1 off.
+
+One lost race is no reason: a process that has read nothing for a while loses one, too.
+"""
+LOOKS = 8
+"""Looks without a new entry after which a process no longer waits for the owner of an older request."""
+_ATTRIBUTES = "attributes"
+"""Name of the version of the queue's attributes among the answers of an entry."""
+
+_log = logging.getLogger("lakequeue")
+_T = TypeVar("_T")
+
+
+@attrs.frozen
+class CommonCommit:
+    """The commit of all requests that wait is this process's; ``others`` are those of other processes."""
+
+    others: Sequence[tuple[str, Sequence[Command]]]
+
+
+class OthersMet(Exception):
+    """Other processes commit to the ledger, so the commands of a call that lost a race become a request."""
+
+
+class LedgerRequests:
+    """Posts the commands of calls, and waits for their commit. Not thread-safe: the owner locks."""
+
+    def __init__(self, path: str, commits_alone: bool) -> None:
+        self.possible = local_path(path) is None and not commits_alone
+        self._rounds = self._strain = 0
+        self._last: PostedRequest | None = None
+        self.turns = Turns()
+        """Says if the last request was committed together with others: a reason to move to another shard."""
+        self.dry = False
+        """True if the last claim did not get all that it asked for."""
+        self.attributes_version = 0
+        """Version of the queue's attributes when another process last committed a request of this one."""
+
+    def meet(self) -> None:
+        """Notes that other processes commit to the ledger, too."""
+        self._rounds, self._strain, self.turns.moved = ROUNDS, 0, True
+
+    def won(self) -> None:
+        """Notes a commit of this process alone that lost no race."""
+        self._strain = max(0, self._strain - 1)
+
+    def lost(self, commands: Sequence[Command]) -> None:
+        """Notes a lost race.
+
+        Raises:
+            OthersMet: they are to be posted: other processes commit often, and can commit these.
+        """
+        self._strain += LOSS
+        if self._strain >= MOST_STRAIN and self.may_take(commands):
+            self.meet()
+            raise OthersMet
+
+    @property
+    def wanted(self) -> bool:
+        """True if the next commands are to be posted."""
+        return self._rounds > 0
+
+    def takes(self, commands: Sequence[Command]) -> bool:
+        """Returns True if commands are to be posted.
+
+        Not if they are claims that may find nothing: each request takes a commit, and a look takes none.
+        """
+        futile = self.dry and all(isinstance(command, Claim) for command in commands)
+        return self.wanted and not futile and self.may_take(commands)
+
+    def may_take(self, commands: Sequence[Command]) -> bool:
+        """Returns True if other processes can commit commands."""
+        return self.possible and all(map(has_text, commands))
+
+    def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
+        """Notes what claims got."""
+        self.dry = any(
+            isinstance(command, Claim)
+            and (result.error is not None or result.value.message_count < command.max_messages)
+            for command, result in zip(commands, results, strict=True)
+        )
+
+    def post(self, table: Table, commands: Sequence[Command]) -> PostedRequest:
+        """Writes a request, and removes the last one; see ``requests.post``."""
+        last, self._last = self._last, None
+        self._last = requests.post(table, lambda token: to_text([FORMAT, token, commands]), last)
+        return self._last
+
+    def turn(self, table: Table, posted: PostedRequest, read: Callable[[], object]) -> CommonCommit | list[Result]:
+        """Waits until another process has committed a request, or until the commit is this process's.
+
+        Args:
+            table: the ledger, of which the newest version is loaded.
+            posted: the request.
+            read: reads what a commit needs. Called beside the reads of the other requests.
+
+        Returns:
+            The results of the request, or the turn to commit it.
+        """
+        looks = new = 0
+        while True:
+            version, began = table.version, time.monotonic()
+            listed = requests.look(table, posted)
+            told = requests.answers(table, posted)
+            if posted.id in told:
+                self.meet()
+                self.attributes_version = told[_ATTRIBUTES]
+                return [*map(result_of, decoded(told[posted.id]))]
+            new += table.version > version and looks > 0
+            looks = 1 if table.version > version else looks + 1
+            others = requests.fitting(table, posted, listed)
+            if not others or posted.name < others[0].name or looks > LOOKS:
+                break
+            time.sleep(min(0.05, (time.monotonic() - began) / 4))
+        if others or new:
+            self.meet()
+        else:
+            self._rounds -= 1
+            self.turns.moved = False
+        reads: list[Callable[[], Any]] = [read, *(partial(_commands, table, each) for each in others)]
+        _, *found = table.folder.for_each(_called, reads)
+        return CommonCommit(
+            [(each.id, commands) for each, commands in zip(others, found, strict=True) if commands]
+        )
+
+
+def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
+    """Returns the text of the answers to requests, each with the number of its commands, for the entry."""
+    told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
+    for id, count in asked:
+        told[id] = encoded(results[place : place + count])
+        place += count
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
+    """Reads the commands of another process. None of them if they cannot be read, or are of another log."""
+    try:
+        written, token, commands = from_text(table.folder.read(waiting.name))
+        if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):
+            return list(commands)
+    except Exception as error:
+        _log.warning("a request to %s cannot be read: %s", table.path, first_line(error))
+    return []
+
+
+def _called(read: Callable[[], _T]) -> _T:
+    return read()

@@ -1,0 +1,168 @@
+"""Requests to the ledger of a shard on an object store: one process commits those of all.
+
+Of the processes that decide on one version of a ledger, one commits and the others lose the race. A process that
+keeps losing posts its commands as a file. The process with the oldest file applies the commands of all files that
+wait, in one commit. The entry of the log names them with their answers, so nobody else commits, and nobody
+loses.
+
+No request is applied twice. The file's name begins with a version of the ledger that its process knew before it
+drew the request's random id, so no entry up to that version names it. A process that applies it knows all later
+entries, and its own entry is the next or is refused. An entry that names requests always raises the epoch of the
+ledger. A request of another process is applied within ``VERSIONS`` and ``RECENT`` only, so a process that gives up
+earlier does not know the outcome.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import attrs
+
+from lakequeue.errors import REPEAT, DamagedTable, QueueClientError, QueueServiceError
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.folder import ListedFile
+from lakequeue.storage.store_failures import first_line
+
+FOLDER = "asked"
+"""Directory below the table."""
+VERSIONS = 60
+"""Other processes apply a request within this many versions of the ledger."""
+RECENT = 10.0
+"""Other processes apply a request within this many seconds, by the storage's clock."""
+MOST = 100
+"""Most requests of other processes in one commit."""
+SURE = 0.7
+"""Seconds after which a look also confirms that the log is the one that was read."""
+_NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
+
+
+@attrs.frozen
+class PostedRequest:
+    """A request of this process that waits for a commit."""
+
+    id: str
+    since: int
+    """Version of the ledger before the id was drawn."""
+    posted_at: float
+    lineage: object
+    """See ``Table.lineage``."""
+
+    @property
+    def name(self) -> str:
+        return f"{_begin(self.since)}-{self.id}.json"
+
+
+@attrs.frozen
+class WaitingRequest:
+    """A request of another process, by its file."""
+
+    name: str
+    since: int
+    id: str
+
+
+def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
+    """Writes a request. ``text`` makes its content, given the token of the newest entry.
+
+    Removes the ``last`` request of the process at the same time, of which nothing is needed any more.
+
+    Raises:
+        QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file.
+    """
+    posted = PostedRequest(uuid.uuid4().hex, table.version, time.time(), table.lineage)
+
+    def write() -> None:
+        table.folder.write(posted.name, text(table.state.token).encode())
+
+    def remove() -> None:
+        if last is not None:
+            with suppress(Exception):  # the compactor removes it
+                table.folder.discard(last.name)
+
+    try:
+        table.folder.for_each(lambda call: call(), [write, *([remove] if last else [])])
+    except Exception as error:
+        raise unknown(error) from error
+    return posted
+
+
+def look(table: Table, posted: PostedRequest) -> list[ListedFile]:
+    """Loads the newest version of the ledger, and lists the requests at the same time."""
+    files: list[ListedFile] = []
+
+    def follow() -> None:
+        (table.confirm if abs(time.time() - table.state.confirmed_at) >= SURE else table.look)()
+
+    def listing() -> None:
+        after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
+        files.extend(table.folder.files(FOLDER, after))
+
+    table.folder.for_each(lambda call: call(), [follow, listing])
+    return files
+
+
+def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
+    """Returns the answers to all requests since one was posted, from the loaded snapshot, by their ids.
+
+    Raises:
+        QueueClientError: ``outcome_unknown``: the log was replaced, or does not reach back to the request.
+    """
+    if table.lineage is not posted.lineage:
+        raise unknown("the log is another one")
+    try:
+        return table.state.answers_since(posted.since)
+    except FileNotFoundError as error:
+        raise unknown("too much happened since") from error
+
+
+def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
+    """Returns the requests of other processes that a commit on the loaded snapshot may apply, oldest first."""
+    known = table.version - len(table.state.latest)
+    after = max(known, table.version - VERSIONS)
+    mine = next((each.modified for each in listed if each.name == posted.name), None)
+    if mine is None or abs(time.time() - posted.posted_at) > RECENT:
+        return []
+    named = {id for entry in table.state.latest.values() for id in entry.answers}
+    found = []
+    for each in listed:
+        match = _NAME.fullmatch(each.name)
+        if match is None or each.name == posted.name or match[2] in named or mine - each.modified > RECENT:
+            continue
+        if after <= int(match[1]) <= table.version:
+            found.append(WaitingRequest(each.name, int(match[1]), match[2]))
+    return sorted(found, key=lambda each: each.name)[:MOST]
+
+
+def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
+    """Returns True if a request was posted in this history of the log: the entry of its version has this token."""
+    entry = table.state.latest.get(waiting.since)
+    known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
+    return token is not None and known == token
+
+
+def _begin(version: int) -> str:
+    """Returns the beginning of the names of requests posted at a version. Such names sort by version."""
+    return f"{FOLDER}/{version:020}"
+
+
+def unknown(reason: object) -> QueueClientError:
+    """Returns the error for a process that gives up on a request which other processes may still commit."""
+    text = first_line(reason) if isinstance(reason, BaseException) else reason
+    return QueueClientError(
+        f"the outcome of a call is unknown: other processes may commit its request ({text}); {REPEAT}",
+        outcome_unknown=True,
+    )
+
+
+def failure(error: Exception) -> Exception:
+    """Returns the error of a call after a failure, while its request may still be committed."""
+    if isinstance(error, QueueClientError) and error.outcome_unknown:
+        return error
+    if isinstance(error, DamagedTable):
+        return error.unknown()
+    return unknown("too many lost races" if isinstance(error, QueueServiceError) else error)
