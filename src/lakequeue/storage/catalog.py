@@ -134,7 +134,7 @@ class Catalog:
     def hidden(self, region: str, name: str) -> list[str]:
         """Returns keys of queues with this name that hold messages but have no row any more (DUR-7)."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
-        unknown = [key for key in queues.folders() if key.startswith(prefix) and key not in self._by_key]
+        unknown = [key for key in queues.folders(beginning=prefix) if key not in self._by_key]
         found = [key for key in unknown if holds_messages(self._engine, queues / key)]
         if found:
             self.rows()  # Another process may have created the row meanwhile.

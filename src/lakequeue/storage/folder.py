@@ -394,12 +394,11 @@ class LocalFolder(_BaseFolder):
             yield from os.walk(self.path(prefix))
             return
         with suppress(FileNotFoundError):
-            for folder, folders, names, _ in os.fwalk(self._path(prefix), dir_fd=self.descriptor):
-                yield folder, folders, names
+            yield from (found[:3] for found in os.fwalk(self._path(prefix), dir_fd=self.descriptor))
 
-    def folders(self, prefix: str = "") -> list[str]:
-        """Returns the sorted names of directories in a subdirectory."""
-        return sorted(next(self._walk(prefix), ("", [], []))[1])
+    def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
+        """Returns the sorted names of directories in a subdirectory, or of those whose names begin so."""
+        return no_links.folders(self._path(prefix), beginning, self.descriptor)
 
     def _unlink(self, name: str) -> int:
         return no_links.unlink(self._root, name, self.descriptor)
@@ -528,9 +527,10 @@ class RemoteFolder(_BaseFolder):
                 if not _cut_off(error) or attempt == _ATTEMPTS - 1:
                     raise
 
-    def folders(self, prefix: str = "") -> list[str]:
+    def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
         found = _whole(lambda: obstore.list_with_delimiter(self._client("list"), self._at(prefix) or None))
-        return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
+        names = sorted(each.rpartition("/")[2] for each in found["common_prefixes"])
+        return [name for name in names if name.startswith(beginning)]
 
     def _unlink(self, name: str) -> int:
         size = obstore.head(self._client("head"), name)["size"]

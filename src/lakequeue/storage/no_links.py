@@ -68,6 +68,21 @@ class Opener(NamedTuple):
         return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
+def folders(path: str, beginning: str, descriptor: int | None = None) -> list[str]:
+    """Returns the sorted names of directories in a directory that begin so. Empty if it cannot be listed.
+
+    With ``descriptor``, a relative path is in that directory.
+    """
+    with suppress(OSError):
+        opened = os.open(path, _FOLDER, dir_fd=descriptor)
+        try:
+            with os.scandir(opened) as entries:
+                return sorted(each.name for each in entries if each.name.startswith(beginning) and each.is_dir())
+        finally:
+            os.close(opened)
+    return []
+
+
 def touch(folder: str, name: str) -> None:
     """Sets a file's time to now, and creates it if missing. The superuser skips directories of other users."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:

@@ -272,6 +272,22 @@ def read_places(
         yield pa.record_batch([found.column(field) for field in schema], schema=schema)
 
 
+@attrs.frozen
+class LeaseTask:
+    """Messages of a lease that one task reads; a value for any process."""
+
+    store: Store
+    places: Sequence[Sequence[LeasePlace]]
+    """By file."""
+    lease: LeaseColumns
+    columns = SCHEMA.names
+
+    def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """Reads some columns of the messages, without opening the root."""
+        for of_file in self.places:
+            yield from read_places(self.store, of_file, self.lease, columns)
+
+
 def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, items, None)
