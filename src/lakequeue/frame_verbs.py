@@ -28,6 +28,7 @@ from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.bad_rows import OnBadRow, option_problems
 from lakequeue.storage.bulk.lease_batches import SCHEMA as LEASE_COLUMNS
+from lakequeue.storage.bulk.lease_batches import LeaseTask
 from lakequeue.storage.bulk.message_rules import spelled
 from lakequeue.storage.bulk.write_files import case_matters, columns_of, respelled
 from lakequeue.storage.roots import root_of
@@ -36,7 +37,7 @@ from lakequeue.storage.store_failures import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LEASE_COLUMNS", "OnBadRow", "PlannedSend", "Written", "option_problems"]
+__all__ = ["LEASE_COLUMNS", "LeaseTask", "OnBadRow", "PlannedSend", "Written", "option_problems"]
 __all__ += [
     "case_matters",
     "columns_of",

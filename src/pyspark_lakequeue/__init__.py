@@ -49,4 +49,6 @@ class DefaultSource(DataSource):
         return self._made.stream_writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> Any:
-        return self._made.stream_reader(self.options, schema)
+        from pyspark_lakequeue.stream import QueueStreamReader
+
+        return QueueStreamReader(self.options, schema)

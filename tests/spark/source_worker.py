@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from lakequeue import frame_verbs
-from lakequeue.spark.source import QueueStreamReader, QueueStreamWriter, QueueWriter
+from lakequeue.spark.source import QueueStreamWriter, QueueWriter, StreamLeases
 from lakequeue.spark.streams import started
 from lakequeue.storage.bulk import lease_batches, manifests, write_files
 from lakequeue.storage.engines.point import Table
 from pyspark_lakequeue import DefaultSource
+from pyspark_lakequeue.stream import QueueStreamReader
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "unwritten": (write_files, "write_partition", "before"),
@@ -30,13 +31,13 @@ MOMENTS: dict[str, tuple[Any, str, str]] = {
     "uncommitted": (Table, "add", "before"),
     "committed": (Table, "add", "after"),
     "unknown": (frame_verbs, "complete_send", "after"),  # done, but Spark does not know it
-    "claimed": (QueueStreamReader, "_keep", "after"),  # but the offset is not written
-    "unplanned": (QueueStreamReader, "partitions", "before"),
+    "claimed": (StreamLeases, "_keep", "after"),  # but the offset is not written
+    "unplanned": (StreamLeases, "tasks", "before"),
     "planned": (frame_verbs, "lease_tasks", "after"),
     "reading": (lease_batches, "read_places", "before"),
     "handled": (sys.modules[__name__], "handled", "after"),
-    "ended": (QueueStreamReader, "commit", "before"),  # Spark knows it, but nothing is deleted
-    "deleted": (QueueStreamReader, "commit", "after"),
+    "ended": (StreamLeases, "commit", "before"),  # Spark knows it, but nothing is deleted
+    "deleted": (StreamLeases, "commit", "after"),
 }
 DIE = "LAKEQUEUE_TEST_DIE"
 """Variable with the moment, the number of the call, a file that counts calls, and the group of processes."""

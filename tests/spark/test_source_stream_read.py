@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +19,7 @@ from deltalake import DeltaTable
 from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, LeaseLost, Queue, QueueDoesNotExist, SendEntry, frame_verbs
 from lakequeue.operations.delivery_protocol import OpenedDeliveryTable
-from lakequeue.spark.options import SourceOptions, Use
+from lakequeue.spark.options import SourceOptions
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import started
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot
@@ -26,7 +30,7 @@ from serve.serving import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakequeue.spark.source import QueueStreamReader
+    from pyspark_lakequeue.stream import QueueStreamReader
 
 Offset = dict[str, Any]
 Restart = Callable[..., "QueueStreamReader"]
@@ -40,8 +44,8 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
 @pytest.fixture
 def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     """Makes a reader as a new process would, by the test's clock; the one before it is dead."""
-    from lakequeue.spark.source import QueueStreamReader
     from lakequeue.spark.source_schema import schema
+    from pyspark_lakequeue.stream import QueueStreamReader
 
     monkeypatch.setattr("lakequeue.spark.source.time.monotonic", lambda: clock.now().timestamp())
     readers: list[QueueStreamReader] = []
@@ -53,7 +57,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
 
     def kill() -> None:
         for reader in readers:
-            for lease, _ in reader._kept.values():
+            for lease, _ in reader._leases._kept.values():
                 heartbeat = lease._heartbeat
                 assert heartbeat is not None
                 heartbeat.stop()
@@ -61,8 +65,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     def start(**options: object) -> QueueStreamReader:
         kill()
         given = {"root": place_of(queue), "queue": queue.name} | options
-        parsed = SourceOptions.parse({name: str(value) for name, value in given.items()}, Use.STREAM_READ)
-        readers.append(QueueStreamReader(parsed, schema()))
+        readers.append(QueueStreamReader({name: str(value) for name, value in given.items()}, schema()))
         return readers[-1]
 
     yield start
@@ -77,8 +80,6 @@ def stored(offset: Offset) -> Offset:
 
 def bodies(reader: QueueStreamReader, start: Offset, end: Offset) -> list[str]:
     """The messages of a batch, as tasks in other processes read them."""
-    import pickle
-
     found: list[str] = []
     for part in reader.partitions(stored(start), stored(end)):
         copy, part = pickle.loads(pickle.dumps((reader, part)))
@@ -102,11 +103,20 @@ def test_a_batch_is_deleted_when_spark_asks_for_the_next_one(queue: Queue, resta
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
 
 
-@pytest.mark.parametrize(("sends", "sizes"), [([1], [1]), ([5], [4, 1]), ([2, 1], [2, 1]), ([1, 3], [3, 1])])
-def test_the_last_task_of_a_batch_has_one_message(
-    queue: Queue, restart: Restart, sends: list[int], sizes: list[int]
+SMALL = [([1], [1]), ([5], [5]), ([2, 1], [3])]
+LARGE = [([1], [1]), ([5], [4, 1]), ([2, 1], [2, 1]), ([1, 3], [3, 1])]
+
+
+@pytest.mark.parametrize(
+    ("limit", "sends", "sizes"),
+    [("COUNT", *case) for case in [*SMALL, *LARGE]] + [("BYTES", *case) for case in LARGE[:2]],
+)
+def test_the_last_task_of_a_large_batch_has_one_message_and_a_small_batch_is_one_task(
+    queue: Queue, restart: Restart, monkeypatch: Patch, limit: str, sends: list[int], sizes: list[int]
 ) -> None:
     """Spark reads it to its end before the function runs: the worker of a task left half read is killed."""
+    if (sends, sizes) in LARGE:
+        monkeypatch.setattr(f"lakequeue.operations.lease.SMALL_{limit}", 0)
     for size in sends:
         queue.send_arrow(pa.table({"body": [str(number) for number in range(size)]}))
     reader = restart()
@@ -115,6 +125,20 @@ def test_the_last_task_of_a_batch_has_one_message(
     assert [sum(map(len, batches)) for batches in parts] == sizes
     read = [body for batches in parts for batch in batches for body in batch["body"].to_pylist()]
     assert read == [str(number) for size in sends for number in range(size)]
+
+
+def test_tasks_do_not_import_what_only_the_driver_needs(queue: Queue, restart: Restart, tmp_path: Path) -> None:
+    """Each process of Spark would import it before the first batch."""
+    queue.send("a")
+    reader = restart()
+    parts = reader.partitions(reader.initialOffset(), reader.latestOffset(reader.initialOffset()))
+    (tmp_path / "task").write_bytes(pickle.dumps((reader, parts[0])))
+    code = (
+        "import pickle, sys; reader, part = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print([*reader.read(part)][0]['body'], {'lakequeue.spark', 'lakequeue.operations'} & {*sys.modules})"
+    )
+    done = subprocess.check_output([sys.executable, "-c", code, tmp_path / "task"], text=True)
+    assert re.sub(r"\s", "", done) == '["a"]set()'
 
 
 @pytest.mark.spec("HBN-1")

@@ -35,13 +35,15 @@ from lakequeue.shard.commands import (
 )
 from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.storage.bulk import lease_batches
-from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, lease_frame
+from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, LeaseTask, lease_frame
 from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.messages.merge_segments import put_in_order
-from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
+"""Messages of a small batch, and the size of their files."""
 
 
 @attrs.frozen
@@ -145,38 +147,26 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
     return pa.RecordBatchReader.from_batches(schema, taken())
 
 
-@attrs.frozen
-class LeaseTask:
-    """Messages of a lease for one task to read, as a value for any process."""
-
-    store: Store
-    places: list[list[LeasePlace]]
-    """Places by file."""
-    lease: LeaseColumns
-
-    def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Yields some columns of the messages, without opening the root."""
-        for of_file in self.places:
-            yield from lease_batches.read_places(self.store, of_file, self.lease, columns)
-
-
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``. The last task has a single message.
+    """Splits the messages into tasks of about ``TASK_BYTES``. The last task is small.
 
     Spark kills the Python worker of a task that it does not read to its end, and the next task waits for another
-    worker. A caller that needs one message of a batch reads the last task, whole.
+    worker. A caller that needs one message of a batch reads the last task, whole. A small batch is a single task,
+    because a second one would start another Python worker. Else the last task has a single message.
     """
     places, columns = stored(leased)
     if not places:
         return []
-    *before, last = places
-    single = last._replace(whole=False, first_position=last.last_position)
-    if last.first_position < last.last_position:
-        before.append(last._replace(whole=False, last_position=last.last_position - 1))
-    pieces = (piece for of_file in lease_batches.files_of(before) for piece in _pieces(of_file))
+    last: list[list[list[LeasePlace]]] = []
+    if leased.count > SMALL_COUNT or sum({place.path: place.size for place in places}.values()) > SMALL_BYTES:
+        *places, end = places
+        last = [[[end._replace(whole=False, first_position=end.last_position)]]]
+        if end.first_position < end.last_position:
+            places.append(end._replace(whole=False, last_position=end.last_position - 1))
+    pieces = (piece for of_file in lease_batches.files_of(places) for piece in _pieces(of_file))
     return [
         LeaseTask(leased.queue.root.engine.store, group, columns)
-        for group in [*spark_tasks.packed(pieces, spark_tasks.TASK_BYTES), [[single]]]
+        for group in [*spark_tasks.packed(pieces, spark_tasks.TASK_BYTES), *last]
     ]
 
 

@@ -19,25 +19,18 @@ from pyspark.sql import datasource
 
 from lakequeue import frame_verbs
 from lakequeue.errors import InvalidOptions, LeaseLost, QueueClientError
-from lakequeue.frame_verbs import PlannedSend, Written
+from lakequeue.frame_verbs import LeaseTask, PlannedSend, Written
 from lakequeue.lease import Lease
 from lakequeue.model.states import MessageState
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal
 from lakequeue.spark import source_schema
 from lakequeue.spark.options import SourceOptions, Use
-from lakequeue.spark.source_schema import arrow_schema, one_line
+from lakequeue.spark.source_schema import one_line
+from pyspark_lakequeue.stream import arrow_schema, shaped
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # Spark before 4.2 runs one batch then.
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        pass
-
 
 _log = logging.getLogger("lakequeue")
 Offset = dict[str, Any]
@@ -78,14 +71,14 @@ class QueueReader(datasource.DataSourceReader):
             return
         lake, schema = self._options.open_root(), arrow_schema(self._schema)
         names = [name for name in schema.names if name != "receipt_handle"] or ["shard"]
-        yield from _shaped(frame_verbs.read_messages(lake, self._condition, partition.value, names), schema, {})
+        yield from shaped(frame_verbs.read_messages(lake, self._condition, partition.value, names), schema, {})
 
 
-class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamLeases:
     """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
-    The reader lives in a Python process next to the driver for as long as the query runs, and extends leases from
-    there. A copy reads in the executors, without opening the queue. Spark makes one call at a time.
+    It lives in a Python process next to the driver for as long as the query runs, and extends leases from there.
+    The executors read without opening the queue. Spark makes one call at a time.
 
     Spark asks for the next offset only after it has finished the last batch and written it to the commit log, so
     that it cannot repeat it. So that call deletes the lease of the offset where the next batch starts. Spark's own
@@ -94,7 +87,7 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
-        self._options, self._schema = options, schema
+        self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
         self._kept: dict[str, tuple[Lease, ExitStack]] = {}
         """Leases that this process extends until they end."""
@@ -105,22 +98,19 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         self._left: int | None = None
         self._quiet_until = 0.0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": self._schema}
-
     @cached_property
     def _queue(self) -> Queue:
         return self._options.open_queue()
 
-    def initialOffset(self) -> Offset:
+    def initial_offset(self) -> Offset:
         return dict(START)
 
     @one_line
-    def prepareForTriggerAvailableNow(self) -> None:
+    def prepare_for_available_now(self) -> None:
         self._left = self._queue.counts().visible
 
     @one_line
-    def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:
+    def latest_offset(self, start: Offset | None) -> Offset:
         """Returns the offset after the next batch. The same offset if no message is available.
 
         Raises:
@@ -148,13 +138,15 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         return end
 
     @one_line
-    def partitions(self, start: Offset, end: Offset) -> Sequence[datasource.InputPartition]:
+    def tasks(self, start: Offset, end: Offset) -> Sequence[tuple[LeaseTask, Mapping[str, str | None]]]:
+        """Returns what the tasks of a batch read, each with the values of constant columns."""
         self._offered = None
         self.commit(start)
         self._reached = end
         lease = None if start == end else self._lease(end)
         tasks = [] if lease is None else frame_verbs.lease_tasks(lease)
-        return [datasource.InputPartition(task) for task in tasks]
+        place = {"queue": self._options.queue, "region": self._options.region}
+        return [(task, place | {"state": MessageState.IN_FLIGHT.value}) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
         """Returns the lease of a batch, or None if the lease has lost all its messages.
@@ -206,26 +198,6 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         else:
             return str(end["lease"])
         raise InvalidOptions([f"option checkpointLocation: the checkpoint is of {other}; use a new one"])
-
-    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
-        options, schema = self._options, arrow_schema(self._schema)
-        names = [name for name in schema.names if name in frame_verbs.LEASE_COLUMNS.names] or ["shard"]
-        constants = {"queue": options.queue, "region": options.region, "state": MessageState.IN_FLIGHT.value}
-        yield from _shaped(partition.value.read(names), schema, constants)
-
-
-def _shaped(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, constants: Mapping[str, str | None]
-) -> Iterator[pa.RecordBatch]:
-    """Gives batches the columns of a schema. A missing column gets its constant, or NULL."""
-    for batch in batches:
-        arrays = [
-            batch.column(field.name).cast(field.type)
-            if field.name in batch.schema.names
-            else pa.repeat(pa.scalar(constants.get(field.name), field.type), batch.num_rows)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @attrs.define
@@ -341,5 +313,5 @@ def stream_writer(raw_options: Mapping[str, str], schema: StructType, overwrite:
 
 
 @one_line
-def stream_reader(raw_options: Mapping[str, str], schema: StructType) -> QueueStreamReader:
-    return QueueStreamReader(SourceOptions.parse(raw_options, Use.STREAM_READ), schema)
+def stream_leases(raw_options: Mapping[str, str], schema: StructType) -> StreamLeases:
+    return StreamLeases(SourceOptions.parse(raw_options, Use.STREAM_READ), schema)

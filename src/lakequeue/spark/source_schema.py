@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import re
 from collections.abc import Callable
@@ -75,12 +74,3 @@ def check(chosen: StructType) -> None:
     ]
     if problems:
         raise InvalidOptions(problems)
-
-
-def arrow_schema(chosen: StructType) -> pa.Schema:
-    """Converts a schema of Spark to the schema of its record batches."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        return to_arrow_schema(chosen, timezone="UTC")
-    return to_arrow_schema(chosen)

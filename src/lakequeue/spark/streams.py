@@ -192,7 +192,7 @@ class _Batches:
     _queue: Queue | None = attrs.field(default=None, init=False)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        last = rows.select("receipt_handle").tail(1)  # A separate task; see lease_tasks.
+        last = rows.select("receipt_handle").tail(1)  # The last task; see lease_tasks.
         if not last:  # No message of the repeated batch is left.
             return
         if self._queue is None:

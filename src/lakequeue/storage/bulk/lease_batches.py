@@ -274,16 +274,16 @@ def read_places(
 
 @attrs.frozen
 class LeaseTask:
-    """Messages of a lease that one task reads; a value for any process."""
+    """Messages of a lease for one task to read, as a value for any process."""
 
     store: Store
     places: Sequence[Sequence[LeasePlace]]
-    """By file."""
+    """Places by file."""
     lease: LeaseColumns
     columns = SCHEMA.names
 
     def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Reads some columns of the messages, without opening the root."""
+        """Yields some columns of the messages, without opening the root."""
         for of_file in self.places:
             yield from read_places(self.store, of_file, self.lease, columns)
 
