@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakequeue.entry_verbs import of_face
 from lakequeue.lease import Lease, failed_of
 from lakequeue.model.clock import MICROS
-from lakequeue.operations import compact, planned_sends, spark_tasks, undecided
+from lakequeue.operations import chosen_messages, compact, planned_sends, spark_tasks, undecided
 from lakequeue.operations import lease as leases
 from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
@@ -117,6 +117,7 @@ def lease_id(lease: Lease) -> str:
 # --- messages with their states
 
 message_tasks = of_face(spark_tasks.tasks_of)
+tasks_of_message = of_face(chosen_messages.tasks_of_message)
 read_messages = of_face(spark_tasks.read)
 
 # --- compaction

@@ -96,6 +96,17 @@ def test_options_leave_files_out(
     assert len(opened) == files
 
 
+def test_a_message_is_found_before_tasks_start(lq: LakeQueue) -> None:
+    orders = lq.queue("orders")
+    wanted = orders.send("wanted")
+    orders.send("later")
+    asked = reader(lq, queue="orders", messageId=wanted.message_id)
+    assert [partition.value for partition in asked.partitions()] == [[("orders", "local", 0, 10, 10)]]
+    assert [row["body"] for row in rows(asked)] == ["wanted"]
+    assert rows(reader(lq, queue="other", messageId=wanted.message_id)) == []
+    assert rows(reader(lq, queue="orders", messageId=wanted.message_id, state="held")) == []
+
+
 def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
     [task] = reader(lq).partitions()
     assert {place[:3] for place in task.value} == {
@@ -113,6 +124,8 @@ def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
         ({"fromOffset": str(2**63)}, r"of at least 0 and less than 2\*\*63"),
         ({"sentFrom": "0001-01-01T00:00:00+05:00"}, "option sentFrom is 0001"),
         ({"sentFrom": "2025-01-01T00:00:00"}, "must be an instant with its zone"),
+        ({"messageId": "7", "queue": "orders"}, "option messageId is 7, it must be the id of a message"),
+        ({"messageId": "Msg-12345678"}, "option messageId needs the queue of the message"),
         ({"sentBefore": "soon"}, "option sentBefore is soon, it must be an instant"),
     ],
 )

@@ -18,7 +18,7 @@ from lakequeue.model.arguments import check_instant
 from lakequeue.model.clock import MICROS, seconds
 from lakequeue.model.messages import sent_about
 from lakequeue.model.states import MessageState
-from lakequeue.operations import browse, move
+from lakequeue.operations import browse, move, spark_tasks
 from lakequeue.operations.message_states import TYPED_ATTRIBUTES
 from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.calls import Steps
@@ -162,6 +162,15 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
     """Returns the places of messages with an id in the log; several if a message was moved away and back."""
     logs = [(shard, queue.root.engine.open(shard.tables.messages)) for shard in queue.shards]
     return [(shard, offsets) for shard, log in logs if (offsets := offsets_of(log, message_id, sent))]
+
+
+def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
+    """Returns what Spark's tasks read for the messages with an id: their places, found by the ids of the log."""
+    queue.learn_of_shards()
+    row = queue.row
+    with queue.root.storage_errors():
+        found = [(shard.number, offset) for shard, offsets in _places(queue, message_id) for offset in offsets]
+    return [[(row.name, row.region, shard, offset, offset)] for shard, offset in found]
 
 
 def _unknown(message_id: str) -> InvalidParameterValue:

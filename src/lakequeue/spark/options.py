@@ -19,6 +19,7 @@ from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
 from lakequeue.frame_verbs import OnBadRow, names_are, option_problems, place_of, root_of
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, SystemClock, parse_instant
+from lakequeue.model.messages import is_message_id
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.model.states import MessageState
 from lakequeue.queue import Queue
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _STORAGE = "storage."
 _PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
-_CHOICE = ("state", "fromOffset", "beforeOffset", "sentFrom", "sentBefore")
+_CHOICE = ("state", "messageId", "fromOffset", "beforeOffset", "sentFrom", "sentBefore")
 _ROWS = ("orderBy", "onBadRow", "badRows")
 _LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds", "delivers")
 _OF_SPARK = {"checkpointlocation", "queryname"}
@@ -81,6 +82,7 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "leaseSeconds": (_number(float, 0, LONGEST), f"seconds, at least 0 and at most {LONGEST:g}"),
     "delivers": ({"true": True, "false": False}.get, "true or false"),
     "state": (_states, f"some of {', '.join(_STATES)}, separated by commas"),
+    "messageId": (lambda value: value if is_message_id(value) else None, "the id of a message"),
     "fromOffset": _OFFSET,
     "beforeOffset": _OFFSET,
     "sentFrom": _INSTANT,
@@ -108,6 +110,7 @@ class SourceOptions:
     """Rows are appended to the queue's delivery table. Then only their holder deletes the messages of a batch."""
     state: Sequence[str] = ()
     """States of the messages to read. Empty for all."""
+    message_id: str | None = None
     from_offset: int | None = None
     before_offset: int | None = None
     sent_from: datetime | None = None
@@ -143,6 +146,8 @@ class SourceOptions:
                 problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
         needed = ("root",) if use in (Use.READ, Use.ANY_READ) else ("root", "queue")
         problems += [f'option {name} is missing; say .option("{name}", …)' for name in needed if name not in found]
+        if "message_id" in found and "queue" not in found:
+            problems.append('option messageId needs the queue of the message; say .option("queue", …)')
         problems += option_problems(found.get("on_bad_row", "fail"), found.get("bad_rows"))
         if problems:
             raise InvalidOptions(problems)
@@ -170,6 +175,8 @@ class SourceOptions:
         found = pc.field("region") == self.region if self.queue is None else names_are(self.queue, self.region)
         if self.state:
             found &= pc.field("state").isin(pa.array(self.state))
+        if self.message_id is not None:
+            found &= pc.field("message_id") == self.message_id
         offsets, instants = (self.from_offset, self.before_offset), (self.sent_from, self.sent_before)
         for name, (first, end) in (("log_offset", offsets), ("sent_at", instants)):
             if first is not None:

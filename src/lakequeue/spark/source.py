@@ -61,9 +61,11 @@ class QueueReader(datasource.DataSourceReader):
 
     @one_line
     def partitions(self) -> Sequence[datasource.InputPartition]:
-        if self._options.queue is not None:
-            self._options.open_queue()  # The queue may have been deleted since the analysis.
-        tasks = frame_verbs.message_tasks(self._options.open_root(), self._condition)
+        queue = None if self._options.queue is None else self._options.open_queue()  # It may be deleted by now.
+        if queue is not None and self._options.message_id is not None:
+            tasks = frame_verbs.tasks_of_message(queue, self._options.message_id)
+        else:
+            tasks = frame_verbs.message_tasks(self._options.open_root(), self._condition)
         return [datasource.InputPartition(task) for task in tasks]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
