@@ -218,6 +218,62 @@ def test_a_table_that_comes_back_decides(place: Place):
     assert place.waiting() == [2]
 
 
+@pytest.mark.spec("TAB-12", "TAB-25")
+def test_a_root_that_was_copied_as_files_is_told_to_take_an_id_of_its_own(place: Place, tmp_path: Path):
+    place.send(1)
+    place.lease().append([{"id": 1}])
+    place.send(2, 3)
+    shutil.copytree(tmp_path / "root", tmp_path / "twin")
+    lease = place.lease()
+    assert lease.append(rows_of(lease)) == 2
+    place.send(4)
+    place.lease().append([{"id": 4}])
+    with LakeQueue(str(tmp_path / "twin"), clock=place.clock) as lake:
+        queue = lake.queue("orders")
+        lease = queue.lease(1) or pytest.fail("no message")
+        with pytest.raises(TableUnavailable, match="repair QUEUE --new-delivery-id"):
+            lease.append(rows_of(lease))
+        lake.repair("orders", apply=True, new_delivery_id=True)
+        assert queue.counts().visible == 2
+        lease = queue.lease(10) or pytest.fail("no message")
+        assert lease.append(rows_of(lease)) == 2  # messages of its own
+    assert (place.stored(), place.waiting()) == ([1, 2, 2, 3, 3, 4], [])
+
+
+@pytest.mark.spec("TAB-22", "TAB-25", "TAB-26")
+@pytest.mark.parametrize("how", ["read-only", "renamed", "other schema", "restored"])
+def test_after_a_change_of_the_table_a_row_is_there_once_or_its_message_in_the_queue(place: Place, how: str):
+    for number in (1, 2):
+        place.send(number)
+        place.lease().append([{"id": number}])
+    place.send(3)
+    lease, away = place.lease(), place.table.with_name("away")
+    if how == "read-only":  # root may write in any directory
+        place.table.rename(away)
+        place.table.write_text("not a directory")
+    elif how == "renamed":
+        place.table.rename(away)
+    elif how == "other schema":
+        text = pa.table({"id": pa.array(["x"])})
+        write_deltalake(place.table, text, mode="overwrite", schema_mode="overwrite")
+    else:
+        DeltaTable(place.table).restore(1)
+    stored = [] if how == "other schema" else [1, 2]
+    if how in ("read-only", "renamed"):
+        with pytest.raises(TableUnavailable, match="cannot be used" if how == "read-only" else "is not there"):
+            lease.append([{"id": 3}])
+        place.expire()
+        assert place.waiting() == []
+        place.table.unlink(missing_ok=True)
+        away.rename(place.table)
+        place.clock.advance(31)
+        assert (place.stored(), place.waiting()) == (stored, [3])
+        return
+    lease.append([{"id": 3}])
+    assert place.waiting() == []
+    assert polars.read_delta(str(place.table))["id"].to_list().count("3" if how == "other schema" else 3) == 1
+
+
 @pytest.mark.spec("TAB-21")
 def test_a_queue_without_a_table_delivers_nothing(place: Place):
     queue = place.lake.create_queue("plain")

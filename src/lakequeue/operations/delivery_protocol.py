@@ -207,7 +207,7 @@ def append(
             opened.table.sync(snapshot.version)
             opened.table.keep(snapshot)
             return
-        if state is DeliveryStatus.BLOCKED:
+        if snapshot.delivered(delivery.app_id) == delivery.block:
             raise LeaseLost()
         if state is not DeliveryStatus.OPEN:
             raise TableUnavailable(opened.table.uri, _CONFLICT) if marked.is_there() else LeaseLost()
