@@ -146,7 +146,8 @@ class World:
         self.leases += 1
         for index in free:
             self.messages[index] = Marks(lease, slot, number)
-        return Held(self, DeliveryIdentity(f"slot {slot}", number, lease, 0), slot, tuple(free))
+        identity = DeliveryIdentity(f"slot {slot}", number, lease, 0)
+        return Held(self, identity, slot, tuple(free), self.recorded is not None)
 
 
 def step(what: str, ways: int = 1) -> int:
@@ -193,6 +194,7 @@ class Held:
     delivery: DeliveryIdentity
     slot: int
     rows: tuple[int, ...] = ()
+    was_recorded: bool = False
 
     def _mine(self) -> list[int]:
         wanted = (self.slot, self.delivery.number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from lakequeue.errors import TableUnavailable
@@ -41,6 +42,7 @@ PAIR = exploring("a_holder_and_a_decider", Scenario(("holder", "decider")))
 DECIDERS = exploring("two_deciders", Scenario(("holder", "decider", "decider")))
 HOLDERS = exploring("two_holders", Scenario(("holder", "holder", "decider")))
 NEW = exploring("a_table_that_is_new", Scenario(("holder", "decider"), is_new=True))
+FIRST = exploring("holders_of_a_table_that_is_new", Scenario(("holder", "holder", "decider"), is_new=True))
 ANSWERS = exploring("a_lost_answer", Scenario(("holder", "decider"), happens=(LOST,)))
 CLEANING = exploring("a_log_that_is_cleaned_up", Scenario(("holder", "decider"), happens=(APPENDS, CLEANED)))
 POWER = exploring("a_power_cut", Scenario(("holder", "decider"), happens=(CUT,)))
@@ -87,7 +89,12 @@ def whatever_is_recorded(held: Held, delivered: bool, unrecorded: bool = False) 
     return DECIDE(held, delivered)
 
 
-DECIDE = Held.decide
+def claim_as_recorded(world: World, size: int) -> Held | None:
+    held = CLAIM(world, size)
+    return held and attrs.evolve(held, was_recorded=True)
+
+
+DECIDE, CLAIM = Held.decide, World.claim
 
 MUTATIONS = [
     Mutation(
@@ -116,6 +123,11 @@ MUTATIONS = [
     Mutation("what arrived is not synced", replace(MemoryTable, "sync", lambda *_: None), {POWER: "TAB-24"}),
     Mutation(
         "the table's id is not recorded", replace(OpenedDeliveryTable, "of", record_nothing), {NEW: "TAB-22"}
+    ),
+    Mutation(
+        "a mark that was made before the table's id was recorded is not looked for",
+        replace(World, "claim", claim_as_recorded),
+        {FIRST: "TAB-4 TAB-25"},
     ),
     Mutation(
         "a mark is removed although an id was recorded meanwhile",

@@ -59,7 +59,11 @@ class Delivering:
         if mark is None:
             raise UnsupportedOperation("The messages were claimed before the queue had a delivery table.")
         leased = self.leased
-        return LedgerMarks.of(self.queue, self._shard, mark, leased.lease_id, lambda: self.settle(leased))
+        target = leased.parts[0].claimed.target
+        recorded = target is not None and target.table_id is not None
+        return LedgerMarks.of(
+            self.queue, self._shard, mark, leased.lease_id, lambda: self.settle(leased), recorded
+        )
 
     # --- the messages
 

@@ -72,12 +72,17 @@ class DeliveryMarks(Protocol):
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
+    @property
+    def was_recorded(self) -> bool:
+        """True if the id of the table was recorded when the messages were marked."""
+        ...
+
     def table_id(self) -> str | None:
         """Returns the recorded id of the table; None without one, "" if the marks are of an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the id of the table, and returns the recorded one; None if the mark is gone."""
+        """Records the id of the table unless one is recorded, and returns that; None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -155,7 +160,7 @@ class OpenedDeliveryTable:
         if snapshot is None:
             raise TableUnavailable(table.uri, "is not there" if known else "does not exist")
         snapshot.check()
-        if known is None:
+        if known is None or not marked.was_recorded:  # else the mark may be gone without a block
             known = marked.record(snapshot.table_id)
             if known is None:
                 raise LeaseLost()

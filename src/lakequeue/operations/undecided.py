@@ -39,6 +39,7 @@ class LedgerMarks:
     delivery: DeliveryIdentity
     delete: Callable[[], LeaseCounts]
     """Deletes the messages by their lease."""
+    was_recorded: bool = False
 
     @classmethod
     def of(
@@ -48,11 +49,12 @@ class LedgerMarks:
         mark: Mark,
         lease_id: str,
         delete: Callable[[], LeaseCounts] = lambda: LeaseCounts(0, 0),
+        was_recorded: bool = False,
     ) -> LedgerMarks:
         target = shard.ledger.query(lambda machine: machine.target)
         app_id = application_id(target.delivery_id or "", shard.number, mark.slot)
         delivery = DeliveryIdentity(app_id, mark.number, lease_id, queue.now())
-        return cls(queue, shard, mark, target.table, delivery, delete)
+        return cls(queue, shard, mark, target.table, delivery, delete, was_recorded)
 
     def table_id(self) -> str | None:
         target = self.shard.ledger.query(lambda machine: machine.target)
