@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -80,6 +81,29 @@ def served() -> Iterator[tuple[str, object_store.Counted]]:
         yield f"http://127.0.0.1:{server.server_port}", store
     finally:
         server.shutdown()
+
+
+@contextmanager
+def failing(
+    server: object_store.Counted, kind: str, path: str, times: int = 1, method: str = "PUT", late: float = 1.5
+) -> Iterator[object_store.Counted]:
+    """Makes the next requests to a path fail, as many as given."""
+    left = times
+
+    def fault(environ: object_store.Environ) -> str | None:
+        nonlocal left
+        if environ["REQUEST_METHOD"] == method and re.search(path, environ["PATH_INFO"]) and left:
+            left -= 1
+            server.faults[kind] += 1
+            return kind
+        return None
+
+    server.fail({}, late=late)
+    server.choose = fault
+    try:
+        yield server
+    finally:
+        server.fail({})
 
 
 @contextmanager

@@ -18,8 +18,7 @@ from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 from objectstore import servers
-from objectstore.servers import Bucket
-from objectstore.test_faults import failing
+from objectstore.servers import Bucket, failing
 
 every_server = pytest.mark.parametrize("bucket", ["s3", "azure", "gcs"], indirect=True)
 ENTRY = r"/table-.*/_delta_log/\d{20}\.json"

@@ -8,7 +8,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ from uuid import uuid4
 
 import attrs
 import pytest
-from benchmarks.object_store import CONTROL, FAULTS, Counted, Environ
+from benchmarks.object_store import CONTROL, FAULTS, Counted
 
 from concurrency.consumed import LONG, Story, beginning, consumed_through_everything
 from concurrency.harness import check_log
@@ -30,6 +29,7 @@ from lakequeue.storage.bulk.manifests import Manifest, WaitingFile
 from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.stores import Store
 from objectstore import servers
+from objectstore.servers import failing
 
 PATIENCE = {"AWS_TIMEOUT": "2s"}
 """Less than by default, so that many requests run into it."""
@@ -61,29 +61,6 @@ def server() -> Iterator[Counted]:
 @pytest.fixture
 def queue(server: Counted) -> Queue:
     return LakeQueue(f"s3://lake/{uuid4().hex}", engine="point").create_queue("orders")
-
-
-@contextmanager
-def failing(
-    server: Counted, kind: str, path: str, times: int = 1, method: str = "PUT", late: float = 1.5
-) -> Iterator[Counted]:
-    """Makes the next requests to a path fail, as many as given."""
-    left = times
-
-    def fault(environ: Environ) -> str | None:
-        nonlocal left
-        if environ["REQUEST_METHOD"] == method and re.search(path, environ["PATH_INFO"]) and left:
-            left -= 1
-            server.faults[kind] += 1
-            return kind
-        return None
-
-    server.fail({}, late=late)
-    server.choose = fault
-    try:
-        yield server
-    finally:
-        server.fail({})
 
 
 ENTRY = r"messages/_delta_log/\d{20}\.json"

@@ -61,7 +61,7 @@ def judge_deliveries(history: History, drained: dict[str, list[Message]], rows: 
     """
     _bodies(history, drained)
     calls = history.calls
-    delivers = [call for call in calls if call.verb[0] == "deliver" and call.outcome != "refused"]
+    delivers = [call for call in calls if call.verb[0] == "deliver"]
     decisions = [call for call in calls if call.verb[0] == "operator" and (call.value or call.outcome != "done")]
     by_hand = [
         call
@@ -70,7 +70,7 @@ def judge_deliveries(history: History, drained: dict[str, list[Message]], rows: 
         if call.began < each.ended and not (call.outcome == "done" and call.ended < each.began)
     ]
     decided = {message.body for call in by_hand for message in call.target}
-    every = any(call.outcome == "unknown" and not call.target for call in by_hand)  # nobody knows what it claimed
+    every = any(call.outcome != "done" and not call.target for call in by_hand)  # nobody knows what it claimed
     there = Counter(message.body for messages in drained.values() for message in messages)
     outcomes = {f"p.{number}": "done" for number in range(history.setting.prefilled)}
     outcomes |= {body: call.outcome for call in _sends(history) for body in call.bodies}
