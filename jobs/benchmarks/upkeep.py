@@ -16,7 +16,8 @@ from benchmarks.harness import BODY, LONG, Bench, Figure, seconds_of
 from lakequeue import ComputedRenewal, LakeQueue, SendEntry, SystemClock
 from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.operations.compact import compact_root
-from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.holds import Verdict
 from lakequeue.renewal.policies import Hold
 
 _STEP = 10

@@ -24,7 +24,8 @@ from lakequeue.model.arguments import check_callable, check_type, check_visibili
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
-from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.holds import Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import LeaseCounts

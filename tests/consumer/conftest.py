@@ -16,10 +16,10 @@ from lakequeue.testing import ManualClock
 @pytest.fixture(autouse=True)
 def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """And has each take a millisecond: what a consumer holds follows from the longest one."""
-    monkeypatch.setattr("lakequeue.consumer.rounds.monotonic", count(step=0.001).__next__)
-    monkeypatch.setattr("lakequeue.consumer.rounds.exchange", recorded)
+    monkeypatch.setattr("lakequeue.consumer.queue_loop.monotonic", count(step=0.001).__next__)
+    monkeypatch.setattr("lakequeue.consumer.queue_loop.exchange", recorded)
     monkeypatch.setattr("lakequeue.consumer.queue_loop.receive_for_hands", received)
-    monkeypatch.setattr("lakequeue.consumer.rounds.give_back", given_back)
+    monkeypatch.setattr("lakequeue.consumer.queue_loop.give_back", given_back)
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_a_hand_that_was_kept_begins_nothing_before_the_last_receive_that_was_cl
 
     def late(loop: QueueLoop, messages: Sequence[Message]) -> None:
         if any(message.last_receive for message in messages):
-            taken.append(loop.held.take())  # as a hand does that is awake before the message is there
+            taken.append(loop.take())  # as a hand does that is awake before the message is there
         begin(loop, messages)
 
     monkeypatch.setattr(QueueLoop, "_begin", late)

@@ -198,7 +198,7 @@ def test_a_free_hand_begins_another_group_however_many_messages_wait_in_the_firs
     fifo: Harness, monkeypatch: pytest.MonkeyPatch, most: int, groups: str
 ) -> None:
     """And no more are held than a consumer holds ever."""
-    monkeypatch.setattr("lakequeue.consumer.held.MOST", most)
+    monkeypatch.setattr("lakequeue.consumer.pool.MOST", most)
     fifo.send(*(f"{group}{number}" for group in "abcd" for number in range(4)))
     handler = fifo.handler(1)
     consumer = fifo.consumer(handler, concurrency=4)
@@ -614,7 +614,7 @@ def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
     def fail(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr("lakequeue.consumer.rounds.Rounds.ended", fail)
+    monkeypatch.setattr("lakequeue.consumer.pool.Pool._deletion", fail)
     with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
         assert running.join() is fault
     monkeypatch.setattr("lakequeue.renewal.heartbeat.HeartbeatScheduler.beat", fail)

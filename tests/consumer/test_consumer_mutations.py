@@ -14,15 +14,16 @@ from consumer import test_outages as failing
 from consumer import test_rounds as rounds
 from consumer.harness import Harness, raises, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
+from lakequeue.consumer.events import WakeHands
 from lakequeue.consumer.handler import Lost
-from lakequeue.consumer.held import HeldMessages
 from lakequeue.consumer.jobs import Done, Turn
 from lakequeue.consumer.outages import OutageMonitor
+from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.queue_loop import QueueLoop
-from lakequeue.consumer.rounds import Rounds
 from lakequeue.operations import claim, move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.holds import Holds
 from lakequeue.shard.decide import ShardMachine
 from mutations import Case, Mutation, Patch, Scenario, each_case, replace, shown_by
 
@@ -153,17 +154,17 @@ _beating: list[HeartbeatScheduler[str]] = []
 
 
 def looks_at_extensions_only(patch: Patch) -> None:
-    patch.setattr(HeartbeatScheduler, "_look", lambda self: setattr(self, "_watched", self._now()))
+    patch.setattr(Holds, "to_watch", lambda self, now: setattr(self, "_watched", now) or [])
 
 
 def never_drops(patch: Patch) -> None:
     """Nor looks for messages that were deleted."""
-    patch.setattr(HeartbeatScheduler, "drop", HeartbeatScheduler.get)
+    patch.setattr(Holds, "drop", Holds.get)
     looks_at_extensions_only(patch)
 
 
 def never_stops(patch: Patch) -> None:
-    patch.setattr(HeartbeatScheduler, "drop", HeartbeatScheduler.get)
+    patch.setattr(Holds, "drop", Holds.get)
     patch.setattr(HeartbeatScheduler, "stop", _beating.append)
 
 
@@ -180,18 +181,18 @@ def knows_no_groups(patch: Patch) -> None:
 
 
 def goes_on_before_the_delete(patch: Patch) -> None:
-    later = Rounds._settle_later
+    later = Pool._settle_later
 
-    def at_once(self: Rounds, done: Done) -> None:
+    def at_once(self: Pool, done: Done) -> None:
         later(self, done)
         before, ahead = done.job.turn, Turn(None)
         for job in list(before.jobs):
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs
-        self._held._ready.append(ahead)
-        self._held.hands.wake(1)
+        self._ready.append(ahead)
+        self._do(WakeHands(1))
 
-    patch.setattr(Rounds, "_settle_later", at_once)
+    patch.setattr(Pool, "_settle_later", at_once)
 
 
 def shown(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Scenario:
@@ -223,7 +224,7 @@ MUTATIONS = [
     ),
     Mutation(
         "returns only the failure",
-        replace(HeldMessages, "end_rest", lambda self, job: []),
+        replace(Pool, "_end_rest", lambda self, job: []),
         {shown(consuming.test_after_a_failure_the_rest_of_the_group_is_skipped, False, 30, fifo=True): "HBN-19"},
     ),
     Mutation(
@@ -233,7 +234,7 @@ MUTATIONS = [
     ),
     Mutation(
         "hands nothing back",
-        replace(Rounds, "return_unseen", lambda self, handles: None),
+        replace(QueueLoop, "_return_unseen", lambda self, handles: None),
         {
             shown(consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, fifo=True): "HBN-19",
             a_drain_hands_back_what_comes_while_it_begins: "RCV-6 HBN-19",
@@ -285,7 +286,7 @@ MUTATIONS = [
     ),
     Mutation(
         "gives back the oldest first",
-        replace("lakequeue.consumer.held.newest", lambda waiting, number: waiting[:number]),
+        replace("lakequeue.consumer.pool.newest", lambda waiting, number: waiting[:number]),
         {shown(rounds.test_a_group_keeps_its_order_whatever_is_given_back, fifo=True): "FIF-1 HBN-23"},
     ),
     Mutation(
@@ -300,12 +301,12 @@ MUTATIONS = [
     ),
     Mutation(
         "uses up receipts",
-        replace(Rounds, "_until", lambda self, hold, now: now + 60_000_000),
+        replace(Pool, "_until", lambda self, hold, now: now + 60_000_000),
         {shown(lingering.a_receipt_is_not_used_up, **LONG): "HBN-27"},
     ),
     Mutation(
         "has what is urgent wait",
-        replace(Rounds, "_add", lambda self, done: self._done.append(done) or len(self._done) == 1),
+        replace(Pool, "_add", lambda self, done: self._done.append(done) or len(self._done) == 1),
         {shown(lingering.what_is_urgent_does_not_wait_with_the_rest, **LONG): "HBN-27"},
     ),
     Mutation(

@@ -22,7 +22,7 @@ from lakequeue import (
     QueueClientError,
     RequestThrottled,
 )
-from lakequeue.renewal import heartbeat
+from lakequeue.renewal import holds
 from lakequeue.testing import ManualClock
 
 
@@ -180,7 +180,7 @@ def test_renewal_that_keeps_failing_goes_on_with_its_handler_and_hands_nothing_b
 def looking_seldom() -> Iterator[None]:
     """Has a consumer look once in 100 s whether others deleted its messages: twelve hours have 43,200 seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heartbeat, "_WATCH", 100_000_000)
+        patch.setattr(holds, "_WATCH", 100_000_000)
         yield
 
 

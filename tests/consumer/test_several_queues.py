@@ -394,7 +394,7 @@ def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
 
     def gone(request: Request, wake: threading.Event) -> Waits[list[Message]]:
         messages = yield from receive(request, wake)
-        if several.now > 5 and consumer._loops[0].held._kept:
+        if several.now > 5 and consumer._loops[0].pool._kept:
             raise QueueDoesNotExist("it was deleted")
         return messages
 
@@ -463,7 +463,7 @@ def test_bad_options_are_named(tmp_path: Any, names: list[str | None], weights: 
 MUTATIONS = [
     Mutation(
         "the heaviest queue goes first",
-        replace(SharedHands, "_in_turn", lambda self, shares: max(shares, key=lambda share: share.weight)),
+        replace(SharedHands, "_in_turn", lambda self, shares: max(shares, key=lambda share: share.rules.weight)),
         {a_light_queue_is_never_starved: "JOB-9", hands_are_shared_by_weight: "JOB-9"},
     ),
     Mutation(

@@ -12,10 +12,7 @@ import lakequeue
 
 SOURCE = Path(lakequeue.__file__).parent
 MIRROR = "aio.py"  # the faces for asyncio have the names of the faces that they mirror
-REPEATED = {
-    "Counts": "two private sums of the consumer, one of messages and one of metrics",
-    "Run": "a run of a consumer, and a run of neighbouring messages; the glossary has both",
-}
+REPEATED: dict[str, str] = {}
 TELLTALES = (
     *(r"\bthat of\b", r"\bthose of\b", r"\b(is|are) none\b", r"\bof which\b", r"\bof whom\b", r"\bwhoever\b"),
     *(

@@ -4,60 +4,99 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import attrs
+
+from lakequeue.consumer.events import Fate, HandlerEnded
 from lakequeue.consumer.handler import Outcome, checked_outcome, is_async
-from lakequeue.consumer.held import HeldMessages
-from lakequeue.consumer.jobs import Call, Job, Run, State
-from lakequeue.consumer.rounds import Rounds
+from lakequeue.consumer.jobs import Job
+from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.errors import LeaseLost
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 
 _log = logging.getLogger("lakequeue")
+
+_FATES = {
+    Outcome.SUCCESS: Fate.SUCCESS,
+    Outcome.FAILED: Fate.FAILED,
+    Outcome.FAILED_RETRY_NOW: Fate.RETRY_NOW,
+}
+
+
+@attrs.define(eq=False)
+class Call:
+    """A call of the handler: when it began, its messages, what it returned, and what it raised."""
+
+    began: int
+    jobs: deque[Job] = attrs.field(factory=deque)
+    result: object = None
+    raised: BaseException | None = None
+
+    def results(self) -> Sequence[object]:
+        """What it returned for each message of a batch: one outcome for all, or a list of them."""
+        count = len(self.jobs)
+        if not isinstance(self.result, list | tuple):
+            return [self.result] * count
+        if len(self.result) == count:
+            return self.result
+        wanted = f"a handler of {count} messages returns an Outcome for all or a list of {count}"
+        self.raised = TypeError(f"{wanted}, not a list of {len(self.result)}")
+        return [None] * count
 
 
 class Calls:
     """The calls of the handler with messages of one queue. Thread-safe.
 
     Args:
-        run: the run of the consumer.
-        held: the messages.
-        rounds: settles those that handlers have ended with.
+        options: those of the consumer, for this queue.
+        observers: record what becomes of messages.
+        is_over: returns True if the receipt of a message has ended at an instant.
+        report: takes the end of each call, and its instant.
+        broken: takes errors that must end the consumer.
 
     Attributes:
-        handled, failed: messages whose handlers have ended, well or not.
         running: the calls that have not ended.
         work: calls the handler with messages that a hand took; a coroutine function if the handler is one.
     """
 
-    def __init__(self, run: Run, held: HeldMessages, rounds: Rounds) -> None:
-        self._run = run
-        self._held = held
-        self._rounds = rounds
-        self._handler: Any = run.options.handler
-        self._batches = run.options.batch is not None
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        observers: Observers,
+        is_over: Callable[[Job, int], bool],
+        report: Callable[[HandlerEnded, int], object],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self._options = options
+        self._clock = options.queue.clock
+        self._observers = observers
+        self._is_over = is_over
+        self._report = report
+        self._broken = broken
+        self._handler: Any = options.handler
+        self._batches = options.batch is not None
         self._shown: Callable[[list[Message]], Any] = list
-        if run.options.as_arrow:
+        if options.as_arrow:
             from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
 
             self._shown = table_of
-        self.handled = self.failed = 0
         self.running = set[Call]()
-        self._counting = threading.Lock()
         awaited = is_async(self._handler)
-        self.work: Callable[[list[Job]], Any] = self._work_async if awaited else self._work
+        self.work: Callable[[Sequence[Job]], Any] = self._work_async if awaited else self._work
 
-    def _work(self, jobs: list[Job]) -> None:
+    def _work(self, jobs: Sequence[Job]) -> None:
         with self._calling(jobs) as (call, given):
             if given:
                 call.result = self._handler(*given)
 
-    async def _work_async(self, jobs: list[Job]) -> None:
+    async def _work_async(self, jobs: Sequence[Job]) -> None:
         with self._calling(jobs) as (call, given):
             if given:
                 call.result = await self._handler(*given)
@@ -65,26 +104,38 @@ class Calls:
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
         """Yields a call and what the handler gets: the messages whose receipts are not lost or over, if any."""
-        call, spans = Call(self._run.now()), dict[Job, ExitStack | None]()
+        call, spans = Call(to_micros(self._clock.now())), dict[Job, ExitStack]()
+        fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
+        failures = dict[str, DeadLetterReason]()
         self.running.add(call)
+        took = 0
         try:
             for job in reversed(jobs):  # the last one first, so that they end in order
-                with self._breaking(job):
-                    takes_part = not (job.context.lost or self._rounds.is_over(job))
-                    spans[job] = self._run.observers.handling(job.context.message) if takes_part else None
-                    if takes_part:
-                        call.jobs.appendleft(job)
+                with self._breaking():
+                    if job.context.lost or self._is_over(job, call.began):
+                        fates[job] = (Fate.LATE, 0)
+                        continue
+                    spans[job] = self._observers.handling(job.context.message)
+                    call.jobs.appendleft(job)
             try:
                 yield call, self._given(call.jobs)
             except BaseException as error:  # SystemExit would end an event loop under the other handlers
                 call.raised = self._raised(error, call.jobs)
-            results = dict(zip(call.jobs, call.results() if self._batches else [call.result], strict=False))
-            for job, span in reversed(spans.items()):
-                with self._breaking(job):
-                    self._end(job, call, span, results.get(job))
+            took = to_micros(self._clock.now()) - call.began
+            results = call.results() if self._batches else [call.result]
+            for job, result in zip(call.jobs, results, strict=bool(call.jobs)):
+                with self._breaking():
+                    with spans[job]:
+                        outcome = self._outcome(job, call, result, took, failures)
+                    fates[job] = (_FATES[outcome], self._again_in(job, outcome))
         finally:
             self.running.discard(call)
-            self._held.left(len(jobs))
+            ended = HandlerEnded(jobs, [fates[job] for job in jobs], took, failures)
+            try:
+                self._report(ended, call.began + took)
+            except BaseException as error:
+                self._fault(error)
+                self._report(attrs.evolve(ended, fates=[(Fate.BROKEN, 0)] * len(jobs)), call.began + took)
 
     def _given(self, jobs: Sequence[Job]) -> Sequence[Any]:
         contexts = [job.context for job in jobs]
@@ -103,30 +154,23 @@ class Calls:
         return raised
 
     @contextmanager
-    def _breaking(self, job: Job) -> Iterator[None]:
+    def _breaking(self) -> Iterator[None]:
         """Ends the consumer after an error that is not from a handler."""
         try:
             yield
         except BaseException as error:
-            _log.error("the consumer of %s failed", self._run.options.queue.name, exc_info=error)
-            self._run.broken(error)
-            self._rounds.forget([job, *self._held.end_rest(job)])
+            self._fault(error)
 
-    def _end(self, job: Job, call: Call, span: ExitStack | None, result: object) -> None:
-        """Acts on the result of a message, or gives it up as its receipt was lost or over before the call."""
-        if span is not None:
-            with span:
-                took = self._run.now() - call.began
-                outcome = self._outcome(job, call, result, took)
-            self._rounds.ended(job, outcome, took)
-        elif job.context.lost:
-            self._rounds.finish([job, *self._held.end_rest(job)])
-        else:
-            self._rounds.return_late(job)
+    def _fault(self, error: BaseException) -> None:
+        _log.error("the consumer of %s failed", self._options.queue.name, exc_info=error)
+        self._broken(error)
 
-    def _outcome(self, job: Job, call: Call, result: object, took: int) -> Outcome:
+    def _outcome(
+        self, job: Job, call: Call, result: object, took: int, failures: dict[str, DeadLetterReason]
+    ) -> Outcome:
+        """Returns the outcome of a message, once its failure is logged and noted, and observers know of it."""
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
-        options = self._run.options
+        options = self._options
         if raised is None:
             try:
                 outcome = checked_outcome(result)
@@ -138,14 +182,23 @@ class Calls:
                 where = {"queue": options.queue.name, "consumer": options.name}
                 _log.error("%s: the handler failed", job, exc_info=raised, extra=where | fields)
         elif raised is not None:  # meant for the process: stop in an orderly way
-            self._run.broken(raised)
+            self._broken(raised)
             outcome = Outcome.FAILED_RETRY_NOW
-        if job.state is State.RUNNING:  # else a stop took it back
-            with self._counting:
-                self.handled += outcome is Outcome.SUCCESS
-                self.failed += outcome is not Outcome.SUCCESS
         if outcome is not Outcome.SUCCESS and not job.context.lost:
-            reason = DeadLetterReason.of(raised, self._run.clock.now(), options.name)
-            self._rounds.add_failure(message.receipt_handle, reason)
-        self._run.observers.handled(message, took / MICROS, outcome, raised)
+            reason = DeadLetterReason.of(raised, self._clock.now(), options.name)
+            failures[message.receipt_handle] = reason  # the next round records it (JOB-10)
+        self._observers.handled(message, took / MICROS, outcome, raised)
         return outcome
+
+    def _again_in(self, job: Job, outcome: Outcome) -> int | None:
+        """Microseconds until a message comes again if it failed; None: at its timeout."""
+        options = self._options
+        if outcome is not Outcome.FAILED or job.context.message.last_receive:
+            return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for
+        if options.retry_delay is None:
+            return 0 if options.hands_back else None
+        try:
+            return options.retry_micros(job.context.message, to_micros(self._clock.now()))
+        except Exception:
+            _log.exception("%s: no retry delay, so it comes again at its timeout", job)
+            return None

@@ -187,7 +187,7 @@ class Consumer:
                 running.callback(hands.stop)
                 running.callback(presence().stop)
                 if len(loops) == 1:
-                    run_work(loops[0].run(until_empty), self._clock, loops[0].wake)
+                    run_work(loops[0].run(until_empty), self._clock, loops[0].woken)
                 else:
                     self._run_each(loops, until_empty)
         finally:
@@ -197,7 +197,7 @@ class Consumer:
 
     def _began(self) -> list[int]:
         """When each call of the handler began that runs now, in microseconds."""
-        return [call.began for loop in self._loops for call in loop.calls.running.copy()]
+        return [call.began for loop in self._loops for call in loop.running.copy()]
 
     def _run_each(self, queue_loops: Sequence[QueueLoop], until_empty: bool) -> None:
         """Runs the loops of all queues in a few threads."""
@@ -219,7 +219,7 @@ class Consumer:
         try:
             for loop in queue_loops:
                 ended = threading.Event()
-                loops.add(run(loop, ended), loop.wake)
+                loops.add(run(loop, ended), loop.woken)
                 ends.append(ended)
             for ended in ends:
                 self._clock.wait(NEVER, ended)
@@ -269,12 +269,12 @@ class Consumer:
     @property
     def handled(self) -> int:
         """Messages of the current or last run whose handlers succeeded."""
-        return sum(loop.calls.handled for loop in self._loops)
+        return sum(loop.handled for loop in self._loops)
 
     @property
     def failed(self) -> int:
         """Messages of the current or last run whose handlers failed."""
-        return sum(loop.calls.failed for loop in self._loops)
+        return sum(loop.failed for loop in self._loops)
 
     @property
     def unended(self) -> int:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, is_async
-from lakequeue.consumer.jobs import hold_of
+from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, hold_of, is_async
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health
@@ -40,7 +39,8 @@ from lakequeue.model.clock import MICROS, NEVER, duration_micros, seconds, start
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.model.waiting_work import run as run_work
-from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.holds import Verdict
 
 if TYPE_CHECKING:
     from lakequeue.entry_verbs import Delivering
@@ -48,16 +48,6 @@ if TYPE_CHECKING:
 _LONGEST_WAIT = timedelta(seconds=20)
 _BATCH_WAIT = 1
 _log = logging.getLogger("lakequeue")
-
-
-@attrs.define
-class Counts:
-    """Messages of a run whose handlers have ended, and are delivered or failed."""
-
-    handled: int = 0
-    failed: int = 0
-    running: set[_Batch] = attrs.field(factory=set)
-    """The batches that are being handled and delivered."""
 
 
 @attrs.define(eq=False)
@@ -74,14 +64,20 @@ class _Batch:
 
 
 class DeliveryLoop(RunLoop):
-    """Receives batches of one queue, and delivers their rows, during a run. Arguments: see ``RunLoop``."""
+    """Receives batches of one queue, and delivers their rows, during a run. Arguments: see ``RunLoop``.
+
+    Attributes:
+        handled, failed: messages of the run whose handlers have ended, and are delivered or failed.
+        running: the batches that are being handled and delivered.
+    """
 
     def __init__(
         self, options: ConsumerOptions, controls: Controls, observers: Observers, fatal: Callable[[], None]
     ) -> None:
         super().__init__(options, controls, observers, fatal)
         self._counting = threading.Lock()
-        self.calls = Counts()
+        self.handled = self.failed = 0
+        self.running = set[_Batch]()
 
     def run(self, until_empty: bool) -> None:
         """Delivers until stopped, see ``Consumer.run``."""
@@ -93,7 +89,7 @@ class DeliveryLoop(RunLoop):
 
     def health(self) -> Health:
         """How the run is doing on its queue."""
-        active = sum(len(batch.contexts) for batch in list(self.calls.running))
+        active = sum(len(batch.contexts) for batch in list(self.running))
         return self._health(active, active)
 
     def _consume(self, until_empty: bool) -> None:
@@ -103,8 +99,8 @@ class DeliveryLoop(RunLoop):
             if self.outages.final is not None:
                 raise self.outages.final
             now = self._clock.now()
-            idle = not self.calls.running
-            if self._controls.paused or len(self.calls.running) >= self._controls.concurrency:
+            idle = not self.running
+            if self._controls.paused or len(self.running) >= self._controls.concurrency:
                 self._clock.wait(NEVER, self.interrupt)
                 continue
             try:
@@ -124,7 +120,7 @@ class DeliveryLoop(RunLoop):
             self.outages.worked("receiving", committed=found is not None)
             if found is not None:
                 batch = _Batch(found, to_micros(now))
-                self.calls.running.add(batch)
+                self.running.add(batch)
                 start_thread(self._clock, partial(self._work, batch), f"lakequeue {self.queue.name}")
                 if found.leased.count < (self._options.batch or 1) and not until_empty:
                     self._gather(now)
@@ -149,11 +145,11 @@ class DeliveryLoop(RunLoop):
     def _wind_down(self) -> None:
         """Waits for the batches that are being delivered; marks the rest as lost to their handlers."""
         until = self._clock.now() + timedelta(microseconds=duration_micros(self._controls.grace))
-        while self.calls.running and self._clock.now() < until:
+        while self.running and self._clock.now() < until:
             self.interrupt.clear()
-            if self.calls.running:
+            if self.running:
                 self._clock.wait(until, self.interrupt)
-        left = list(self.calls.running)
+        left = list(self.running)
         self.unended = sum(len(batch.contexts) for batch in left)
         for batch in left:
             self._lose(batch)
@@ -198,7 +194,7 @@ class DeliveryLoop(RunLoop):
             self.fail(error)
         finally:
             heartbeat.stop()
-            self.calls.running.discard(batch)
+            self.running.discard(batch)
             self.interrupt.set()
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
@@ -304,8 +300,8 @@ class DeliveryLoop(RunLoop):
     ) -> None:
         took = (to_micros(self._clock.now()) - began) / MICROS
         with self._counting:
-            self.calls.handled += len(messages) if outcome is Outcome.SUCCESS else 0
-            self.calls.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
+            self.handled += len(messages) if outcome is Outcome.SUCCESS else 0
+            self.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
         for message in messages if self._observers else ():
             self._observers.handled(message, took, outcome, error)
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from lakequeue.errors import LeaseLost
-from lakequeue.model.clock import Duration, Interrupt, duration_micros
+from lakequeue.model.clock import Duration, Interrupt, duration_micros, to_micros
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import Hold
@@ -94,6 +94,12 @@ class Context:
             if not self.lost:
                 await self._clock.wait_async(until, wake)
         return not self.lost
+
+
+def hold_of(message: Message, now: int) -> Hold:
+    """How the receipt of a message that was just received stands."""
+    assert message.received_at is not None and message.visible_at is not None
+    return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)
 
 
 _Outcomes: TypeAlias = "Outcome | None | list[Outcome | None]"

@@ -1,52 +1,75 @@
-"""What a consumer knows of a message from its receive until it is deleted, handed back, left, or lost."""
+"""A message from its receive until its end, as the pool of a consumer knows it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import attrs
 
-from lakequeue.consumer.handler import Context
-from lakequeue.consumer.observers import Observers
-from lakequeue.consumer.options import ConsumerOptions
-from lakequeue.consumer.outages import OutageMonitor
-from lakequeue.model.clock import Clock, to_micros
-from lakequeue.model.messages import Message
-from lakequeue.renewal.policies import Hold
-
-
-@attrs.frozen
-class Run:
-    """A run of a consumer on one of its queues.
-
-    Attributes:
-        options: those of the consumer, for this queue.
-        outages: knows whether storage works, and when to try again.
-        observers: record what becomes of messages.
-        wake: called when there is something to settle, or messages stop being active.
-        broken: called with errors that must end the consumer.
-        clock: the queue's.
-    """
-
-    options: ConsumerOptions
-    outages: OutageMonitor
-    observers: Observers
-    wake: Callable[[], None]
-    broken: Callable[[BaseException], None]
-    clock: Clock = attrs.field(init=False, default=attrs.Factory(lambda run: run.options.queue.clock, True))
-
-    def now(self) -> int:
-        """The time by the queue's clock, in microseconds."""
-        return to_micros(self.clock.now())
+if TYPE_CHECKING:
+    from lakequeue.consumer.handler import Context
+    from lakequeue.entry_verbs import FreeHands
+    from lakequeue.renewal.policies import Hold, Renewal
 
 
 class State(Enum):
+    """Where a message of a pool is. ``docs/guides/consumers.md`` has a diagram of these transitions:
+
+    - waiting -> running: a hand takes it
+    - waiting -> returning: it is given back unseen
+    - waiting -> ended: its receipt is lost, or a later receive was deleted with an earlier one
+    - running -> finished: its handler has ended, or gets no more time
+    - running -> returning: its receipt ended before its handler began
+    - running -> ended: its receipt is lost, or it is left to its timeout
+    - finished -> settling: a round begins
+    - finished -> ended: its receipt is lost
+    - settling -> finished: storage failed
+    - settling -> ended: the round has settled it, or never will
+    - returning -> ended: the loop gives it back
+    """
+
     WAITING = "waiting"
     RUNNING = "running"
+    FINISHED = "finished"
+    SETTLING = "settling"
+    RETURNING = "returning"
     ENDED = "ended"
+
+
+@attrs.frozen
+class Rules:
+    """The options of a consumer that its pool obeys.
+
+    Attributes:
+        renewal: when to extend receipts.
+        longest: how long a receipt lasts.
+        prefetch: messages to claim ahead; None: by how long handlers and rounds took lately.
+        batch: maximum number of messages of a call.
+        batch_wait: how long a message waits for others of its batch.
+        waits: whether a batch waits for its messages.
+        fifo: whether messages of a group are handled in their order.
+        largest: maximum number of messages of a claim; None: any.
+        weight: that of the queue.
+        linger: how long what was handled may wait for the next claim.
+        pause: returns how long to wait after so many failures of storage.
+        claims: makes the ``FreeHands`` of a claim.
+    """
+
+    renewal: Renewal
+    longest: int
+    prefetch: int | None
+    batch: int
+    batch_wait: int
+    waits: bool
+    fifo: bool
+    largest: int | None
+    weight: int
+    linger: int
+    pause: Callable[[int], int]
+    claims: Callable[[Callable[[], int]], FreeHands]
 
 
 @attrs.define(eq=False)
@@ -74,6 +97,11 @@ class Turn:
     group: str | None
     jobs: deque[Job] = attrs.field(factory=deque)
 
+    @property
+    def is_last(self) -> bool:
+        """Whether its next message is a last receive."""
+        return bool(self.jobs) and self.jobs[0].context.message.last_receive
+
 
 @attrs.define(eq=False)
 class Done:
@@ -93,39 +121,12 @@ class Done:
     again_in: int | None = None
     hold: Hold | None = None
     failures: int = 0
-    due: datetime | None = None
+    due: int | None = None
     until: int = 0
     settled: bool = False
     handle: str = attrs.field(default=attrs.Factory(lambda done: done.job.handle, takes_self=True))
 
 
-@attrs.define(eq=False)
-class Call:
-    """A call of the handler: when it began, its messages, what it returned, and what it raised."""
-
-    began: int
-    jobs: deque[Job] = attrs.field(factory=deque)
-    result: object = None
-    raised: BaseException | None = None
-
-    def results(self) -> Sequence[object]:
-        """What it returned for each message of a batch: one outcome for all, or a list of them."""
-        count = len(self.jobs)
-        if not isinstance(self.result, list | tuple):
-            return [self.result] * count
-        if len(self.result) == count:
-            return self.result
-        wanted = f"a handler of {count} messages returns an Outcome for all or a list of {count}"
-        self.raised = TypeError(f"{wanted}, not a list of {len(self.result)}")
-        return [None] * count
-
-
 def newest(jobs: Sequence[Job], number: int) -> Sequence[Job]:
     """The last ones, of jobs in the order of their receive."""
     return jobs[max(0, len(jobs) - number) :] if number > 0 else []
-
-
-def hold_of(message: Message, now: int) -> Hold:
-    """How the receipt of a message that was just received stands."""
-    assert message.received_at is not None and message.visible_at is not None
-    return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)

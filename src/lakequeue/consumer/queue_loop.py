@@ -1,32 +1,40 @@
-"""One queue in one run of a consumer: receives messages, has them handled and kept, and settles them.
+"""One queue in one run of a consumer: performs what the pool of its messages asks for.
 
-A message is *active* from its receive until it is deleted, handed back, left to its timeout, or lost. Messages of
-one group are handled one after another, all others as soon as a hand is free (HBN-19). What handlers finished is
-settled by the next round of the consumer, which claims new messages in the same commit.
+The loop settles and receives in a thread of its own, or in a few threads that the loops of all queues share. Hands
+report the ends of calls in their own threads, and another thread extends receipts. All of them report to the pool,
+under one lock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from datetime import datetime
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import monotonic
+from typing import Any
 
+import attrs
+
+from lakequeue.consumer import events
 from lakequeue.consumer.calls import Calls
-from lakequeue.consumer.handler import Context
-from lakequeue.consumer.held import HeldMessages
-from lakequeue.consumer.jobs import Done, Job, Run, State, Turn, hold_of
+from lakequeue.consumer.handler import Context, hold_of
+from lakequeue.consumer.jobs import Done, Job, Rules, Turn
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health
-from lakequeue.consumer.rounds import Rounds
+from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, REFUSED_PAUSE, RunLoop
 from lakequeue.consumer.shared_hands import Controls, SharedHands
 from lakequeue.entry_verbs import (
+    Exchanged,
     FreeHands,
     Request,
+    exchange,
+    give_back,
     gone,
     is_held_back,
+    linger,
     receive_for_hands,
     settings,
     wait_for_more,
@@ -38,19 +46,27 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, seconds, to_micros
+from lakequeue.model.clock import (
+    MICROS,
+    NEVER,
+    Duration,
+    Interrupt,
+    duration_micros,
+    from_micros,
+    seconds,
+    to_micros,
+)
 from lakequeue.model.messages import UNAVAILABLE, Message
 from lakequeue.model.pauses import Pause
 from lakequeue.model.waiting_work import WaitingThreads, Waits
-from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.holds import Verdict
 
-_LONGEST_GATHER = 1.0
-"""Seconds for which what was handled waits for the next commit at most, and no longer than a round took lately.
-With 0.25 s eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
 _HELD_BACK_WAIT = 1
 """Seconds that a receive waits for a rate limit where the run ends with the last message: another process may have
 it first."""
 
+_HAND_FREE, _SETTLED = events.HandFree(), events.Settlement.SETTLED
 _log = logging.getLogger("lakequeue")
 
 
@@ -62,10 +78,9 @@ class QueueLoop(RunLoop):
         hands: what handles the messages of all queues.
 
     Attributes:
-        wake: ends the waits of ``run``, with ``interrupt`` or when there may be messages.
-        held: the active messages, and which of them hands take next.
-        rounds: settles them, and claims others.
-        calls: the calls of the handler with them.
+        woken: ends the waits of ``run``, with ``interrupt`` or when there may be messages.
+        pool: the active messages.
+        work: calls the handler with messages.
     """
 
     def __init__(
@@ -78,84 +93,203 @@ class QueueLoop(RunLoop):
     ) -> None:
         super().__init__(options, controls, observers, fatal)
         self._hands = hands
+        self._lock = hands.lock
         self._pauses = list[Pause]()
-        self.wake = Interrupt()
-        run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
-        self.held = HeldMessages(options, hands.totals, self.interrupt.set)
+        self._hungry = threading.Event()
+        self._hungry.set()
+        self.woken = Interrupt()
+        self.pool = pool = Pool(self._rules(), hands.totals)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
-            self._clock, options.renewal, self._extend, self._lost, self.fail, self.held.largest_batch, self._gone
+            self._clock,
+            options.renewal,
+            self._extend,
+            self._lost,
+            self.fail,
+            pool.rules.largest,
+            self._gone,
+            (pool.holds, self._lock),
         )
-        self.rounds = Rounds(run, self.held, self._heartbeat)
-        self.calls = Calls(run, self.held, self.rounds)
-        hands.add(self.held, self.calls.work)
+        self._calls = Calls(options, observers, pool.is_over, self.report, self.fail)
+        self.work, self.running = self._calls.work, self._calls.running
+        self._quick: dict[type, Callable[[Any], object]] = {
+            events.Wake: lambda action: self.wake(),
+            events.WakeHands: lambda action: hands.wake(action.number),
+            events.Resize: lambda action: hands.resize(action.number),
+            events.Renew: lambda action: self._heartbeat.look_by(action.at),
+            events.Warn: lambda action: _log.warning(action.text, action.job),
+            events.GiveBack: lambda action: self._return_unseen(action.handles),
+        }
+        hands.add(self)
+
+    def _rules(self) -> Rules:
+        options, known, timeout = self._options, settings(self.queue), self._options.renewal.receive_timeout
+        return Rules(
+            renewal=options.renewal,
+            longest=known.visibility_timeout_micros if timeout is None else duration_micros(timeout),
+            prefetch=options.prefetch,
+            batch=options.batch or 1,
+            batch_wait=duration_micros(1 if options.batch_wait is None else options.batch_wait),
+            waits=options.batch is not None,
+            fifo=self.queue.fifo,
+            largest=known.profile_rules.max_batch,
+            weight=options.weight,
+            linger=linger(self.queue),
+            pause=lambda failures: duration_micros(self.outages.policy.pause(failures)),
+            claims=lambda free: FreeHands(partial(self._locked, free)),
+        )
 
     def run(self, until_empty: bool, heartbeats: WaitingThreads | None = None) -> Waits[None]:
-        """Consumes until stopped, see ``Consumer.run``; ``wake`` ends its waits."""
+        """Consumes until stopped, see ``Consumer.run``; ``woken`` ends its waits."""
         self._heartbeat.start(heartbeats)
-        with self.interrupt.waking(self.wake.set):
+        with self.interrupt.waking(self.woken.set):
             try:
                 yield from self._consume(until_empty)
             finally:
-                self._hands.leave(self.held)
+                self._hands.leave(self.pool)
                 yield from self._wind_down()
         self._raise_failure()
 
     def health(self) -> Health:
         """How the run is doing on this queue."""
-        return self._health(len(self.held), self.held.busy, self.held.round_seconds)
+        return self._health(len(self.pool), self.pool.busy, self.pool.longest_round / MICROS)
+
+    @property
+    def handled(self) -> int:
+        return self.pool.handled
+
+    @property
+    def failed(self) -> int:
+        return self.pool.failed
+
+    # --- the pool
+
+    def report(self, event: events.Event, now: int | None = None) -> list[events.Action]:
+        """Passes an event to the pool, and performs the actions that do not wait. Returns the others."""
+        with self._lock:
+            actions = self.pool.on(event, self._now() if now is None else now)
+            if self.pool.hungry is not self._hungry.is_set():
+                self.show_hunger()
+        if not actions:
+            return actions
+        left = []
+        for action in actions:
+            perform = self._quick.get(type(action))
+            if perform is None:
+                left.append(action)
+            else:
+                perform(action)
+        return left
+
+    def take(self) -> Sequence[Job] | None:
+        """Begins the next call of the handler, if there is one. Returns its messages."""
+        # what begins depends on the instant for batches only
+        for action in self.report(_HAND_FREE, None if self.pool.rules.batch > 1 else 0):
+            if isinstance(action, events.Start):
+                return action.jobs
+        return None
+
+    def show_hunger(self) -> None:
+        """Shows the loop whether a hand found nothing to do."""
+        (self._hungry.set if self.pool.hungry else self._hungry.clear)()
+
+    def wake(self) -> None:
+        """Has the loop begin a pass."""
+        self.interrupt.set()
+
+    def _locked(self, free: Callable[[], int]) -> int:
+        with self._lock:
+            return free()
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
+
+    # --- passes
 
     def _consume(self, until_empty: bool) -> Waits[None]:
-        failures, not_before = 0, self._clock.now()
+        failures, not_before = 0, self._now()
         while True:
             self.interrupt.clear()
             if self._stopping or self._hands.all_empty:
                 return
-            now = self._clock.now()
-            if (yield from self._prepare(may_linger=not until_empty and now >= not_before)):
-                continue
+            if (error := self.outages.final) is not None:
+                raise error
+            self._log_pauses()
             try:
-                empty = self._hands.may_be_empty(self.held) if until_empty else None
-                last = empty is not None
-                held_back = last and is_held_back(self.queue)
-                found = self.rounds.run(may_claim=not self._controls.paused and now >= not_before)
-                if found is None:
-                    room, event = 0 if self._controls.paused else self.held.room(), self._next_event()
-                    if not room or now < not_before:
-                        yield from self._wait_until(event, not_before if room else None)
-                        continue
-                    hands = self.held.free_hands()
-                    at_once = last or event is not None
-                    messages = yield from self._receive(room, hands, at_once, held_back)
-                    self.held.keep_free(hands, bool(messages))
-                else:
-                    messages = found.messages
-                    if found.refused is not None:
-                        raise found.refused
+                action = yield from self._prepare(not_before, until_empty)
+                if action is None:
+                    continue
+                if isinstance(action, events.WaitUntil):
+                    yield from self._wait_until(action.until)
+                    continue
+                empty = self._hands.may_be_empty(self.pool) if until_empty else None
+                held_back = empty is not None and is_held_back(self.queue)
+                began = self._now()
+                messages = yield from self._claim(action, empty is not None, held_back)
             except QueueDoesNotExist:
-                self._lose(self.held.jobs())
+                self._lose(self.pool.jobs())
                 raise
             except (OverLimit, RequestThrottled) as error:
                 _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
-                not_before = self._clock.now() + REFUSED_PAUSE
+                not_before = self._now() + duration_micros(REFUSED_PAUSE)
                 continue
             except QueueClientError as error:
                 if not self.outages.failed("receiving", error):
                     raise
                 failures += 1
-                not_before = self.outages.next_try(failures)
+                not_before = to_micros(self.outages.next_try(failures))
                 continue
-            if found is None or messages:
+            receives = isinstance(action, events.Receive)
+            if receives or messages:
                 failures = 0
-            if found is None:
-                self.outages.worked("receiving", committed=bool(messages) or not self.held)
+            if receives:
+                self.outages.worked("receiving", committed=bool(messages) or not len(self.pool))
             if messages and (self._stopping or self._controls.paused):
-                self.rounds.return_unseen([message.receipt_handle for message in messages])
+                self._return_unseen([message.receipt_handle for message in messages])
             elif messages:
                 self._begin(messages)
-            elif found is None and empty is not None and not held_back:
-                self._hands.found_empty(self.held, empty)
-            elif found is None:
-                yield from self._wait_until(event or now + BETWEEN_RECEIVES)
+            elif receives and empty is not None and not held_back:
+                self._hands.found_empty(self.pool, empty)
+            elif isinstance(action, events.Receive):
+                yield from self._wait_until(action.event or began + duration_micros(BETWEEN_RECEIVES))
+
+    def _claim(self, action: events.Action, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
+        """Settles and claims in one round, or receives. Returns the messages.
+
+        Args:
+            last: an empty queue ends the run.
+            held_back: a rate limit holds messages back.
+
+        Raises:
+            QueueServiceError, QueueClientError: the claim was refused.
+        """
+        if isinstance(action, events.Exchange):
+            found = self._exchange(action)
+            if found.refused is not None:
+                raise found.refused
+            return found.messages
+        assert isinstance(action, events.Receive)
+        messages = yield from self._receive(action.room, last or action.event is not None, held_back)
+        self.report(events.ClaimEnded(bool(messages)))
+        return messages
+
+    def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
+        """Begins a pass. Lets what was handled wait for messages to claim in the same commit.
+
+        Returns:
+            The action for this pass; None if it waited for such messages.
+        """
+        for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
+            if isinstance(action, events.Gather):
+                self._hungry.wait(action.longest / MICROS)
+        due = events.RoundDue(self._controls.paused, not_before, not until_empty)
+        [action] = self.report(due)
+        if not isinstance(action, events.Linger):
+            return action
+        until, idle = from_micros(action.until), not self._hands.totals.busy
+        if (yield from wait_for_more(self.queue, until, self.interrupt, self.woken, idle)):
+            return None
+        [action] = self.report(attrs.evolve(due, may_linger=False))
+        return action
 
     def _log_pauses(self) -> None:
         """Logs each pause of the queue or of a group once, and its end."""
@@ -167,42 +301,13 @@ class QueueLoop(RunLoop):
             _log.info("%s is no longer paused", name)
         self._pauses = pauses
 
-    def _prepare(self, may_linger: bool) -> Waits[bool]:
-        """Adapts what the pool holds before a round, and logs new pauses of the queue.
-
-        Lets what was handled wait for messages to claim in the same commit.
-
-        Returns:
-            True if it waited for such messages.
-
-        Raises:
-            QueueClientError: storage failed for too long.
-        """
-        if (error := self.outages.final) is not None:
-            raise error
-        self._log_pauses()
-        self.held.release_hands()
-        self.held.resize(self._controls.concurrency)
-        due = self.held.given_back_at()
-        if self._controls.paused or (due is not None and to_micros(self._clock.now()) >= due):
-            self.rounds.give_back(self.held.end_ahead())  # also if hands did not come to it in time
-        if self.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
-            self.held.hungry.wait(min(self.held.round_seconds, _LONGEST_GATHER))
-        until = self.rounds.lingers_until() if may_linger and not self._controls.paused else None
-        if until is None:
-            return False
-        idle = not self.held.any_busy
-        return (yield from wait_for_more(self.queue, until, self.interrupt, self.wake, idle))
-
-    def _wait_until(self, *instants: datetime | None) -> Waits[None]:
-        """Waits until the first of these, or until there is something to do."""
-        self.wake.clear()
+    def _wait_until(self, instant: int | None) -> Waits[None]:
+        """Waits until an instant, or until there is something to do."""
+        self.woken.clear()
         if not self.interrupt.is_set():
-            yield min((each for each in instants if each is not None), default=NEVER)
+            yield NEVER if instant is None else from_micros(instant)
 
-    def _receive(
-        self, room: int, hands: FreeHands | None, at_once: bool, held_back: bool
-    ) -> Waits[Sequence[Message]]:
+    def _receive(self, room: int, at_once: bool, held_back: bool) -> Waits[Sequence[Message]]:
         shortest = settings(self.queue).limits("receive_wait_time").low
         request = Request(
             max_messages=room,
@@ -210,26 +315,18 @@ class QueueLoop(RunLoop):
             wait_time=_HELD_BACK_WAIT if held_back else shortest if at_once else self._options.wait_time,
             interrupt=self.interrupt,
             consumer=self._options.name,
-            hands=hands,
-            idle=not self.held.any_busy,
+            hands=self.pool.claim,
+            idle=not self._hands.totals.busy,
         )
-        return (yield from receive_for_hands(self.queue, request, self.wake))
-
-    def _next_event(self) -> datetime | None:
-        """When a settlement is tried again, or work that was not begun is given back."""
-        retry, back = self.rounds.next_retry(), self.held.given_back_at()
-        known = (retry, None if back is None else from_micros(back))
-        return min((instant for instant in known if instant is not None), default=None)
+        return (yield from receive_for_hands(self.queue, request, self.woken))
 
     def _begin(self, messages: Sequence[Message]) -> None:
         """Has received messages handled, one at a time in each group."""
         received_at = self._clock.now()
         self._observers.received(messages, received_at)
         now = to_micros(received_at)
-        turns = self._turns(messages, now)
-        jobs = [job for turn in turns for job in turn.jobs]
-        self._heartbeat.keep({job.handle: hold_of(job.context.message, now) for job in jobs})
-        self.rounds.give_back(self.held.add(turns))
+        holds = {message.receipt_handle: hold_of(message, now) for message in messages}
+        self.report(events.MessagesReceived(self._turns(messages, now), holds))
 
     def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
         turns: dict[str, Turn] = {}
@@ -239,6 +336,60 @@ class QueueLoop(RunLoop):
             turn = turns.setdefault(turn.group or message.receipt_handle, turn)
             turn.jobs.append(Job(Context(message, self.queue, held), turn, now))
         return list(turns.values())
+
+    # --- rounds
+
+    def _exchange(self, action: events.Exchange) -> Exchanged:
+        """Settles what is due, and claims messages if there is room."""
+        options, room = self._options, action.room
+        timeout, enough = options.renewal.receive_timeout, self.pool.concurrency
+        asked = Request(room, timeout, consumer=options.name, hands=self.pool.claim, enough=enough)
+        wanted = [(done.handle, self._timeout(done.again_in)) for done in action.done]
+        began = monotonic()
+        try:
+            found = exchange(self.queue, wanted, asked if room else None, action.failures)
+        except BaseException:
+            self.report(events.RoundFailed(action))
+            raise
+        took = int((monotonic() - began) * MICROS)
+        if room:
+            self.report(events.ClaimEnded(bool(found.messages)))
+        if any(error is None for error in found.errors):
+            self.outages.worked("deleting")
+        each = zip(action.done, found.errors, strict=True)
+        results = [_SETTLED if error is None else self._settled(done, error) for done, error in each]
+        self.report(events.Settled(action.done, results, took))
+        return found if room else attrs.evolve(found, refused=None)
+
+    def _timeout(self, again_in: int | None) -> Duration | None:
+        if again_in is None:
+            return None
+        return seconds(max(again_in, 0 if settings(self.queue).allow_zero_visibility else MICROS))
+
+    def _settled(self, done: Done, error: Exception) -> events.Settlement:
+        """Decides whether a message that a round could not settle is tried again."""
+        job = done.job
+        if done.again_in is not None:
+            _log.warning("%s: handing it back failed: %s", job, error)
+        elif isinstance(error, RequestThrottled):
+            _log.warning("%s: deleting failed: %s", job, error)
+            return events.Settlement.AGAIN
+        elif isinstance(error, QueueClientError):
+            if self.outages.failed("deleting", error):
+                return events.Settlement.AGAIN
+            self.fail(error)
+        elif isinstance(error, QueueDoesNotExist):
+            self.fail(error)
+        else:
+            _log.warning("%s: handled, but not deleted: %s", job, error)
+        return events.Settlement.NEVER
+
+    def _return_unseen(self, handles: Sequence[str]) -> None:
+        """Makes messages visible that no handler has begun, and which so were not received."""
+        try:
+            give_back(self.queue, handles)
+        except (QueueServiceError, QueueClientError) as error:
+            _log.warning("handing back %s messages failed: %s", len(handles), error)
 
     # --- renewal
 
@@ -279,42 +430,49 @@ class QueueLoop(RunLoop):
             return ()
 
     def _lost(self, handle: str) -> None:
-        job = self.held.get(handle)
+        with self._lock:
+            job = self.pool.active.get(handle)
         if job is not None:
             self._observers.lost(1)
             job.context.lost.set()
-            self.interrupt.set()  # if its delete is being tried again, that ends
+            self.wake()  # if its delete is being tried again, that ends
 
     # --- the end
 
     def _wind_down(self) -> Waits[None]:
         """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
-        began = to_micros(self._clock.now())
+        began = self._now()
         try:
-            self.rounds.give_back(self.held.end_all(State.WAITING))
+            self.report(events.RunEnds())
             while True:
                 self.interrupt.clear()
-                self.rounds.run(may_claim=False)
-                until = from_micros(began + duration_micros(self._controls.grace))
-                if not self.held or self._clock.now() >= until:
+                event = self._settle()
+                until = began + duration_micros(self._controls.grace)
+                if not len(self.pool) or self._now() >= until:
                     break
-                yield from self._wait_until(until, self._next_event())
+                yield from self._wait_until(until if event is None else min(until, event))
         finally:
             self._stop()
 
+    def _settle(self) -> int | None:
+        """Settles what is due. Returns when something more is due; None: not before a handler ends."""
+        for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
+            if isinstance(action, events.Exchange):
+                self._exchange(action)
+        with self._lock:
+            return self.pool.next_event()
+
     def _stop(self) -> None:
         """Ends the heartbeat. Messages still being handled become visible, and are lost to their handlers."""
-        released = list[Done]()
         try:
-            running = self.held.end_all(State.RUNNING)
-            self.unended = len(running)
-            released = self.rounds.release(running)
-            self.rounds.run(may_claim=False)
-            self._lose([*running, *self.held.jobs()])  # also those whose delete would be tried again
-            self.rounds.run(may_claim=False)
+            self.report(events.GraceOver())
+            self.unended = len(self.pool.unended)
+            self._settle()
+            self._lose([*self.pool.unended, *self.pool.jobs()])  # also those whose delete would be tried again
+            self._settle()
         finally:
             self._heartbeat.stop()
-            self.handed_back = sum(done.settled for done in released)
+            self.handed_back = sum(done.settled for done in self.pool.released)
             if self.unended:
                 _log.warning(
                     "%s: the handlers of %s messages did not end within %s s; %s of these were handed back",
@@ -322,7 +480,7 @@ class QueueLoop(RunLoop):
                     self.handed_back,
                 )
 
-    def _lose(self, jobs: Sequence[Job]) -> None:
+    def _lose(self, jobs: Iterable[Job]) -> None:
         """Marks the receipts of handlers as lost."""
         for job in jobs:
             job.context.lost.set()

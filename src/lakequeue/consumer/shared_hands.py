@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
 from lakequeue.consumer.handler import Handler, is_async
 from lakequeue.consumer.hands import Hands, Tasks, Threads
-from lakequeue.consumer.held import HeldMessages, Totals
 from lakequeue.consumer.jobs import Job
-from lakequeue.model.clock import Clock, Duration
+from lakequeue.consumer.pool import Pool, Totals
+from lakequeue.model.clock import Clock, Duration, from_micros, to_micros
 
-_Work: TypeAlias = Callable[[list[Job]], Any]
+_Work: TypeAlias = Callable[[Sequence[Job]], Any]
 STOP_TIMEOUT = 30
 """Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
 
@@ -29,6 +30,30 @@ class Controls:
     grace: Duration = STOP_TIMEOUT
 
 
+class Served(Protocol):
+    """A queue whose messages the hands handle."""
+
+    @property
+    def pool(self) -> Pool: ...
+
+    @property
+    def work(self) -> _Work:
+        """Calls the handler with messages."""
+        ...
+
+    def take(self) -> Sequence[Job] | None:
+        """Begins the next call, if there is one. Returns its messages."""
+        ...
+
+    def show_hunger(self) -> None:
+        """Shows the loop whether a hand found nothing to do."""
+        ...
+
+    def wake(self) -> None:
+        """Has the loop begin a pass."""
+        ...
+
+
 class SharedHands:
     """The hands of one run of a consumer. Thread-safe.
 
@@ -38,123 +63,131 @@ class SharedHands:
 
     Attributes:
         totals: sums over the queues.
+        lock: protects them, and the pools of all queues.
     """
 
     def __init__(self, clock: Clock, controls: Controls) -> None:
         self._clock = clock
         self._controls = controls
-        self.totals = Totals()
-        self._receiving: dict[HeldMessages, _Work] = {}
-        """The queues that messages are received from, and what calls the handler with messages of each."""
+        self.totals = Totals(controls.concurrency)
+        self.lock = threading.RLock()
+        self._receiving: dict[Pool, Served] = {}
+        """The queues that messages are received from."""
         self._hands: Hands[Any]
 
-    def add(self, held: HeldMessages, work: _Work) -> None:
+    def add(self, served: Served) -> None:
         """Adds a queue; before ``start``."""
-        self._receiving[held] = work
+        self._receiving[served.pool] = served
 
     def start(self, handler: Handler, broken: Callable[[BaseException], None]) -> None:
         """Makes the hands: threads, or tasks in an event loop if the handler is ``async def``."""
         kind = Tasks if is_async(handler) else Threads
         take: Callable[[], Any] = self._take
         work: Callable[[Any], Any] = self._work
-        due = self._due
         if not self.totals.several:  # choosing whose turn it is would cost each message time
-            [(held, work)] = self._receiving.items()
-            take, due = held.take, held.due
-        self._hands = kind(self._controls.concurrency, self._clock, take, work, due, broken)
-        for held in self._receiving:
-            held.hands = self._hands
+            [served] = self._receiving.values()
+            take, work = served.take, served.work
+        self._hands = kind(self._controls.concurrency, self._clock, take, work, self._due, broken)
+
+    def wake(self, number: int) -> None:
+        """Has idle hands ask for work, at most this many."""
+        self._hands.wake(number)
+
+    def resize(self, number: int) -> None:
+        self._hands.resize(number)
 
     def stop(self) -> None:
         self._hands.stop()
 
     # --- whose turn it is
 
-    def _take(self) -> tuple[_Work, list[Job]] | None:
+    def _take(self) -> tuple[_Work, Sequence[Job]] | None:
         # else hands that one queue sets free begin what another has not handed back yet
         if self._controls.stopping:
             return None
-        with self.totals.lock:
-            found, waiting = self._next()
-        for held in waiting:
-            held.wake()
+        with self.lock:
+            found, waiting = self._next(to_micros(self._clock.now()))
+        for served in waiting:
+            served.wake()
         return found
 
-    def _next(self) -> tuple[tuple[_Work, list[Job]] | None, list[HeldMessages]]:
+    def _next(self, now: int) -> tuple[tuple[_Work, Sequence[Job]] | None, list[Served]]:
         """What a hand is to handle next, and the queues that may claim messages now."""
-        waiting: list[HeldMessages] = []
+        waiting: list[Served] = []
         while True:
-            ready = [held for held in self._receiving if held.begins() or held.wants_hand]
-            for held in self._receiving:
-                if held not in ready:
-                    waiting += self._run_dry(held)
+            ready = [pool for pool in self._receiving if pool.begins(now) or pool.wants_hand]
+            for pool in self._receiving:
+                if pool not in ready:
+                    waiting += self._run_dry(pool)
             if not ready:
                 return None, waiting
             # what was claimed for a free hand goes first
-            last = next((held for held in ready if held.next_is_last), None)
+            last = next((pool for pool in ready if pool.next_is_last and pool.begins(now)), None)
             chosen = last or self._in_turn(ready)
             if last is None and chosen.wants_hand:
                 chosen.keep_hand()
-                waiting.append(chosen)
-            elif (jobs := chosen.take()) is not None:
-                if not chosen.begins():
+                waiting.append(self._receiving[chosen])
+            elif (jobs := self._receiving[chosen].take()) is not None:
+                if not chosen.begins(now):
                     waiting += self._run_dry(chosen)
-                return (self._receiving[chosen], jobs), waiting
+                return (self._receiving[chosen].work, jobs), waiting
 
     @staticmethod
-    def _work(taken: tuple[_Work, list[Job]]) -> Any:
+    def _work(taken: tuple[_Work, Sequence[Job]]) -> Any:
         work, jobs = taken
         return work(jobs)
 
-    @staticmethod
-    def _run_dry(held: HeldMessages) -> list[HeldMessages]:
+    def _run_dry(self, pool: Pool) -> list[Served]:
         """Has a queue settle, and claim what a hand may begin now if it had no room for that before."""
-        held.hungry.set()
-        full, held.full = held.full, False
-        return [held] if full else []
+        served = self._receiving[pool]
+        pool.hungry = True
+        served.show_hunger()
+        full, pool.full = pool.full, False
+        return [served] if full else []
 
-    def _in_turn(self, ready: Sequence[HeldMessages]) -> HeldMessages:
+    def _in_turn(self, ready: Sequence[Pool]) -> Pool:
         """The queue that is next; one that had no messages catches up by its share of the hands at most."""
-        least = min(held.taken for held in ready)
-        behind = self._controls.concurrency / sum(held.weight for held in self._receiving)
-        for held in self._receiving:
-            held.taken = max(held.taken, least - behind - 1 / held.weight)
-        chosen = min(ready, key=lambda held: held.taken)
-        chosen.taken += 1 / chosen.weight
+        least = min(pool.taken for pool in ready)
+        behind = self._controls.concurrency / sum(pool.rules.weight for pool in self._receiving)
+        for pool in self._receiving:
+            pool.taken = max(pool.taken, least - behind - 1 / pool.rules.weight)
+        chosen = min(ready, key=lambda pool: pool.taken)
+        chosen.taken += 1 / chosen.rules.weight
         return chosen
 
     def _due(self) -> datetime | None:
-        return min((due for held in self._receiving if (due := held.due()) is not None), default=None)
+        with self.lock:
+            instants = [due for pool in self._receiving if (due := pool.due()) is not None]
+        return from_micros(min(instants)) if instants else None
 
     # --- whether all are empty
 
     @property
     def all_empty(self) -> bool:
         """Whether all queues were found to be empty while no message was active."""
-        with self.totals.lock:
+        with self.lock:
             return self._receiving.keys() <= self.totals.empty
 
-    def may_be_empty(self, held: HeldMessages) -> set[HeldMessages] | None:
+    def may_be_empty(self, pool: Pool) -> set[Pool] | None:
         """Where to note that the queue is empty; None while a message is active, or if that is known."""
-        with self.totals.lock:
-            return None if self.totals.held or held in self.totals.empty else self.totals.empty
+        with self.lock:
+            return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
-    def found_empty(self, held: HeldMessages, known: set[HeldMessages]) -> None:
+    def found_empty(self, pool: Pool, known: set[Pool]) -> None:
         """Notes that a queue was empty, which counts unless another has had a message since it was asked."""
-        with self.totals.lock:
-            known.add(held)
+        with self.lock:
+            known.add(pool)
         self._wake()
 
-    def leave(self, held: HeldMessages) -> None:
+    def leave(self, pool: Pool) -> None:
         """Notes that nothing more of a queue is received."""
-        with self.totals.lock:
-            self._receiving = {each: work for each, work in self._receiving.items() if each is not held}
-        held.end_claims()
+        with self.lock:
+            self._receiving = {each: served for each, served in self._receiving.items() if each is not pool}
         self._wake()
 
     def _wake(self) -> None:
-        with self.totals.lock:
+        with self.lock:
             done = self.all_empty
-            waiting = [held for held in self._receiving if done or held not in self.totals.empty]
-        for held in waiting:
-            held.wake()
+            waiting = [served for pool, served in self._receiving.items() if done or pool not in self.totals.empty]
+        for served in waiting:
+            served.wake()

@@ -1,40 +1,25 @@
-"""The heartbeat scheduler: one thread that extends all receipts of one holder in time (HNS-21)."""
+"""The heartbeat scheduler: a thread that extends all receipts of one holder in time (HNS-21)."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import datetime
-from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic
 
-import attrs
-
-from lakequeue.model.clock import MICROS, NEVER, Clock, Interrupt, from_micros, to_micros
+from lakequeue.model.clock import NEVER, Clock, Interrupt, from_micros, to_micros
 from lakequeue.model.waiting_work import WaitingThreads, Waits
+from lakequeue.renewal.holds import Holds, Key, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
 """Maximum number of batches that are extended one after another. More batches are extended in parallel."""
 _AT_ONCE = 32
-_WATCH = MICROS
-"""Time between two searches for messages that other processes deleted, for example by a cancellation (HBN-26)."""
 
 _log = logging.getLogger("lakequeue")
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class Verdict(Enum):
-    """The outcome of an attempt to extend a receipt."""
-
-    EXTENDED = "extended"
-    LOST = "lost"
-    """The message was deleted, or another consumer has it or may soon receive it."""
-    FAILED = "failed"
-    """The extension may not have taken effect. The scheduler may try again."""
 
 
 class HeartbeatScheduler(Generic[Key]):
@@ -50,6 +35,8 @@ class HeartbeatScheduler(Generic[Key]):
         batch: maximum number of receipts in one call of ``extend``. None: any number (HBN-11).
         watch: called every second with the keys of all held receipts. Returns the keys whose messages were
             deleted. None: only an extension finds that a message was deleted.
+        shared: the receipts, with the lock that protects them, of a holder that protects more with it. None: the
+            scheduler has its own.
     """
 
     def __init__(
@@ -61,38 +48,39 @@ class HeartbeatScheduler(Generic[Key]):
         broken: Callable[[BaseException], None],
         batch: int | None = None,
         watch: Callable[[Sequence[Key]], Iterable[Key]] | None = None,
+        shared: tuple[Holds[Key], AbstractContextManager[Any]] | None = None,
     ) -> None:
+        self._holds: Holds[Key] = Holds(policy, watch is not None)
+        self._lock: AbstractContextManager[Any] = threading.Lock()
+        if shared is not None:
+            self._holds, self._lock = shared
         self._clock = clock
-        self._policy = policy
         self._extend = extend
         self._lost = lost
         self._broken = broken
         self._batch = batch
         self._watch = watch
-        self._watched = 0
-        self._lock = threading.Lock()
-        self._holds: dict[Key, Hold] = {}
-        self._over: set[Key] = set()
-        self._since = 0
-        self._until = to_micros(NEVER)
+        self._until: int | None = None
         self._wake = Interrupt()
         self._stopped = threading.Event()
         self._beating = threading.RLock()
 
     def keep(self, holds: Mapping[Key, Hold]) -> None:
         with self._lock:
-            if not self._holds:
-                self._since = self._watched = self._now()
-            self._holds |= holds
-            early = self._next(holds) < self._until
-        if early:  # a consumer keeps hundreds at a time, each due long after the first one
+            self._holds.keep(holds, self._now())
+            at = self._holds.next(holds)
+        if at is not None:
+            self.look_by(at)
+
+    def look_by(self, at: int) -> None:
+        """Checks again at this instant, or before."""
+        if self._until is None or at < self._until:  # a consumer keeps hundreds at a time, due after the first one
             self._wake.set()
 
     def drop(self, key: Key) -> Hold | None:
         """Stops renewing a receipt. Returns its last state, or None if it was not kept."""
         with self._lock:
-            self._over.discard(key)
-            return self._holds.pop(key, None)
+            return self._holds.drop(key)
 
     def get(self, key: Key) -> Hold | None:
         """Returns the state of a receipt. None if it is not kept."""
@@ -116,8 +104,7 @@ class HeartbeatScheduler(Generic[Key]):
     def beat(self) -> datetime:
         """Extends the receipts that are due. Returns when to check again."""
         with self._lock:
-            now = self._now()
-            due = [key for key, at in self._checks(self._holds) if at <= now]
+            due = self._holds.due(self._now())
         size = self._batch or len(due) or 1
         batches = [due[start : start + size] for start in range(0, len(due), size)]
         if len(batches) <= _IN_TURN:
@@ -128,64 +115,31 @@ class HeartbeatScheduler(Generic[Key]):
                 list(pool.map(self._renew, batches))
         self._look()
         with self._lock:
-            self._until = self._next(self._holds)
-        return from_micros(self._until)
-
-    def _next(self, holds: Mapping[Key, Hold]) -> int:
-        instants = [at for _, at in self._checks(holds)]
-        if self._watch is not None and not holds.keys() <= self._over:
-            instants.append(self._watched + _WATCH)
-        return min(instants, default=to_micros(NEVER))
+            self._until = self._holds.next()
+        return NEVER if self._until is None else from_micros(self._until)
 
     def _look(self) -> None:
         """Stops renewing messages that other processes deleted. Searches for them at most once a second."""
         with self._lock:
-            now, keys = self._now(), [key for key in self._holds if key not in self._over]
-            if self._watch is None or not keys or now < self._watched + _WATCH:
-                return
-            self._watched = now
-        found = self._watch(keys)
+            keys = self._holds.to_watch(self._now())
+        if not keys or self._watch is None:
+            return
+        found = list(self._watch(keys))
         with self._lock:
-            lost = [key for key in found if key in self._holds]  # without receipts finished meanwhile (HBN-20)
-            self._over.update(lost)
+            lost = self._holds.lose(found)
         for key in lost:
             self._lost(key)
-
-    def _checks(self, holds: Mapping[Key, Hold]) -> Iterator[tuple[Key, int]]:
-        for key, hold in holds.items():
-            at = None if key in self._over else self._policy.next_check(hold, self._since)
-            if at is not None:
-                yield key, at
 
     def _renew(self, keys: Iterable[Key]) -> None:
         with self._lock:
             now = self._now()
-            held = {key: self._holds[key] for key in keys if key in self._holds}
-        wanted = {key: self._policy.extension(hold, now) for key, hold in held.items()}
-        verdicts = self._extended({key: timeout for key, timeout in wanted.items() if timeout > 0})
-        # the commit is later than `now`, so the last seconds of the twelve hours may just have passed
-        tight = {
-            key: wanted[key] - MICROS
-            for key, verdict in verdicts.items()
-            if verdict is Verdict.LOST and held[key].extended(now, wanted[key]).exhausted and wanted[key] > MICROS
-        }
-        wanted |= tight
-        verdicts |= self._extended(tight)
-        lost: list[Key] = []
+            wanted = self._holds.wanted(keys, now)
+        verdicts = self._extended(wanted)
         with self._lock:
-            for key, timeout in wanted.items():
-                if key not in self._holds:
-                    continue  # finished meanwhile, so the verdict does not matter (HBN-20)
-                verdict = verdicts.get(key)
-                if verdict is None:
-                    self._holds[key] = attrs.evolve(held[key], exhausted=True)
-                elif verdict is Verdict.EXTENDED:
-                    self._holds[key] = held[key].extended(now, timeout)
-                elif verdict is Verdict.FAILED:
-                    self._holds[key] = held[key].refused(now)
-                else:
-                    self._over.add(key)
-                    lost.append(key)
+            tight = self._holds.tight(wanted, verdicts, now)
+        verdicts |= self._extended(tight)
+        with self._lock:
+            lost = self._holds.renewed(wanted | tight, verdicts, now)
         for key in lost:
             self._lost(key)
 

@@ -1,0 +1,237 @@
+"""The events that a pool of messages takes, and the actions that it asks for. Instants are microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+import attrs
+
+from lakequeue.consumer.jobs import Done, Job, Turn
+from lakequeue.model.failures import DeadLetterReason
+from lakequeue.renewal.policies import Hold
+
+
+class Fate(Enum):
+    """The end of a message in a call of the handler."""
+
+    SUCCESS = "it is deleted"
+    FAILED = "it comes again as the options say, but at its timeout if its renewal failed"
+    RETRY_NOW = "it comes again at once"
+    LATE = "its receipt ended before the call"
+    BROKEN = "an error that is not the handler's ends the consumer"
+
+
+class Settlement(Enum):
+    """What a round achieved for a message."""
+
+    SETTLED = "it was deleted, or made visible"
+    AGAIN = "storage failed, and may work later"
+    NEVER = "no repetition can succeed"
+
+
+# --- events
+
+
+@attrs.define
+class Tick:
+    """The loop begins a pass.
+
+    Attributes:
+        hands: maximum number of hands from now on.
+        paused: the consumer receives nothing.
+    """
+
+    hands: int
+    paused: bool
+
+
+@attrs.define
+class RoundDue:
+    """The loop can settle and claim.
+
+    Attributes:
+        paused: nothing may be claimed.
+        not_before: when the next claim may come, after a refused one.
+        may_linger: deletions may wait for messages to claim.
+    """
+
+    paused: bool
+    not_before: int
+    may_linger: bool
+
+
+@attrs.define
+class ClaimEnded:
+    """A claim has ended, before its messages are handed to the pool."""
+
+    any: bool
+
+
+@attrs.define
+class MessagesReceived:
+    """Messages were received. ``holds`` has the state of each receipt, by handle."""
+
+    turns: Sequence[Turn]
+    holds: Mapping[str, Hold]
+
+
+@attrs.define
+class Settled:
+    """A round has ended, after ``took`` microseconds."""
+
+    done: Sequence[Done]
+    results: Sequence[Settlement]
+    took: int
+
+
+@attrs.define
+class RoundFailed:
+    """A round raised an error, so it is unknown what it settled."""
+
+    round: Exchange
+
+
+@attrs.define
+class HandFree:
+    """A hand can begin a call."""
+
+
+@attrs.define
+class HandlerEnded:
+    """A call of the handler has ended.
+
+    Attributes:
+        jobs: all messages of the call, in their order.
+        fates: the end of each, with microseconds until it comes again; None: at its timeout.
+        took: microseconds that the handler took.
+        failures: why messages failed, by receipt handle.
+    """
+
+    jobs: Sequence[Job]
+    fates: Sequence[tuple[Fate, int | None]]
+    took: int
+    failures: Mapping[str, DeadLetterReason]
+
+
+@attrs.define
+class RunEnds:
+    """The consumer ends: nothing more is begun or received."""
+
+
+@attrs.define
+class GraceOver:
+    """Running handlers get no more time."""
+
+
+Event: TypeAlias = (
+    Tick
+    | RoundDue
+    | ClaimEnded
+    | MessagesReceived
+    | Settled
+    | RoundFailed
+    | HandFree
+    | HandlerEnded
+    | RunEnds
+    | GraceOver
+)
+
+# --- actions
+
+
+@attrs.define
+class Wake:
+    """Have the loop begin a pass."""
+
+
+@attrs.define
+class WakeHands:
+    """Have idle hands ask for work, at most this many."""
+
+    number: int
+
+
+@attrs.define
+class Resize:
+    """Change the number of hands."""
+
+    number: int
+
+
+@attrs.define
+class Renew:
+    """Have the renewal look at this instant, or before."""
+
+    at: int
+
+
+@attrs.define
+class Start:
+    """Call the handler with messages."""
+
+    jobs: Sequence[Job]
+
+
+@attrs.define
+class GiveBack:
+    """Make messages visible that no handler has begun, and which so were not received."""
+
+    handles: Sequence[str]
+
+
+@attrs.define
+class Gather:
+    """Wait until a hand finds nothing to do, and no longer than so many microseconds."""
+
+    longest: int
+
+
+@attrs.define
+class Linger:
+    """Wait until there are messages to claim, or for an instant."""
+
+    until: int
+
+
+@attrs.define
+class Exchange:
+    """Settle messages, and claim others in the same commit. ``room`` is the number of messages to claim."""
+
+    done: Sequence[Done]
+    failures: Mapping[str, DeadLetterReason]
+    room: int
+
+
+@attrs.define
+class Receive:
+    """Receive messages.
+
+    Attributes:
+        room: maximum number of messages.
+        event: when the pool has something to do, so that the receive does not wait. None: it has nothing to do.
+    """
+
+    room: int
+    event: int | None
+
+
+@attrs.define
+class WaitUntil:
+    """Wait for an instant, or until woken. None: until woken."""
+
+    until: int | None
+
+
+@attrs.define
+class Warn:
+    """Log a warning about a message."""
+
+    text: str
+    job: Job
+
+
+Action: TypeAlias = (
+    Wake | WakeHands | Resize | Renew | Start | GiveBack | Gather | Linger | Exchange | Receive | WaitUntil | Warn
+)

@@ -1,0 +1,579 @@
+"""The messages that a consumer holds of one queue, as a state machine: events in, actions out.
+
+The pool has no threads, locks, clocks or queues. A message is *active* from its receive until it is deleted,
+handed back, left to its timeout, or lost. ``State`` has its transitions. Messages of one group are handled one
+after another, all others as soon as a hand is free (HBN-19). The next round settles what handlers have finished,
+and claims messages in the same commit. Instants and durations are whole microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from lakequeue.consumer import events
+from lakequeue.consumer.ahead import MOST, Ahead
+from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn, newest
+from lakequeue.renewal.holds import Holds
+
+if TYPE_CHECKING:
+    from lakequeue.entry_verbs import FreeHands
+    from lakequeue.model.failures import DeadLetterReason
+    from lakequeue.renewal.policies import Hold
+
+_LONGEST_GATHER = 1_000_000
+"""What was handled waits for the next commit so long at most, and no longer than a round took lately. With 0.25 s
+eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
+
+
+@attrs.define
+class Totals:
+    """Sums over the queues of a consumer, which share its hands.
+
+    Attributes:
+        hands: maximum number of calls of the handler at a time.
+        pools: the messages of each queue.
+        held: active messages.
+        busy: hands that handle some.
+        kept: hands that stay free for last receives, see ``FreeHands``.
+        empty: queues that were found to be empty since a message was last received; then there is a new set.
+    """
+
+    hands: int
+    pools: list[Pool] = attrs.field(factory=list)
+    held: int = 0
+    busy: int = 0
+    kept: int = 0
+    empty: set[Pool] = attrs.field(factory=set)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several queues."""
+        return len(self.pools) > 1
+
+
+class Pool:
+    """The active messages of one queue of a consumer. Not thread-safe.
+
+    Args:
+        rules: the options of the consumer, for this queue.
+        totals: sums over all queues of the consumer.
+
+    Attributes:
+        active: the messages by receipt handle.
+        holds: their receipts, and when to extend each.
+        busy: messages that hands handle.
+        handled, failed: messages whose handlers have ended, well or not.
+        claim: the handlers that can begin what the last claim gets; None: any number, or nothing is claimed.
+        hungry: whether a hand found nothing to do.
+        full: whether there was no room when it was last asked for.
+        taken: how many messages have begun, divided by the weight; the queue with the least is next.
+        unended: messages whose handlers did not end in time.
+        released: those of them that the next round makes visible.
+    """
+
+    def __init__(self, rules: Rules, totals: Totals) -> None:
+        self.unended: list[Job] = []
+        self.released: list[Done] = []
+        self.rules = rules
+        self.holds: Holds[str] = Holds(rules.renewal, watches=True)
+        self.busy = self.handled = self.failed = 0
+        self.hungry, self.full, self.taken = True, False, 0.0
+        self._totals = totals
+        self._ahead = Ahead(self.concurrency, rules.prefetch, rules.longest // 3)
+        totals.pools.append(self)
+        self.active: dict[str, Job] = {}
+        self._ready: deque[Turn] = deque()
+        self._groups: dict[str, deque[Turn]] = {}
+        self._done: list[Done] = []  # finished; the next round settles it
+        self._behind: list[Job] = []  # returning: what waited behind messages that failed, or too long
+        self._failures: dict[str, DeadLetterReason] = {}
+        self.claim: FreeHands | None = None
+        self._kept = self._asked = 0  # hands that stay free for last receives; of them, until the next begins
+        self._busy_hands = 0
+        self._now = 0
+        self._actions: list[events.Action] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.Tick: self._tick,
+            events.RoundDue: self._round,
+            events.ClaimEnded: self._claimed,
+            events.MessagesReceived: self._received,
+            events.Settled: self._settled,
+            events.RoundFailed: self._round_failed,
+            events.HandFree: self._hand_free,
+            events.HandlerEnded: self._ended,
+            events.RunEnds: self._stopping,
+            events.GraceOver: self._grace_over,
+        }
+
+    def on(self, event: events.Event, now: int) -> list[events.Action]:
+        """Takes in an event. Returns what is to be done, in this order."""
+        self._now, self._actions = now, []
+        self._handlers[type(event)](event)
+        return self._actions
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+    @property
+    def concurrency(self) -> int:
+        """Maximum number of messages that are handled at a time."""
+        return self._totals.hands * self.rules.batch
+
+    @property
+    def longest_round(self) -> int:
+        """How long the longest of the last rounds took."""
+        return self._ahead.longest_round
+
+    def jobs(self) -> list[Job]:
+        return list(self.active.values())
+
+    def is_over(self, job: Job, now: int) -> bool:
+        """Returns True if the receipt of a message has ended, by the queue's clock."""
+        hold = self.holds.get(job.handle)
+        return hold is not None and hold.is_over(now)
+
+    # --- received
+
+    def _received(self, event: events.MessagesReceived) -> None:
+        """Adds messages; those of a group wait for those that came before."""
+        self.holds.keep(event.holds, self._now)
+        refused = self._refused(event.turns)
+        added = [turn for turn in event.turns if turn not in refused]
+        jobs = [job for turn in added for job in turn.jobs]
+        if jobs:
+            self._ahead.received([job.context.message for job in jobs])
+            self.active |= {job.handle: job for job in jobs}
+            self._totals.held += len(jobs)
+            self._totals.empty = set()
+            self.hungry = False
+        for turn in added:
+            if turn.group is not None:
+                before = self._groups.setdefault(turn.group, deque())
+                before.append(turn)
+                if len(before) > 1:
+                    continue
+            if turn.is_last:
+                self._ready.appendleft(turn)
+            elif self._is_again(turn):  # not before last receives, each of which was claimed for a free hand
+                place = next((at for at, each in enumerate(self._ready) if not each.is_last), len(self._ready))
+                self._ready.insert(place, turn)
+            else:
+                self._ready.append(turn)
+        if (at := self.holds.next(event.holds)) is not None:
+            self._do(events.Renew(at))
+        self._do(events.WakeHands(len(event.turns)))
+        self._return([job for turn in refused for job in turn.jobs])
+
+    def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Last receives: other queues have the hands for which they were claimed by now."""
+        if not self._totals.several or self.rules.prefetch:
+            return []
+        last = [turn for turn in turns if turn.is_last]
+        refused = last[max(0, self._totals.hands - self._begun()) :] if last else []
+        if self.claim is not None:
+            self.claim.passed += len(refused)
+        return refused
+
+    # --- taken by hands
+
+    def _hand_free(self, event: events.HandFree) -> None:
+        """Begins the next call of the handler, if there is one.
+
+        Of batches, a message that was received before is one of its own: if it is what made its batch fail, it
+        fails alone.
+        """
+        if not self._is_due(self._now):
+            self.hungry = True
+            return
+        jobs: list[Job] = []
+        while len(jobs) < self.rules.batch and (job := self._next(first=not jobs)) is not None:
+            jobs.append(job)
+            if job.context.message.receive_count > 1:
+                break
+        if jobs:
+            self._count_busy(len(jobs), 1)
+            self._do(events.Start(jobs))
+            if self.rules.batch > 1 and self.begins(self._now):  # what was behind a batch may begin alone
+                self._do(events.WakeHands(1))
+
+    def _next(self, first: bool) -> Job | None:
+        """The next message that may begin as the first of a batch, or as a further one."""
+        while self._ready and not self._keeps_back(self._ready[0]):
+            if not first and self._is_again(self._ready[0]):
+                return None
+            turn = self._ready.popleft()
+            while turn.jobs:
+                job = turn.jobs.popleft()
+                if job.state is State.WAITING:  # else it was handed back
+                    job.state = State.RUNNING
+                    return job
+            self._leave(turn)
+        self.hungry = True
+        return None
+
+    def _count_busy(self, messages: int, hands: int) -> None:
+        self.busy += messages
+        self._busy_hands += hands
+        self._totals.busy += hands
+
+    def _is_due(self, now: int) -> bool:
+        """Whether a batch may begin."""
+        if len(self._ready) >= self.rules.batch:
+            return True
+        due = self._batch_due()
+        return due is not None and now >= due
+
+    def begins(self, now: int) -> bool:
+        """Whether a hand has something to begin."""
+        return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due(now)
+
+    def due(self) -> int | None:
+        """When a batch begins though it is not full; None: nothing waits, or no batches are wanted."""
+        return self._batch_due() if self.rules.waits else None
+
+    def _batch_due(self) -> int | None:
+        if not self._ready or self._keeps_back(self._ready[0]):
+            return None
+        if self._is_again(self._ready[0]):
+            return 0
+        return min((job.since for turn in self._ready for job in turn.jobs), default=0) + self.rules.batch_wait
+
+    def _keeps_back(self, turn: Turn) -> bool:
+        """Whether no hand is free for a turn: all are busy (HBN-18), or are kept for last receives."""
+        free = self._totals.hands - self._totals.busy
+        return free <= self._totals.kept and (free <= 0 or not turn.is_last)
+
+    def _is_again(self, turn: Turn) -> bool:
+        """Whether the next message of a turn was received before, and batches are wanted."""
+        return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
+
+    def _leave(self, turn: Turn) -> None:
+        """Lets the next messages of a group begin, if there are any."""
+        if turn.group is None:
+            return
+        turns = self._groups[turn.group]
+        turns.popleft()
+        if turns:
+            self._ready.append(turns[0])
+        else:
+            del self._groups[turn.group]
+
+    def _go_on(self, turn: Turn) -> None:
+        """Lets the group of a message that has ended go on, if it has one."""
+        if turn.group is not None:
+            self._ready.append(turn)
+            self.hungry = False
+            self._do(events.WakeHands(1))
+
+    # --- ended by handlers
+
+    def _ended(self, event: events.HandlerEnded) -> None:
+        self._failures |= event.failures
+        for job, (fate, again_in) in zip(event.jobs, event.fates, strict=True):
+            self._end(job, fate, again_in, event.took)
+        self._count_busy(-len(event.jobs), -1)
+
+    def _end(self, job: Job, fate: events.Fate, again_in: int | None, took: int) -> None:
+        """Decides what becomes of a message after a call of the handler."""
+        called = fate not in (events.Fate.LATE, events.Fate.BROKEN)
+        if called:
+            self._ahead.took(took)
+        if job.state is not State.RUNNING:
+            return  # a stop took it back
+        hold = self.holds.drop(job.handle)
+        if called:
+            self.handled += fate is events.Fate.SUCCESS
+            self.failed += fate is not events.Fate.SUCCESS
+        if fate is events.Fate.BROKEN:
+            return self._forget([job, *self._end_rest(job)])
+        if job.context.lost:
+            if called:
+                self._do(events.Warn("%s: the receipt was lost while the handler ran", job))
+            return self._finish([job, *self._end_rest(job)])
+        if fate is events.Fate.LATE:
+            self._do(events.Warn("%s: its receipt ended before a handler began, so it is given back", job))
+            self._behind += self._returning([job, *self._end_rest(job)])
+            self._go_on(job.turn)
+            return self._wake()
+        if fate is events.Fate.SUCCESS:
+            return self._settle_later(self._deletion(job, hold))
+        self._behind += self._returning(self._end_rest(job))
+        # if its renewal failed, another consumer may have it by now (HNS-14)
+        in_doubt = hold is not None and hold.failed and fate is not events.Fate.RETRY_NOW
+        if again_in is None or in_doubt:
+            return self._finish([job])
+        self._settle_later(Done(job, again_in))
+
+    def _deletion(self, job: Job, hold: Hold | None) -> Done:
+        """The deletion of a handled message: by its newest receipt if it was received again and not begun."""
+        if hold is None or not hold.is_over(self._now):
+            return Done(job, hold=hold, until=self._until(hold, self._now))
+        message_id = job.context.message.message_id
+        again = [other for other in self._waiting() if other.context.message.message_id == message_id]
+        self._forget(again)
+        return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
+
+    def _until(self, hold: Hold | None, now: int) -> int:
+        """Returns until when the deletion of a message may wait for the next claim; 0: not at all."""
+        if hold is None or hold.failed or hold.timeout <= 0:
+            return 0
+        longest = min(self.rules.linger, (hold.visible_at - now) // 3)
+        return now + longest if longest > 0 else 0
+
+    def _end_rest(self, job: Job) -> list[Job]:
+        """Takes what waits behind a message in its group, which does not begin any more."""
+        rest = [other for other in job.turn.jobs if other.state is State.WAITING]
+        job.turn.jobs.clear()
+        return rest
+
+    def _settle_later(self, done: Done) -> None:
+        if self._add(done):
+            self._wake()
+
+    def _add(self, done: Done) -> bool:
+        """Has a message settled; returns whether nothing waits for the next round that is as urgent."""
+        done.job.state = State.FINISHED
+        first = all(each.due is not None or each.until > done.until for each in self._done)
+        self._done.append(done)
+        return first
+
+    def _finish(self, jobs: Sequence[Job]) -> None:
+        """Ends messages for which nothing is left to do; their groups go on."""
+        self._forget(jobs)
+        for turn in dict.fromkeys(job.turn for job in jobs):
+            self._go_on(turn)
+
+    def _forget(self, jobs: Iterable[Job]) -> None:
+        """Ends messages; their groups do not go on."""
+        for job in jobs:
+            self.holds.drop(job.handle)
+            job.state = State.ENDED
+            self._totals.held -= self.active.pop(job.handle, None) is not None
+        self._wake()
+
+    def _returning(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        for job in jobs:
+            job.state = State.RETURNING
+        return jobs
+
+    def _return(self, jobs: Sequence[Job]) -> None:
+        """Gives back messages that no handler has begun."""
+        if jobs:
+            self._do(events.GiveBack([job.handle for job in jobs if not job.context.lost]))
+            self._forget(jobs)
+
+    def _waiting(self) -> list[Job]:
+        return [job for job in self.active.values() if job.state is State.WAITING]
+
+    def _wake(self) -> None:
+        if not any(isinstance(action, events.Wake) for action in self._actions):
+            self._do(events.Wake())
+
+    def _do(self, action: events.Action) -> None:
+        self._actions.append(action)
+
+    # --- passes of the loop
+
+    def _tick(self, event: events.Tick) -> None:
+        """Adapts what is held before a round."""
+        self._release_hands()
+        if event.hands != self._totals.hands:
+            self._totals.hands = event.hands
+            for pool in self._totals.pools:
+                pool._ahead.resize(pool.concurrency)
+            self._do(events.Resize(event.hands))
+        back = self._given_back_at()
+        if event.paused or (back is not None and self._now >= back):
+            ahead = self._held_ahead()
+            self._ahead.fell_behind()
+            self._end_claims()
+            self._return(self._returning(ahead))  # also if hands did not come to it in time
+        if self._failures or any(done.due is None for done in self._done):
+            # while all hands are busy, what they finish meanwhile goes into the same commit
+            self._do(events.Gather(min(self._ahead.longest_round, _LONGEST_GATHER)))
+
+    def _round(self, event: events.RoundDue) -> None:
+        """Settles what is due, and claims messages for free places."""
+        claims = not event.paused and self._now >= event.not_before
+        if claims and event.may_linger and (until := self._lingers_until()) > self._now:
+            return self._do(events.Linger(until))
+        behind, self._behind = self._behind, []
+        self._return(behind)  # before the one that failed: the group stays blocked, which keeps its order
+        due, failures = self._due()
+        if due or failures:
+            # what failed is tried alone: the claim may be what fails
+            room = self._room(len(due)) if claims and not any(done.failures for done in due) else 0
+            self.claim = self._free_hands(len(due))
+            return self._do(events.Exchange(due, failures, room))
+        at, room = self.next_event(), 0 if event.paused else self._room(0)
+        if room and claims:
+            self.claim = self._free_hands(0)
+            return self._do(events.Receive(room, at))
+        instants = [instant for instant in (at, event.not_before if room else None) if instant is not None]
+        self._do(events.WaitUntil(min(instants, default=None)))
+
+    def _lingers_until(self) -> int:
+        """Until when all that handlers finished may wait for the next claim; 0: there is nothing that may."""
+        if self._failures or self._behind or any(done.due is not None for done in self._done):
+            return 0
+        return min((done.until for done in self._done if not done.job.context.lost), default=0)
+
+    def _due(self) -> tuple[list[Done], dict[str, DeadLetterReason]]:
+        """What the next round settles, and the failures that it records."""
+        due = list[Done]()
+        known, self._done = self._done, []
+        failures, self._failures = self._failures, {}
+        for done in known:
+            if done.job.context.lost:
+                self._do(events.Warn("%s: handled, but its receipt was lost before that was settled", done.job))
+                self._finish([done.job, *self._end_rest(done.job)])
+            elif done.due is None or done.due <= self._now:
+                done.job.state = State.SETTLING
+                due.append(done)
+            else:
+                self._done.append(done)
+        return due, failures
+
+    def next_event(self) -> int | None:
+        """When a settlement is tried again, or work that was not begun is given back."""
+        instants = [done.due for done in self._done if done.due is not None]
+        if (back := self._given_back_at()) is not None:
+            instants.append(back)
+        return min(instants, default=None)
+
+    def _settled(self, event: events.Settled) -> None:
+        self._ahead.round(event.took)
+        ended = list[Job]()
+        for done, result in zip(event.done, event.results, strict=True):
+            done.settled = result is events.Settlement.SETTLED
+            if result is not events.Settlement.AGAIN:
+                ended += [done.job] if done.settled else [done.job, *self._end_rest(done.job)]
+                continue
+            done.failures += 1
+            if done.hold is not None and done.failures == 1:  # keeps the receipt
+                self.holds.keep({done.handle: done.hold}, self._now)
+                if (at := self.holds.next({done.handle: done.hold})) is not None:
+                    self._do(events.Renew(at))
+            done.due = self._now + self.rules.pause(done.failures)
+            self._add(done)
+        if ended:
+            self._finish(ended)
+
+    def _round_failed(self, event: events.RoundFailed) -> None:
+        for done in event.round.done:
+            done.job.state = State.FINISHED
+        self._done = [*event.round.done, *self._done]
+        self._failures = {**event.round.failures, **self._failures}
+
+    # --- the end
+
+    def _stopping(self, event: events.RunEnds) -> None:
+        self._end_claims()
+        self._return(self._returning(self._waiting()))
+
+    def _grace_over(self, event: events.GraceOver) -> None:
+        """Has the next round make messages visible whose handlers did not end in time."""
+        self.unended = [job for job in self.active.values() if job.state is State.RUNNING]
+        self._forget([job for job in self.unended if job.context.lost])
+        self.released = [Done(job, again_in=0) for job in self.unended if job.state is State.RUNNING]
+        for done in self.released:
+            self.holds.drop(done.job.handle)
+            self._add(done)
+
+    # --- how many to claim
+
+    def _room(self, done: int) -> int:
+        """Number of messages to ask for, when some are done."""
+        usable, held = self._usable(), len(self.active)
+        room = max(0, self._ahead.capacity(usable) - held + done, self._kept)
+        if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups
+            room = max(room, min(usable - len(self._groups), MOST - held))
+        self.full = not room
+        return min(room, self.rules.largest or room)
+
+    def _usable(self) -> int:
+        """Number of messages that are handled at a time by the hands that this queue can count on.
+
+        All, if nothing is held of other queues; else its own, the idle ones, and at least one more: a message
+        waits for the next hand that becomes free, or none of the queue would ever begin.
+        """
+        if not self._totals.several or self._totals.held == len(self.active):
+            return self.concurrency
+        return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
+
+    def _given_back_at(self) -> int | None:
+        """When what nobody has begun is given back; None: nothing is held ahead unasked."""
+        if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
+            return None
+        return ahead[0].since + self._ahead.behind
+
+    def _held_ahead(self) -> Sequence[Job]:
+        """What is held ahead, the newest of what waits, in the order of receives."""
+        number = len(self.active) - self._usable()
+        return newest(self._waiting(), number) if number > 0 else ()
+
+    # --- hands for last receives
+
+    def _free_hands(self, done: int) -> FreeHands | None:
+        """The handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
+        return None if self.rules.prefetch else self.rules.claims(partial(self._free, done))
+
+    def _free(self, done: int) -> int:
+        others, self._asked = self._totals.kept - self._kept, self._kept if self._totals.several else 0
+        free = max(0, self._totals.hands - self._totals.held + done - others)
+        if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
+            free = max(free, min(self._kept, self._totals.hands - self._begun() - others))
+        return free
+
+    def _begun(self) -> int:
+        """Number of hands that are busy, or have a last receive to begin."""
+        waiting = (job for pool in self._totals.pools for job in pool._waiting())
+        return self._totals.busy + sum(job.context.message.last_receive for job in waiting)
+
+    @property
+    def next_is_last(self) -> bool:
+        """Whether what begins next is a last receive, which was claimed for a free hand."""
+        return bool(self._ready) and self._ready[0].is_last
+
+    @property
+    def wants_hand(self) -> bool:
+        """Whether a last receive waits for a hand that becomes free, and one could be kept for it."""
+        waits = self.claim is not None and self.claim.passed > self._kept
+        return waits and self._totals.busy + self._totals.kept < self._totals.hands
+
+    def keep_hand(self) -> None:
+        """Keeps a hand free for a last receive."""
+        self._kept += 1
+        self._totals.kept += 1
+
+    def _claimed(self, event: events.ClaimEnded) -> None:
+        """Keeps hands free for the last receives that a claim left, which would wait for ever.
+
+        If it claimed messages, hands that were kept before stay free for these until the next pass. Among several
+        queues it keeps those that become free in its turn (``keep_hand``).
+        """
+        if self.claim is None or self._totals.several:
+            return
+        wanted = min(self.claim.passed, self._totals.hands)
+        self._totals.kept = self._kept = max(self._kept, wanted)
+        self._asked = self._kept - wanted
+        if not event.any:
+            self._release_hands()
+
+    def _release_hands(self) -> None:
+        """Lets kept hands do other work again, once the messages that were claimed for them have begun."""
+        released, self._asked = self._asked, 0
+        self._kept -= released
+        self._totals.kept -= released
+        if released:
+            self._do(events.WakeHands(released))
+
+    def _end_claims(self) -> None:
+        """Keeps no hand any more, as nothing is claimed for now."""
+        self.claim, self._asked = None, self._kept
+        self._release_hands()
