@@ -409,6 +409,11 @@ class System:
     def fwalk(self, path: str, dir_fd: int) -> Iterator[tuple[str, list[str], list[str], None]]:
         return ((*each, None) for each in self.walk(path, self._below(dir_fd)))
 
+    def folders(self, path: str, beginning: str, descriptor: int | None = None) -> list[str]:
+        """As `no_links.folders`."""
+        inner = next((names for _, names, _ in self.walk(path, self._below(descriptor))), [])
+        return sorted(name for name in inner if name.startswith(beginning))
+
     def walk(self, path: str, start: File | Directory | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
         self.world.step("list")
         node = self._found(path, start)
