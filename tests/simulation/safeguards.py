@@ -592,7 +592,7 @@ MUTATIONS = [
     Mutation("a block looks like an append", a_block_looks_like_an_append, {_DELIVERY: "TAB-20 TAB-26"}),
     Mutation("messages are deleted before the append", messages_are_deleted_first, {_DELIVERY: "TAB-25"}),
     Mutation(
-        "failed messages are released after the append", release_after_the_append, {_FAILING: "TAB-6 TAB-29"}
+        "rows arrive after failed messages are released", release_after_the_append, {_FAILING: "TAB-6 TAB-29"}
     ),
     Mutation(
         "an acknowledged append counts unseen",
@@ -602,7 +602,7 @@ MUTATIONS = [
     Mutation("a refused block is an arrival", a_refused_block_is_an_arrival, {_LOST: "TAB-26"}),
     Mutation("nobody blocks", replace(protocol, "close", block_nothing), {_DELIVERY: "TAB-26"}),
     Mutation(
-        "what arrived is not synced",
+        "rows that arrived are not synced",
         replace(SimulatedTable, "sync", lambda *_: None),
         {attrs.evolve(_DELIVERY, place="disk", style="cuts"): "TAB-24"},
     ),
