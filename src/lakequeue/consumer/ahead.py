@@ -1,4 +1,4 @@
-"""How many messages a consumer holds: those in its hands, and ahead as many as they do in a short time."""
+"""How many messages a consumer holds: the messages in its hands, and messages claimed ahead for a short time."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from collections.abc import Sequence
 from lakequeue.model.messages import Message
 
 WINDOW = 250_000
-"""Microseconds of work that is claimed ahead at least; a round on a disk takes a few milliseconds."""
+"""Minimum work to claim ahead, in microseconds of handler time. A round on a disk takes a few milliseconds."""
 ROUNDS = 3
-"""Rounds that the work claimed ahead lasts for: on an object store, beside other processes, one takes half a
-second and more, and what is handled meanwhile waits as long for the next one."""
+"""Work to claim ahead, in durations of the longest recent round. A round takes half a second or more on an object
+store with other processes.
+"""
 BEHIND = 4
-"""Work that nobody began in so many times that long is given back to other processes."""
+"""Messages that no handler began are given back to other processes after this many times ``Ahead.window``."""
 KNOWN_ROUNDS = 8
-"""Rounds of which the longest counts."""
+"""Number of last rounds that are remembered. The longest of them decides how much work is claimed ahead."""
 GROWTH = 8
-"""How many times as much it holds after a round, at most."""
+"""Factor by which ``Ahead.capacity`` may grow from one round to the next."""
 MOST = 1_000
 """Maximum number of messages that a consumer holds by its own choice."""
 MOST_BYTES = 32 << 20
-"""Maximum number of characters of their bodies."""
+"""Maximum number of characters of the bodies of the messages that a consumer holds."""
 
 
 class Ahead:
-    """Chooses how many messages a consumer holds; not thread-safe, its owner locks.
+    """Chooses how many messages a consumer holds. Not thread-safe: its owner locks.
 
     Args:
         hands: maximum number of handlers at a time.
-        prefetch: messages to claim ahead; None: by how long handlers and rounds took lately.
-        longest: microseconds after which what nobody began is given back at the latest.
+        prefetch: number of messages to claim ahead. None: computed from the last durations of handlers and rounds.
+        longest: maximum microseconds after which messages that no handler began are given back.
     """
 
     def __init__(self, hands: int, prefetch: int | None, longest: int) -> None:
@@ -41,27 +42,27 @@ class Ahead:
         self.resize(hands)
 
     def resize(self, hands: int) -> None:
-        """Changes the number of handlers, whose pace is to be learned anew."""
+        """Changes the number of handlers. Forgets the durations of handlers and the last capacity."""
         self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands
-        """How many it was to hold before."""
+        """The last result of ``capacity``, which limits the growth of the next."""
 
     def received(self, messages: Sequence[Message]) -> None:
-        """Notes how large messages are."""
+        """Records the average size of received messages."""
         self._size = max(1.0, sum(len(message.body) for message in messages) / len(messages))
 
     def took(self, micros: int) -> None:
-        """Notes how long a handler took."""
+        """Records the duration of a handler."""
         self._took.append(micros)
 
     def round(self, micros: int) -> None:
-        """Notes how long a round took, waits and lost races included."""
+        """Records the duration of a round, including waits and lost races."""
         self._rounds.append(micros)
 
     @property
     def longest_round(self) -> int:
-        """Microseconds that the longest of the last rounds took; 0 before the first."""
+        """Microseconds of the longest remembered round; 0 before the first round."""
         return max(self._rounds, default=0)
 
     @property
@@ -71,16 +72,16 @@ class Ahead:
 
     @property
     def behind(self) -> int:
-        """Microseconds after which work that nobody began is given back."""
+        """Microseconds after which messages that no handler began are given back."""
         return min(BEHIND * self.window, self._longest)
 
     def fell_behind(self) -> None:
-        """Forgets how fast handlers were."""
+        """Forgets the durations of handlers, because messages waited too long."""
         self._took.clear()
         self._last = self._hands
 
     def capacity(self, hands: int) -> int:
-        """Maximum number of messages to hold now, for the handlers that these messages may have."""
+        """Returns the maximum number of messages to hold now, if ``hands`` handlers can work on them."""
         if self._prefetch is not None:
             return hands + self._prefetch
         if not self._took:

@@ -1,4 +1,4 @@
-"""Batches as tables of Arrow, for handlers that work on columns (JOB-4)."""
+"""Batches as Arrow tables, for handlers that work on columns (JOB-4)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lakequeue.frame_verbs import LEASE_COLUMNS
 from lakequeue.model.messages import AttributeValue, Message
 
 COLUMNS = pa.schema([field for field in LEASE_COLUMNS if field.name not in ("delay_seconds", "shard", "offset")])
-"""Those of ``Lease.arrow`` that a received message has."""
+"""The columns of ``Lease.arrow`` that a received message has."""
 
 
 def table_of(messages: Sequence[Message]) -> pa.Table:
-    """Messages as rows with ``COLUMNS``, in their order."""
+    """Returns messages as rows with ``COLUMNS``, in the same order."""
     columns: dict[str, Any] = {name: [getattr(message, name) for message in messages] for name in COLUMNS.names}
     columns["message_attributes"] = [
         [(name, _cell(value)) for name, value in attributes.items()]

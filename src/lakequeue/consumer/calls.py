@@ -1,4 +1,4 @@
-"""The calls of a consumer's handler: what each gets, and what comes of it."""
+"""Calls a consumer's handler, and computes the outcome of each message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FATES = {
 
 @attrs.define(eq=False)
 class Call:
-    """A call of the handler: when it began, its messages, what it returned, and what it raised."""
+    """A call of the handler: its begin, its messages, and what the handler returned or raised."""
 
     began: int
     jobs: deque[Job] = attrs.field(factory=deque)
@@ -40,7 +40,7 @@ class Call:
     raised: BaseException | None = None
 
     def results(self) -> Sequence[object]:
-        """What it returned for each message of a batch: one outcome for all, or a list of them."""
+        """Returns the handler's result for each message of a batch, from one outcome for all or a list."""
         count = len(self.jobs)
         if not isinstance(self.result, list | tuple):
             return [self.result] * count
@@ -55,15 +55,15 @@ class Calls:
     """The calls of the handler with messages of one queue. Thread-safe.
 
     Args:
-        options: those of the consumer, for this queue.
-        observers: record what becomes of messages.
+        options: the consumer's options for this queue.
+        observers: record the events of messages.
         is_over: returns True if the receipt of a message has ended at an instant.
-        report: takes the end of each call, and its instant.
-        broken: takes errors that must end the consumer.
+        report: called with the event and the instant at which a call ends.
+        broken: called with errors that must end the consumer.
 
     Attributes:
         running: the calls that have not ended.
-        work: calls the handler with messages that a hand took; a coroutine function if the handler is one.
+        work: calls the handler with messages that a hand took; a coroutine function for an ``async def`` handler.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Calls:
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Yields a call and what the handler gets: the messages whose receipts are not lost or over, if any."""
+        """Yields a call, and the handler's arguments: empty if the receipts of all messages are lost or over."""
         call, spans = Call(to_micros(self._clock.now())), dict[Job, ExitStack]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         failures = dict[str, DeadLetterReason]()
@@ -145,7 +145,7 @@ class Calls:
         return (self._shown(messages), contexts) if self._batches else (messages[0], contexts[0])
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
-        """What a handler raised; a task that was cancelled, maybe in a loop of its own, ends no consumer."""
+        """Returns a handler's error; for a cancelled task LeaseLost or RuntimeError, which end no consumer."""
         if not isinstance(error, asyncio.CancelledError):
             return error
         lost = all(job.context.lost for job in jobs)
@@ -168,7 +168,7 @@ class Calls:
     def _outcome(
         self, job: Job, call: Call, result: object, took: int, failures: dict[str, DeadLetterReason]
     ) -> Outcome:
-        """Returns the outcome of a message, once its failure is logged and noted, and observers know of it."""
+        """Returns the outcome of a message. Logs a failure, adds its reason, and notifies observers."""
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
         options = self._options
         if raised is None:
@@ -191,7 +191,7 @@ class Calls:
         return outcome
 
     def _again_in(self, job: Job, outcome: Outcome) -> int | None:
-        """Microseconds until a message comes again if it failed; None: at its timeout."""
+        """Returns the microseconds until a failed message becomes visible again; None: at its timeout."""
         options = self._options
         if outcome is not Outcome.FAILED or job.context.message.last_receive:
             return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for

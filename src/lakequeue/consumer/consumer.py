@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
 _MOST_THREADS = 8
-"""Maximum number of threads that receive from several queues, and of threads that extend receipts. Each may wait
-for storage."""
+"""Maximum number of threads that receive from several queues, and of threads that extend receipts. All may wait
+for storage.
+"""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
 
@@ -47,40 +48,41 @@ class Consumer:
 
     Args:
         queue: the queue to receive from, or a list of queues that share the handlers (JOB-9).
-        handler: called with the message and its ``Context``: a function in threads of the consumer, or an
-            ``async def`` in one event loop of the consumer, in a thread of its own.
+        handler: called with the message and its ``Context``. The consumer runs a function in its threads, and an
+            ``async def`` in an event loop in a thread of its own.
         concurrency: maximum number of handlers at a time (HBN-18).
-        batch: maximum number of messages of one call, 1 to 10,000: the handler gets a list of messages and a list
-            of their contexts, and returns an outcome for all or a list of outcomes. A message that was received
-            before comes alone, and of a FIFO group one at a time. None: a message and its context (JOB-4).
-        batch_wait: seconds for which a message waits for others of its batch, 0 to 60; None: one.
-        as_arrow: whether a batch is a table of Arrow instead of a list of messages, with the columns of
-            ``Lease.arrow`` but ``delay_seconds``, ``shard`` and ``offset``.
-        merge_schema: whether columns that the queue's delivery table does not have are added.
+        batch: maximum number of messages in one call, 1 to 10,000. The handler then gets a list of messages and a
+            list of their contexts, and returns one outcome for all or a list of outcomes. A message that was
+            received before comes alone. A FIFO group has at most one message in a batch. None: the handler gets
+            one message and its context (JOB-4).
+        batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None: one second.
+        as_arrow: True to pass a batch as an Arrow table instead of a list of messages. The table has the columns
+            of ``Lease.arrow`` except ``delay_seconds``, ``shard`` and ``offset``.
+        merge_schema: True to add missing columns to the queue's delivery table.
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
-            ``NoRenewal``, or a ``Renewal`` of your own.
-        retry_failed_at_once: whether failed messages become visible at once rather than at their timeout; None: at
-            once with ``ComputedRenewal``, else at the timeout (HBN-15).
-        wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
+            ``NoRenewal``, or your own ``Renewal``.
+        retry_failed_at_once: True to make failed messages visible at once, False to make them visible at their
+            timeout. None: at once with ``ComputedRenewal``, else at the timeout (HBN-15).
+        wait_time: seconds that a receive waits for messages; None: the queue's wait time (HBN-17).
         prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers finish in
-            three rounds; what has not begun after four times that long is given back (HBN-23).
-        outage: what to do while storage fails; by default it waits until storage works again.
-        metrics_port: port at which ``run`` answers Prometheus; None: none. Needs the extra ``metrics``.
+            three rounds. Messages that no handler began within four times that time are given back (HBN-23).
+        outage: what to do while storage fails; by default, wait until storage works again.
+        metrics_port: port at which ``run`` answers Prometheus; None: no port. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
-        retry_delay: when failed messages come again: seconds, or a function from their number of receives to
-            seconds, such as ``RetryBackoff``; None: as ``retry_failed_at_once`` says.
-        name: what the log, the reasons of dead letters, and messages in flight call the consumer; None: host and
-            process id.
-        make_failed_messages_visible_immediately: the longer name of ``retry_failed_at_once``.
-        weights: for each queue of several how often a free handler takes one of its messages while all have some:
-            1 to 1,000; None: equally often.
+        retry_delay: seconds until failed messages become visible again, or a function that returns the seconds for
+            a number of receives, such as ``RetryBackoff``. None: ``retry_failed_at_once`` decides.
+        name: name of the consumer in the log, in the reasons of dead letters, and of messages in flight; None:
+            host and process id.
+        make_failed_messages_visible_immediately: another name of ``retry_failed_at_once``.
+        weights: shares of several queues, 1 to 1,000 each. While all queues have messages, free handlers take
+            messages in these proportions. None: equal shares.
 
     Attributes:
-        name: what the log, the reasons of dead letters, and messages in flight call the consumer.
+        name: the name of the consumer.
 
     Raises:
-        InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
-        MissingPackage: ``metrics_port`` is given without the package that it needs.
+        InvalidOptions: an option is out of range (HBN-17), or the handler is unsuitable. Names all problems.
+        MissingPackage: ``metrics_port`` is given, and the package for it is not installed.
     """
 
     def __init__(
@@ -146,21 +148,21 @@ class Consumer:
         self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
     def run(self, until_empty: bool = False) -> None:
-        """Consumes until stopped; then running handlers get time to end, and all other messages are handed back.
+        """Consumes until stopped. Then running handlers get time to end, and all other messages are handed back.
 
-        Of several queues, one that cannot be received from any more does not end it for the others; its error is
-        logged at once, and raised in the end.
+        If one of several queues can no longer be received from, the run continues with the other queues. The error
+        is logged at once, and raised at the end of the run.
 
         Args:
-            until_empty: end after an empty receive while no message is active; such receives do not wait.
+            until_empty: end the run after an empty receive while no message is active. Receives then do not wait.
 
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).
-            QueueServiceError: the queue refuses to be received from.
+            QueueServiceError: the queue refuses receives.
             QueueClientError: storage failed for as long as ``Outage`` allows, or in a way that waiting cannot fix.
             OSError: the metrics port is in use.
-            RuntimeError: it is already running.
-            SystemExit, KeyboardInterrupt: a handler raised it.
+            RuntimeError: the consumer is already running.
+            SystemExit, KeyboardInterrupt: a handler raised this error.
         """
         if not self._runs.acquire(blocking=False):
             raise RuntimeError("the consumer is already running")
@@ -196,7 +198,7 @@ class Consumer:
             self._runs.release()
 
     def _began(self) -> list[int]:
-        """When each call of the handler began that runs now, in microseconds."""
+        """Returns the begins of the calls of the handler that run now, in microseconds."""
         return [call.began for loop in self._loops for call in loop.running.copy()]
 
     def _run_each(self, queue_loops: Sequence[QueueLoop], until_empty: bool) -> None:
@@ -232,20 +234,20 @@ class Consumer:
             raise min(errors, key=lambda error: isinstance(error, LakeQueueError))
 
     def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
-        """Ends ``run``: no further message is begun, and those not begun are handed back.
+        """Ends ``run``: begins no further message, and hands back the messages that no handler began.
 
         Returns at once, so that a signal handler may call it.
 
         Args:
-            timeout: seconds that running handlers get, by the queue's clock. Handlers that take longer lose their
-                receipts, and their messages are handed back.
+            timeout: seconds that running handlers get to end, by the queue's clock. Handlers that take longer lose
+                their receipts, and their messages are handed back.
         """
         duration_micros(timeout)
         self._controls.grace = timeout
         self._stop_all()
 
     def pause(self) -> None:
-        """Receives no further messages until ``resume``; handlers that run go on. Returns at once."""
+        """Stops receiving until ``resume``. Running handlers continue. Returns at once."""
         self._controls.paused = True
         self._wake()
 
@@ -256,7 +258,7 @@ class Consumer:
 
     @property
     def concurrency(self) -> int:
-        """Maximum number of handlers at a time; may be changed while it runs, and handlers that run go on."""
+        """Maximum number of handlers at a time. May be changed during a run; running handlers continue."""
         return self._controls.concurrency
 
     @concurrency.setter
@@ -278,17 +280,17 @@ class Consumer:
 
     @property
     def unended(self) -> int:
-        """Messages of the last run whose handlers had not ended when it ended; 0 while it runs."""
+        """Messages of the last run whose handlers had not ended at its end; 0 during a run."""
         return sum(loop.unended for loop in self._loops)
 
     @property
     def handed_back(self) -> int:
-        """Those ``unended`` messages that the run made visible; the others come again at their timeout."""
+        """Number of ``unended`` messages that the run made visible. The rest become visible at their timeout."""
         return sum(loop.handed_back for loop in self._loops)
 
     @property
     def health(self) -> Health:
-        """The state of the consumer; reads no storage."""
+        """Returns the state of the consumer. Reads no storage."""
         each = [self._health(place) for place in range(len(self._options))]
         first = min(each, key=lambda health: health.outage_since or NEVER)
         return attrs.evolve(
@@ -300,11 +302,11 @@ class Consumer:
         )
 
     def _health(self, place: int) -> Health:
-        """The state as far as one of the queues goes."""
+        """Returns the state of the consumer on the queue at index ``place``."""
         return self._loops[place].health() if self._loops else Health(False, self._controls.paused, 0, None, None)
 
     def _stop_run(self, hands: SharedHands) -> None:
-        """Stops a run after an error; not the next one, if a handler has outlasted its own."""
+        """Stops a run after an error. If a handler outlasted its run, the next run continues."""
         if self._hands is hands:
             self._stop_all()
 

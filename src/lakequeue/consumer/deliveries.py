@@ -1,8 +1,8 @@
 """A consumer of a queue with a delivery table: appends what its handler returns, each row once (TAB-29).
 
-A batch is one claim of one shard, and each batch runs in a thread of its own. Messages that failed are released
-before the append. If the table refuses the rows, halves of the batch are handled anew, until the message that the
-table refuses is alone.
+A batch has the messages of one claim in one shard, and runs in a thread of its own. Messages that failed are
+released before the append. If the table refuses the rows, the handler gets each half of the batch again, until the
+refused message is alone.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define(eq=False)
 class _Batch:
-    """A batch that a thread handles."""
+    """A batch that a thread handles. ``began`` is in microseconds."""
 
     delivering: Delivering
     began: int
     """In microseconds."""
     contexts: list[Context] = attrs.field(factory=list)
-    """Those of its messages, which are lost together."""
+    """Contexts of the messages, which are lost together."""
     broken: set[str | None] = attrs.field(factory=set)
     """FIFO groups in which a message failed. Their later messages are not delivered before that message."""
 
@@ -67,7 +67,7 @@ class DeliveryLoop(RunLoop):
     """Receives batches of one queue, and delivers their rows, during a run. Arguments: see ``RunLoop``.
 
     Attributes:
-        handled, failed: messages of the run whose handlers have ended, and are delivered or failed.
+        handled, failed: number of messages of the run that were delivered, and that failed.
         running: the batches that are being handled and delivered.
     """
 
@@ -88,7 +88,7 @@ class DeliveryLoop(RunLoop):
         self._raise_failure()
 
     def health(self) -> Health:
-        """How the run is doing on its queue."""
+        """Returns the state of the run on its queue."""
         active = sum(len(batch.contexts) for batch in list(self.running))
         return self._health(active, active)
 
@@ -135,7 +135,7 @@ class DeliveryLoop(RunLoop):
                     run_work(waits, self._clock, wake)
 
     def _gather(self, since: Any) -> None:
-        """Lets messages wait for others of their batch, after a claim that left none."""
+        """Waits for more messages of a batch, after a claim that took every message."""
         wait = _BATCH_WAIT if self._options.batch_wait is None else self._options.batch_wait
         until = since + timedelta(microseconds=duration_micros(wait))
         while self._clock.now() < until and not self._stopping:
@@ -143,7 +143,7 @@ class DeliveryLoop(RunLoop):
             self.interrupt.clear()
 
     def _wind_down(self) -> None:
-        """Waits for the batches that are being delivered; marks the rest as lost to their handlers."""
+        """Waits for the batches that are being delivered. Marks the receipts of the rest as lost."""
         until = self._clock.now() + timedelta(microseconds=duration_micros(self._controls.grace))
         while self.running and self._clock.now() < until:
             self.interrupt.clear()
@@ -198,7 +198,7 @@ class DeliveryLoop(RunLoop):
             self.interrupt.set()
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
-        """Handles messages, releases those that failed, appends the rows, and deletes the rest."""
+        """Calls the handler, releases failed messages, appends the rows, and deletes the delivered messages."""
         began, handles = to_micros(self._clock.now()), [each.message.receipt_handle for each in contexts]
         waiting = [each.message.group_id in batch.broken for each in contexts]
         left = [each for each, waits in zip(contexts, waiting, strict=True) if not waits]
@@ -224,7 +224,7 @@ class DeliveryLoop(RunLoop):
     def _refused(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], began: int, error: Exception
     ) -> None:
-        """Handles the halves of messages whose rows the table refused; a single one has failed."""
+        """Handles each half of messages whose rows the table refused. A single message has failed."""
         messages = [each.message for each in done]
         if len(done) == 1:
             for part in delivering.anew() or ():
@@ -239,7 +239,7 @@ class DeliveryLoop(RunLoop):
             self._deliver(batch, part, half)
 
     def _handled(self, contexts: Sequence[Context]) -> tuple[Any, list[Outcome], BaseException | None]:
-        """Calls the handler; returns the rows, an outcome for each message, and what it raised."""
+        """Calls the handler. Returns the rows, an outcome for each message, and the handler's error or None."""
         messages = [each.message for each in contexts]
         if not messages:
             return None, [], None
@@ -272,7 +272,7 @@ class DeliveryLoop(RunLoop):
         outcomes: Sequence[Outcome],
         raised: BaseException | None,
     ) -> dict[str, DeadLetterReason | None]:
-        """The messages that are not delivered, with why; None: they wait behind one of their FIFO group."""
+        """Returns the handles not to deliver, with reasons; None: only an earlier message of the group failed."""
         failed: dict[str, DeadLetterReason | None] = {}
         for context, outcome in zip(contexts, outcomes, strict=True):
             message = context.message
@@ -284,7 +284,7 @@ class DeliveryLoop(RunLoop):
         return failed
 
     def _break(self, batch: _Batch, message: Message) -> None:
-        """Has later messages of a FIFO group wait behind one that failed."""
+        """Makes later messages of a FIFO group wait for a message that failed."""
         if self.queue.fifo:
             batch.broken.add(message.group_id)
 
@@ -327,7 +327,7 @@ class DeliveryLoop(RunLoop):
 
 
 def _outcomes(given: object, count: int) -> list[Outcome]:
-    """An outcome for each message: the handler returns one for all, a list of them, or none."""
+    """Returns an outcome for each message, from one outcome for all, a list of outcomes, or None."""
     if not isinstance(given, list):
         return [checked_outcome(given)] * count
     if len(given) != count:

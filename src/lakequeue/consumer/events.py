@@ -40,7 +40,7 @@ class Tick:
 
     Attributes:
         hands: maximum number of hands from now on.
-        paused: the consumer receives nothing.
+        paused: True if the consumer receives nothing.
     """
 
     hands: int
@@ -52,9 +52,9 @@ class RoundDue:
     """The loop can settle and claim.
 
     Attributes:
-        paused: nothing may be claimed.
-        not_before: when the next claim may come, after a refused one.
-        may_linger: deletions may wait for messages to claim.
+        paused: True if nothing may be claimed.
+        not_before: earliest instant of the next claim, after a refused claim.
+        may_linger: True if deletions may wait for messages to claim.
     """
 
     paused: bool
@@ -95,7 +95,7 @@ class RoundFailed:
 
 @attrs.define
 class HandFree:
-    """A hand can begin a call."""
+    """A hand is free to begin a call."""
 
 
 @attrs.define
@@ -104,8 +104,8 @@ class HandlerEnded:
 
     Attributes:
         jobs: all messages of the call, in their order.
-        fates: the end of each, with microseconds until it comes again; None: at its timeout.
-        took: microseconds that the handler took.
+        fates: the end of each message, with microseconds until it becomes visible again; None: at its timeout.
+        took: duration of the call, in microseconds.
         failures: why messages failed, by receipt handle.
     """
 
@@ -117,7 +117,7 @@ class HandlerEnded:
 
 @attrs.define
 class RunEnds:
-    """The consumer ends: nothing more is begun or received."""
+    """The consumer ends: it begins and receives nothing more."""
 
 
 @attrs.define
@@ -143,12 +143,12 @@ Event: TypeAlias = (
 
 @attrs.define
 class Wake:
-    """Have the loop begin a pass."""
+    """Make the loop begin a pass."""
 
 
 @attrs.define
 class WakeHands:
-    """Have idle hands ask for work, at most this many."""
+    """Wake up to ``number`` idle hands, so that they ask for work."""
 
     number: int
 
@@ -162,7 +162,7 @@ class Resize:
 
 @attrs.define
 class Renew:
-    """Have the renewal look at this instant, or before."""
+    """Make the renewal check receipts at this instant or earlier."""
 
     at: int
 
@@ -176,14 +176,14 @@ class Start:
 
 @attrs.define
 class GiveBack:
-    """Make messages visible that no handler has begun, and which so were not received."""
+    """Make messages visible that no handler has begun, as if they had not been received."""
 
     handles: Sequence[str]
 
 
 @attrs.define
 class Gather:
-    """Wait until a hand finds nothing to do, and no longer than so many microseconds."""
+    """Wait until a hand finds nothing to do, at most for this duration."""
 
     longest: int
 
@@ -210,7 +210,7 @@ class Receive:
 
     Attributes:
         room: maximum number of messages.
-        event: when the pool has something to do, so that the receive does not wait. None: it has nothing to do.
+        event: instant of the next event of the pool, at which the receive stops waiting. None: no event.
     """
 
     room: int
@@ -219,7 +219,7 @@ class Receive:
 
 @attrs.define
 class WaitUntil:
-    """Wait for an instant, or until woken. None: until woken."""
+    """Wait for an instant, or until woken. None: only until woken."""
 
     until: int | None
 

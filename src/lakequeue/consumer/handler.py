@@ -1,4 +1,4 @@
-"""What a handler gets besides its message, what it returns, and whether a callable can be one."""
+"""The arguments and results of handlers, and the check that a callable can be a handler."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from lakequeue.renewal.policies import Hold
 
 
 class Outcome(Enum):
-    """What a handler returns; None counts as SUCCESS, an exception or anything else as FAILED."""
+    """Result of a handler. None counts as SUCCESS, an exception or any other value as FAILED."""
 
     SUCCESS = "success"
-    """Delete it (HBN-2)."""
+    """Delete the message (HBN-2)."""
     FAILED = "failed"
-    """Receive it again: at its timeout, at once, or after the consumer's ``retry_delay`` (HBN-3, HNS-14)."""
+    """Receive the message again: at its timeout, at once, or after ``retry_delay`` (HBN-3, HNS-14)."""
     FAILED_RETRY_NOW = "failed, retry now"
-    """Receive it again at once (HBN-15)."""
+    """Receive the message again at once (HBN-15)."""
 
 
 class Lost(Interrupt):
-    """An event that is set once the receipt of a message is lost, and is true then."""
+    """An event that is set when the receipt of a message is lost. True once it is set."""
 
     def __bool__(self) -> bool:
         return self.is_set()
 
 
 class Context:
-    """What a handler may ask about its message.
+    """Information about a message for its handler.
 
     Attributes:
         message: the message.
-        queue: its queue.
+        queue: the queue of the message.
         lost: set once the receipt is lost: another consumer has received the message, or will, or it was deleted.
     """
 
@@ -57,12 +57,12 @@ class Context:
 
     @property
     def visibility_exhausted(self) -> bool:
-        """Whether the receipt reaches twelve hours, after which nothing extends it (HBN-22)."""
+        """True if the receipt reaches twelve hours, after which it cannot be extended (HBN-22)."""
         hold = self._hold()
         return hold is not None and hold.exhausted
 
     def raise_if_lost(self) -> None:
-        """Ends the handler if its receipt is lost, as its result is no longer needed.
+        """Ends the handler if its receipt is lost, because its result is no longer needed.
 
         Raises:
             LeaseLost: the receipt is lost.
@@ -71,10 +71,10 @@ class Context:
             raise LeaseLost(0, 1)
 
     def sleep(self, duration: Duration) -> bool:
-        """Waits by the queue's clock; returns early, with False, once the receipt is lost.
+        """Waits by the queue's clock. Returns True after the wait, and False early if the receipt is lost.
 
         Raises:
-            RuntimeError: it was called in an event loop, which would stand still; use ``sleep_async`` there.
+            RuntimeError: called in an event loop, which would block. Use ``sleep_async`` there.
         """
         try:
             asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class Context:
         return not self.lost
 
     async def sleep_async(self, duration: Duration) -> bool:
-        """``sleep`` for ``async def`` handlers: other handlers run meanwhile."""
+        """Waits like ``sleep``, in ``async def`` handlers. Other handlers run meanwhile."""
         until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
         with self.lost.waking(lambda: _stir(loop, wake)):
@@ -97,7 +97,7 @@ class Context:
 
 
 def hold_of(message: Message, now: int) -> Hold:
-    """How the receipt of a message that was just received stands."""
+    """Returns the state of the receipt of a message that was just received."""
     assert message.received_at is not None and message.visible_at is not None
     return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)
 
@@ -107,18 +107,18 @@ Handler: TypeAlias = (
     Callable[[Message, Context], "Outcome | None | Awaitable[Outcome | None]"]
     | Callable[[list[Message], list[Context]], "_Outcomes | Awaitable[_Outcomes]"]
 )
-"""A function of a message and its context, plain or ``async def``; of lists of them if batches are wanted."""
+"""A function of a message and its context, or of lists of both for batches; plain or ``async def``."""
 
 
 def is_async(handler: object) -> bool:
-    """Whether a handler is ``async def``: a function, a method, a partial one, or an object whose call is one."""
+    """True if a handler is an ``async def`` function, method, partial, or object with such a ``__call__``."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def handler_problem(handler: Any, batch: bool) -> str | None:
-    """Why a value cannot be a handler, or one of batches; None if it can."""
+    """Returns why a value cannot be a handler, or a handler of batches; None if it can."""
     expected = "a handler takes a message and its context: def handle(message, context)"
     if batch:
         expected = "a handler of batches takes two lists: def handle(messages, contexts)"
@@ -140,10 +140,10 @@ def handler_problem(handler: Any, batch: bool) -> str | None:
 
 
 def checked_outcome(result: object) -> Outcome:
-    """What a handler returned, as an outcome.
+    """Returns the outcome for the result of a handler.
 
     Raises:
-        TypeError: it is none, which the text explains; the message counts as failed.
+        TypeError: the result is no outcome. The message counts as failed.
     """
     if result is None:
         return Outcome.SUCCESS
@@ -161,7 +161,7 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _wrong_result(handler: Any) -> str | None:
-    """The annotated type of what a handler returns if that can be no outcome."""
+    """Returns the annotated type of a handler's result if that type is no outcome; None otherwise."""
     try:
         annotated = typing.get_type_hints(handler).get("return", Outcome)
     except Exception:  # a name that only a type checker imports, an object that carries no annotations

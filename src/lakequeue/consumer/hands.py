@@ -19,16 +19,7 @@ Job = TypeVar("Job")
 
 
 class Hands(ABC, Generic[Job]):
-    """What runs handlers.
-
-    Args:
-        number: maximum number of hands.
-        clock: the queue's clock.
-        take: returns the next job; None if there is none.
-        run: runs a job; tasks await it.
-        due: returns when to ask for a job again, if nothing comes before; None: never.
-        broken: called with an error that ended all hands.
-    """
+    """Base of the threads or tasks that run handlers."""
 
     def __init__(
         self,
@@ -50,15 +41,15 @@ class Hands(ABC, Generic[Job]):
 
     @abstractmethod
     def wake(self, jobs: int) -> None:
-        """Wakes idle hands for jobs, at most this many."""
+        """Wakes up to ``jobs`` idle hands, so that they take jobs."""
 
     @abstractmethod
     def resize(self, number: int) -> None:
-        """Changes the maximum number of hands; those that are busy go on."""
+        """Changes the maximum number of hands. Busy hands finish their jobs."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends idle hands, and busy ones when their handler ends."""
+        """Ends idle hands now, and busy hands when their handler ends."""
 
     def _wait(self, wake: threading.Event) -> None:
         self._clock.wait(self._due() or NEVER, wake)
@@ -100,7 +91,7 @@ class Threads(Hands[Job]):
             wake.set()
 
     def _is_surplus(self) -> bool:
-        """Whether a thread ends because the number was lowered."""
+        """True if a thread must end because the number was lowered."""
         with self._lock:
             surplus = self._count > self._number
             self._count -= surplus
@@ -127,7 +118,7 @@ class Threads(Hands[Job]):
 
 
 class Tasks(Hands[Job]):
-    """Hands that are tasks. One more thread starts them, which the clock waits for until they have begun."""
+    """Hands that are tasks in an event loop. An extra thread starts them; the clock waits for their begin."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -150,7 +141,7 @@ class Tasks(Hands[Job]):
         self._wake.set()
 
     def stop(self) -> None:
-        """Also cancels the handlers that are left."""
+        """Ends the hands, and cancels the handlers that still run."""
         self._ended.set()
         self._wake.set()
         with suppress(RuntimeError):  # it has ended by itself

@@ -1,4 +1,4 @@
-"""A message from its receive until its end, as the pool of a consumer knows it."""
+"""A message from its receive to its end, as the pool of a consumer sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where a message of a pool is. ``docs/guides/consumers.md`` has a diagram of these transitions:
+    """The state of a message of a pool. ``docs/guides/consumers.md`` has a diagram of these transitions:
 
     - waiting -> running: a hand takes it
     - waiting -> returning: it is given back unseen
@@ -41,20 +41,20 @@ class State(Enum):
 
 @attrs.frozen
 class Rules:
-    """The options of a consumer that its pool obeys.
+    """The options of a consumer that matter to its pool. Durations are in microseconds.
 
     Attributes:
         renewal: when to extend receipts.
-        longest: how long a receipt lasts.
-        prefetch: messages to claim ahead; None: by how long handlers and rounds took lately.
+        longest: duration of a receipt.
+        prefetch: number of messages to claim ahead. None: computed from the last durations of handlers and rounds.
         batch: maximum number of messages of a call.
-        batch_wait: how long a message waits for others of its batch.
-        waits: whether a batch waits for its messages.
-        fifo: whether messages of a group are handled in their order.
-        largest: maximum number of messages of a claim; None: any.
-        weight: that of the queue.
-        linger: how long what was handled may wait for the next claim.
-        pause: returns how long to wait after so many failures of storage.
+        batch_wait: time that a message waits for its batch to fill.
+        waits: True if messages wait for their batch to fill.
+        fifo: True if messages of a group are handled in order.
+        largest: maximum number of messages of a claim; None: no maximum.
+        weight: weight of the queue.
+        linger: maximum time that handled messages wait for the next claim.
+        pause: returns the pause after a number of consecutive failures of storage.
         claims: makes the ``FreeHands`` of a claim.
     """
 
@@ -79,7 +79,7 @@ class Job:
     context: Context
     turn: Turn
     since: int
-    """When it was received, in microseconds by the queue's clock."""
+    """Instant of the receive, in microseconds by the queue's clock."""
     state: State = State.WAITING
 
     @property
@@ -92,29 +92,29 @@ class Job:
 
 @attrs.define(eq=False)
 class Turn:
-    """Messages of one receive that are handled one after another: those of a group, or a single one."""
+    """Messages of one receive that are handled in sequence: the messages of a group, or a single message."""
 
     group: str | None
     jobs: deque[Job] = attrs.field(factory=deque)
 
     @property
     def is_last(self) -> bool:
-        """Whether its next message is a last receive."""
+        """True if the next message is on its last receive."""
         return bool(self.jobs) and self.jobs[0].context.message.last_receive
 
 
 @attrs.define(eq=False)
 class Done:
-    """What the next round settles: a message to delete, or to make visible.
+    """A message that the next round deletes or makes visible.
 
     Attributes:
-        again_in: microseconds until it is visible; None: delete.
-        hold: how the receipt stood when its handler ended.
-        failures: attempts that failed.
-        due: when to try again; None: at once.
-        until: until when it may wait for the next claim, in microseconds; 0: not at all.
+        again_in: microseconds until the message becomes visible; None: delete it.
+        hold: state of the receipt when the handler ended.
+        failures: number of failed attempts to settle.
+        due: instant of the next attempt; None: the next round.
+        until: instant until which it may wait for the next claim, in microseconds; 0: it may not wait.
         settled: True once a commit deleted it, or made it visible.
-        handle: its receipt handle, or the handle of a later receive.
+        handle: the message's receipt handle, or the handle of a later receive.
     """
 
     job: Job
@@ -128,5 +128,5 @@ class Done:
 
 
 def newest(jobs: Sequence[Job], number: int) -> Sequence[Job]:
-    """The last ones, of jobs in the order of their receive."""
+    """Returns the last ``number`` of jobs that are in the order of their receive."""
     return jobs[max(0, len(jobs) - number) :] if number > 0 else []

@@ -1,4 +1,4 @@
-"""Hooks that report what a consumer does with its messages."""
+"""Hooks that report the events of a consumer's messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ COUNTERS = {
     "extended": "Extensions of receipts.",
     "lost": "Receipts lost while their message was active.",
 }
-"""What observers that measure a consumer count, and what each counter says."""
+"""Counters of the observers that measure a consumer, with descriptions."""
 HISTOGRAMS = {
     "handler": "Time that a handler took.",
     "lag": "Time from the send of a message to its receive.",
 }
-"""What they time, in seconds."""
+"""Histograms of these observers, in seconds, with descriptions."""
 
 
 class Observer(Protocol):
@@ -34,15 +34,15 @@ class Observer(Protocol):
         ...
 
     def handling(self, message: Message) -> AbstractContextManager[None]:
-        """Is entered around each call of the handler, in its thread."""
+        """Entered around each call of the handler, in its thread."""
         ...
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
-        """A handler has ended; called inside ``handling``.
+        """A handler has ended. Called inside ``handling``.
 
         Args:
-            seconds: how long it took, by the queue's clock.
-            error: what it raised.
+            seconds: duration of the call, by the queue's clock.
+            error: the error that the handler raised; None without an error.
         """
         ...
 
@@ -62,7 +62,7 @@ class Observers:
         self._observers = observers
 
     def __bool__(self) -> bool:
-        """False if nobody observes."""
+        """False if there are no observers."""
         return bool(self._observers)
 
     def received(self, messages: Sequence[Message], now: datetime) -> None:
@@ -89,4 +89,4 @@ class Observers:
 
 
 installed: list[Callable[[Queue], Observer]] = []
-"""Make an observer for each consumer of this process; ``lakequeue.otel.instrument`` adds one."""
+"""Functions that make an observer for each consumer of this process. ``lakequeue.otel.instrument`` adds one."""

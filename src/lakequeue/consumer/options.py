@@ -28,13 +28,13 @@ class RetryBackoff:
 
     Args:
         first: seconds after the first receive.
-        factor: each further delay is so many times the one before; finite, 1 or more.
-        longest: seconds of the longest delay, up to twelve hours.
-        jitter: the share of each delay, 0 to 1, that is random, so that messages that failed together do not come
-            again together: 0.2 makes of 10 s any time from 8 to 10 s.
+        factor: factor from each delay to the next; finite, at least 1.
+        longest: maximum delay in seconds, up to twelve hours.
+        jitter: random share of each delay, 0 to 1: with 0.2, a delay of 10 s becomes 8 to 10 s. So messages that
+            failed together do not become visible together.
 
     Raises:
-        InvalidOptions: names every option that is out of range.
+        InvalidOptions: an option is out of range. The text names all of them.
     """
 
     first: Duration = 1
@@ -56,7 +56,7 @@ class RetryBackoff:
             raise InvalidOptions(problems)
 
     def __call__(self, receive_count: int) -> Duration:
-        """The delay after so many receives."""
+        """Returns the delay after a number of receives."""
         delay, longest = duration_micros(self.first), duration_micros(self.longest)
         for _ in range(receive_count - 1):
             if delay >= longest or self.factor == 1:
@@ -71,7 +71,7 @@ RetryDelay: TypeAlias = "Duration | Callable[[int], Duration]"
 
 
 def retry_delay_problem(given: object) -> str | None:
-    """Why a value cannot be a retry delay; None if it can."""
+    """Returns why a value cannot be a retry delay; None if it can."""
     if given is None or callable(given):
         return None
     try:
@@ -90,10 +90,10 @@ LONGEST_BATCH_WAIT = 60
 
 @attrs.frozen
 class ConsumerOptions:
-    """What a consumer was made with; ``Consumer`` says what each option means.
+    """The options of a consumer. ``Consumer`` describes them.
 
     Raises:
-        InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
+        InvalidOptions: an option is out of range (HBN-17), or the handler is unsuitable. Names all problems.
     """
 
     queue: Queue
@@ -121,14 +121,14 @@ class ConsumerOptions:
 
     @property
     def hands_back(self) -> bool:
-        """Whether failed messages become visible at once."""
+        """True if failed messages become visible at once."""
         return self.renewal.failed_visible_at_once if self.failed_at_once is None else self.failed_at_once
 
     def retry_micros(self, message: Message, now: int) -> int:
-        """Microseconds until a message that failed comes again by ``retry_delay``, until its receipt ends at most.
+        """Returns a failed message's delay in microseconds, by ``retry_delay``. It ends with the receipt at most.
 
         Raises:
-            Exception: the function raised it, or returned no duration.
+            Exception: the function of ``retry_delay`` raised an error, or returned no duration.
         """
         delay = self.retry_delay
         assert delay is not None and message.received_at is not None
@@ -189,10 +189,10 @@ class ConsumerOptions:
 
 
 def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
-    """The queues of a consumer, each with its weight.
+    """Returns the queues of a consumer, each with its weight.
 
     Raises:
-        InvalidOptions: there is none, one of them is no queue or there twice, or the weights do not fit.
+        InvalidOptions: there is no queue, a value is no queue or occurs twice, or the weights do not fit.
     """
     queues: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     wrong = [queue for queue in queues if not isinstance(queue, Queue)]
@@ -215,14 +215,14 @@ def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
 
 
 def concurrency_problem(number: object) -> str | None:
-    """Why a number cannot be that of handlers at a time; None if it can."""
+    """Returns why a number cannot be the maximum number of handlers; None if it can."""
     if type(number) is int and number >= 1:
         return None
     return f"concurrency: must be a whole number of at least 1, not {number!r}"
 
 
 def _is_duration(value: Any, longest: int) -> bool:
-    """Whether a value is a duration of so many microseconds at most."""
+    """True if a value is a duration of at most ``longest`` microseconds."""
     try:
         return 0 <= duration_micros(value) <= longest
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a consumer does while storage fails: how it waits, what it logs, when it gives up."""
+"""The policy of a consumer while storage fails: how it waits, when it logs, when it gives up."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Outage:
-    """What a consumer does while storage fails: it waits until storage is back.
+    """The policy of a consumer while storage fails. It waits until storage works again.
 
-    Meanwhile handlers go on, and deletes and renewals are tried again. Errors that waiting cannot fix end the
-    consumer at once, whatever the policy: the queue was deleted, access is denied.
+    Meanwhile handlers continue, and deletes and renewals are repeated. Errors that waiting cannot fix, such as a
+    deleted queue or denied access, end the consumer at once.
 
     Args:
         give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None: never.
-        first_pause: seconds until the first repetition; each further pause is twice as long.
-        longest_pause: seconds of the longest pause.
+        first_pause: seconds until the first repetition. Each further pause is twice as long.
+        longest_pause: maximum pause in seconds.
         log_every: seconds between log records during an outage. Its start and its end are always logged.
 
     Raises:
-        InvalidOptions: names every option that is out of range.
+        InvalidOptions: an option is out of range. The text names all of them.
     """
 
     give_up_after: Duration | None = None
@@ -58,7 +58,7 @@ class Outage:
             raise InvalidOptions(problems)
 
     def pause(self, failures: int) -> timedelta:
-        """The pause after so many failures in a row, 1 or more."""
+        """Returns the pause after a number of consecutive failures, 1 or more."""
         doubled = _delta(self.first_pause) * (1 << min(failures - 1, 30))
         return min(doubled, _delta(self.longest_pause))
 
@@ -68,13 +68,13 @@ class Health:
     """The state of a consumer.
 
     Attributes:
-        running: ``Consumer.run`` is under way.
-        paused: it receives nothing until ``Consumer.resume``.
-        active: number of messages received and not settled yet.
-        outage_since: when storage began to fail; None while it works.
-        last_error: what the last failure of that outage said.
-        begun: how many of the active ones are in a handler.
-        round_seconds: how long the longest of the last rounds took, which settle and claim; 0 before the first.
+        running: True during ``Consumer.run``.
+        paused: True if the consumer receives nothing until ``Consumer.resume``.
+        active: number of messages that are received and not settled yet.
+        outage_since: instant at which storage began to fail; None while it works.
+        last_error: text of the last failure of that outage.
+        begun: number of active messages that a handler has begun.
+        round_seconds: seconds of the longest of the last rounds, which settle and claim; 0 before the first round.
     """
 
     running: bool
@@ -87,24 +87,24 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """It runs, and storage works."""
+        """True if the consumer runs, and storage works."""
         return self.running and self.outage_since is None
 
 
 class OutageMonitor:
-    """Knows whether storage fails, from the outcome of every call; logs the beginning and the end. Thread-safe.
+    """Follows outages of storage by the outcome of every call, and logs their begin and end. Thread-safe.
 
-    An outage lasts until a call commits, or until what failed works again: receives of an empty queue may work
-    while nothing can be written. If there is nothing to write, it ends with a receive.
+    An outage lasts until a call commits, or until each kind of call that failed has worked again. A successful
+    receive of an empty queue does not end it, because writes may still fail. It does if only receives failed.
 
     Args:
         policy: when to log and to give up.
         name: of the queue.
         clock: the queue's clock.
-        wake: called when an outage that another thread than the receiving one has noticed begins, or is too long.
+        wake: called when an outage begins or is too long, if another thread than the receiving thread has noticed.
 
     Attributes:
-        since: when the outage began; None: there is none.
+        since: instant at which the outage began; None without an outage.
         error: the last failure.
         final: a failure after which the consumer gives up.
     """
@@ -122,13 +122,13 @@ class OutageMonitor:
         self.final: QueueClientError | None = None
 
     def failed(self, doing: str, error: QueueClientError) -> bool:
-        """Storage failed.
+        """Records that a call failed because of storage.
 
         Args:
-            doing: which of the consumer's calls: ``receiving``, ``extending``, ``deleting``.
+            doing: the kind of call: ``receiving``, ``extending`` or ``deleting``.
 
         Returns:
-            Whether waiting may mend it; else there is no outage.
+            True if waiting may fix the error. Otherwise it counts as no outage.
         """
         if is_permanent(error):
             return False
@@ -151,7 +151,7 @@ class OutageMonitor:
         return True
 
     def worked(self, doing: str, committed: bool = True) -> None:
-        """Storage answered a call."""
+        """Records that storage answered a call."""
         if self.since is None:
             return
         with self._lock:
@@ -164,7 +164,7 @@ class OutageMonitor:
                 self.since = self.error = self.final = self._logged_at = None
 
     def next_try(self, failures: int) -> datetime:
-        """When to try again after so many failures in a row: also when the consumer would give up."""
+        """Returns the instant of the next try after failures, at the latest when the consumer gives up."""
         now, gives_up_at = self._clock.now(), self._gives_up_at
         then = now + self.policy.pause(failures)
         return then if gives_up_at is None or gives_up_at <= now else min(then, gives_up_at)

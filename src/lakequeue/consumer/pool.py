@@ -1,9 +1,9 @@
-"""The messages that a consumer holds of one queue, as a state machine: events in, actions out.
+"""The messages of one queue that a consumer holds, as a state machine that takes events and returns actions.
 
 The pool has no threads, locks, clocks or queues. A message is *active* from its receive until it is deleted,
 handed back, left to its timeout, or lost. ``State`` has its transitions. Messages of one group are handled one
-after another, all others as soon as a hand is free (HBN-19). The next round settles what handlers have finished,
-and claims messages in the same commit. Instants and durations are whole microseconds.
+after another, all others as soon as a hand is free (HBN-19). The next round settles the messages that handlers
+have finished, and claims messages in the same commit. Instants and durations are whole microseconds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from lakequeue.renewal.policies import Hold
 
 _LONGEST_GATHER = 1_000_000
-"""What was handled waits for the next commit so long at most, and no longer than a round took lately. With 0.25 s
-eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
+"""Maximum microseconds that handled messages wait for the next commit. They also wait no longer than a recent
+round. Eight processes on a shard of an object store did 0.74 of their work with 0.25 s, 0.92 with 1 s.
+"""
 
 
 @attrs.define
@@ -37,10 +38,10 @@ class Totals:
     Attributes:
         hands: maximum number of calls of the handler at a time.
         pools: the messages of each queue.
-        held: active messages.
-        busy: hands that handle some.
-        kept: hands that stay free for last receives, see ``FreeHands``.
-        empty: queues that were found to be empty since a message was last received; then there is a new set.
+        held: number of active messages.
+        busy: number of busy hands.
+        kept: number of hands that stay free for last receives, see ``FreeHands``.
+        empty: queues that were found empty since the last receive of a message, which replaces the set.
     """
 
     hands: int
@@ -52,7 +53,7 @@ class Totals:
 
     @property
     def several(self) -> bool:
-        """Whether there are several queues."""
+        """True if there are several queues."""
         return len(self.pools) > 1
 
 
@@ -65,15 +66,15 @@ class Pool:
 
     Attributes:
         active: the messages by receipt handle.
-        holds: their receipts, and when to extend each.
-        busy: messages that hands handle.
-        handled, failed: messages whose handlers have ended, well or not.
-        claim: the handlers that can begin what the last claim gets; None: any number, or nothing is claimed.
-        hungry: whether a hand found nothing to do.
-        full: whether there was no room when it was last asked for.
-        taken: how many messages have begun, divided by the weight; the queue with the least is next.
+        holds: the receipts of these messages, and when to extend each.
+        busy: number of messages that hands handle.
+        handled, failed: number of messages whose handlers succeeded, and failed.
+        claim: the free handlers for the last claim; None: any number, or nothing is claimed.
+        hungry: True if a hand found nothing to do.
+        full: True if the last check found no room for messages.
+        taken: number of messages that have begun, divided by the weight. The queue with the lowest value is next.
         unended: messages whose handlers did not end in time.
-        released: those of them that the next round makes visible.
+        released: the ``unended`` messages that the next round makes visible.
     """
 
     def __init__(self, rules: Rules, totals: Totals) -> None:
@@ -111,7 +112,7 @@ class Pool:
         }
 
     def on(self, event: events.Event, now: int) -> list[events.Action]:
-        """Takes in an event. Returns what is to be done, in this order."""
+        """Handles an event. Returns the actions to perform, in order."""
         self._now, self._actions = now, []
         self._handlers[type(event)](event)
         return self._actions
@@ -126,7 +127,7 @@ class Pool:
 
     @property
     def longest_round(self) -> int:
-        """How long the longest of the last rounds took."""
+        """Microseconds of the longest recent round."""
         return self._ahead.longest_round
 
     def jobs(self) -> list[Job]:
@@ -140,7 +141,7 @@ class Pool:
     # --- received
 
     def _received(self, event: events.MessagesReceived) -> None:
-        """Adds messages; those of a group wait for those that came before."""
+        """Adds received messages. Messages of a group wait for earlier messages of the group."""
         self.holds.keep(event.holds, self._now)
         refused = self._refused(event.turns)
         added = [turn for turn in event.turns if turn not in refused]
@@ -170,7 +171,7 @@ class Pool:
         self._return([job for turn in refused for job in turn.jobs])
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Last receives: other queues have the hands for which they were claimed by now."""
+        """Returns the last receives for which no hand is left, because other queues took the free hands."""
         if not self._totals.several or self.rules.prefetch:
             return []
         last = [turn for turn in turns if turn.is_last]
@@ -184,7 +185,7 @@ class Pool:
     def _hand_free(self, event: events.HandFree) -> None:
         """Begins the next call of the handler, if there is one.
 
-        Of batches, a message that was received before is one of its own: if it is what made its batch fail, it
+        A message that was received before makes a batch of its own. So if it made its earlier batch fail, it now
         fails alone.
         """
         if not self._is_due(self._now):
@@ -202,7 +203,7 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """The next message that may begin as the first of a batch, or as a further one."""
+        """Begins and returns the ``first`` or next message of a batch; None if no message may begin."""
         while self._ready and not self._keeps_back(self._ready[0]):
             if not first and self._is_again(self._ready[0]):
                 return None
@@ -222,18 +223,18 @@ class Pool:
         self._totals.busy += hands
 
     def _is_due(self, now: int) -> bool:
-        """Whether a batch may begin."""
+        """True if a batch may begin."""
         if len(self._ready) >= self.rules.batch:
             return True
         due = self._batch_due()
         return due is not None and now >= due
 
     def begins(self, now: int) -> bool:
-        """Whether a hand has something to begin."""
+        """True if a hand has something to begin."""
         return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due(now)
 
     def due(self) -> int | None:
-        """When a batch begins though it is not full; None: nothing waits, or no batches are wanted."""
+        """Returns when a batch begins even if it is not full; None if nothing waits, or without batches."""
         return self._batch_due() if self.rules.waits else None
 
     def _batch_due(self) -> int | None:
@@ -244,16 +245,16 @@ class Pool:
         return min((job.since for turn in self._ready for job in turn.jobs), default=0) + self.rules.batch_wait
 
     def _keeps_back(self, turn: Turn) -> bool:
-        """Whether no hand is free for a turn: all are busy (HBN-18), or are kept for last receives."""
+        """True if no hand is free for a turn: all are busy (HBN-18), or are kept for last receives."""
         free = self._totals.hands - self._totals.busy
         return free <= self._totals.kept and (free <= 0 or not turn.is_last)
 
     def _is_again(self, turn: Turn) -> bool:
-        """Whether the next message of a turn was received before, and batches are wanted."""
+        """True if batches are wanted, and the next message of a turn was received before."""
         return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
     def _leave(self, turn: Turn) -> None:
-        """Lets the next messages of a group begin, if there are any."""
+        """Lets the next turn of a group begin, if there is one."""
         if turn.group is None:
             return
         turns = self._groups[turn.group]
@@ -264,7 +265,7 @@ class Pool:
             del self._groups[turn.group]
 
     def _go_on(self, turn: Turn) -> None:
-        """Lets the group of a message that has ended go on, if it has one."""
+        """Lets the next message of a group begin after a message has ended. Does nothing without a group."""
         if turn.group is not None:
             self._ready.append(turn)
             self.hungry = False
@@ -279,7 +280,7 @@ class Pool:
         self._count_busy(-len(event.jobs), -1)
 
     def _end(self, job: Job, fate: events.Fate, again_in: int | None, took: int) -> None:
-        """Decides what becomes of a message after a call of the handler."""
+        """Decides how to settle a message after a call of the handler."""
         called = fate not in (events.Fate.LATE, events.Fate.BROKEN)
         if called:
             self._ahead.took(took)
@@ -310,7 +311,7 @@ class Pool:
         self._settle_later(Done(job, again_in))
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
-        """The deletion of a handled message: by its newest receipt if it was received again and not begun."""
+        """Returns the deletion of a handled message: by its newest receipt, if a later receive has not begun."""
         if hold is None or not hold.is_over(self._now):
             return Done(job, hold=hold, until=self._until(hold, self._now))
         message_id = job.context.message.message_id
@@ -319,14 +320,14 @@ class Pool:
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
     def _until(self, hold: Hold | None, now: int) -> int:
-        """Returns until when the deletion of a message may wait for the next claim; 0: not at all."""
+        """Returns the instant until which a deletion may wait for the next claim; 0: it may not wait."""
         if hold is None or hold.failed or hold.timeout <= 0:
             return 0
         longest = min(self.rules.linger, (hold.visible_at - now) // 3)
         return now + longest if longest > 0 else 0
 
     def _end_rest(self, job: Job) -> list[Job]:
-        """Takes what waits behind a message in its group, which does not begin any more."""
+        """Removes and returns the messages that wait behind a message in its group. No handler begins them now."""
         rest = [other for other in job.turn.jobs if other.state is State.WAITING]
         job.turn.jobs.clear()
         return rest
@@ -336,20 +337,20 @@ class Pool:
             self._wake()
 
     def _add(self, done: Done) -> bool:
-        """Has a message settled; returns whether nothing waits for the next round that is as urgent."""
+        """Adds a message for the next round to settle. True if no other message there is as urgent."""
         done.job.state = State.FINISHED
         first = all(each.due is not None or each.until > done.until for each in self._done)
         self._done.append(done)
         return first
 
     def _finish(self, jobs: Sequence[Job]) -> None:
-        """Ends messages for which nothing is left to do; their groups go on."""
+        """Ends messages that need no further action. Their groups continue."""
         self._forget(jobs)
         for turn in dict.fromkeys(job.turn for job in jobs):
             self._go_on(turn)
 
     def _forget(self, jobs: Iterable[Job]) -> None:
-        """Ends messages; their groups do not go on."""
+        """Ends messages. Their groups do not continue."""
         for job in jobs:
             self.holds.drop(job.handle)
             job.state = State.ENDED
@@ -380,7 +381,7 @@ class Pool:
     # --- passes of the loop
 
     def _tick(self, event: events.Tick) -> None:
-        """Adapts what is held before a round."""
+        """Changes the number of hands, and gives back messages that waited too long, before a round."""
         self._release_hands()
         if event.hands != self._totals.hands:
             self._totals.hands = event.hands
@@ -398,7 +399,7 @@ class Pool:
             self._do(events.Gather(min(self._ahead.longest_round, _LONGEST_GATHER)))
 
     def _round(self, event: events.RoundDue) -> None:
-        """Settles what is due, and claims messages for free places."""
+        """Settles messages that are due, and claims messages if there is room."""
         claims = not event.paused and self._now >= event.not_before
         if claims and event.may_linger and (until := self._lingers_until()) > self._now:
             return self._do(events.Linger(until))
@@ -418,13 +419,13 @@ class Pool:
         self._do(events.WaitUntil(min(instants, default=None)))
 
     def _lingers_until(self) -> int:
-        """Until when all that handlers finished may wait for the next claim; 0: there is nothing that may."""
+        """Returns until when all finished messages may wait for the next claim; 0: they may not wait."""
         if self._failures or self._behind or any(done.due is not None for done in self._done):
             return 0
         return min((done.until for done in self._done if not done.job.context.lost), default=0)
 
     def _due(self) -> tuple[list[Done], dict[str, DeadLetterReason]]:
-        """What the next round settles, and the failures that it records."""
+        """Returns the messages that the next round settles, and the failures that it records."""
         due = list[Done]()
         known, self._done = self._done, []
         failures, self._failures = self._failures, {}
@@ -440,7 +441,7 @@ class Pool:
         return due, failures
 
     def next_event(self) -> int | None:
-        """When a settlement is tried again, or work that was not begun is given back."""
+        """Returns the instant of the next repeated settlement, or of giving messages back; None: never."""
         instants = [done.due for done in self._done if done.due is not None]
         if (back := self._given_back_at()) is not None:
             instants.append(back)
@@ -477,7 +478,7 @@ class Pool:
         self._return(self._returning(self._waiting()))
 
     def _grace_over(self, event: events.GraceOver) -> None:
-        """Has the next round make messages visible whose handlers did not end in time."""
+        """Makes the next round release the messages whose handlers did not end in time."""
         self.unended = [job for job in self.active.values() if job.state is State.RUNNING]
         self._forget([job for job in self.unended if job.context.lost])
         self.released = [Done(job, again_in=0) for job in self.unended if job.state is State.RUNNING]
@@ -488,7 +489,7 @@ class Pool:
     # --- how many to claim
 
     def _room(self, done: int) -> int:
-        """Number of messages to ask for, when some are done."""
+        """Returns the number of messages to ask for, when ``done`` messages are about to be settled."""
         usable, held = self._usable(), len(self.active)
         room = max(0, self._ahead.capacity(usable) - held + done, self._kept)
         if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups
@@ -497,30 +498,30 @@ class Pool:
         return min(room, self.rules.largest or room)
 
     def _usable(self) -> int:
-        """Number of messages that are handled at a time by the hands that this queue can count on.
+        """Returns how many messages the hands that this queue can count on handle at a time.
 
-        All, if nothing is held of other queues; else its own, the idle ones, and at least one more: a message
-        waits for the next hand that becomes free, or none of the queue would ever begin.
+        The queue counts on all hands if the consumer holds no messages of other queues. Otherwise it counts on the
+        hands that it uses and on idle hands, at least one, so that a message waits for the next free hand.
         """
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency
         return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
 
     def _given_back_at(self) -> int | None:
-        """When what nobody has begun is given back; None: nothing is held ahead unasked."""
+        """Returns when messages held ahead are given back; None if none are, or ``prefetch`` asks for them."""
         if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
             return None
         return ahead[0].since + self._ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """What is held ahead, the newest of what waits, in the order of receives."""
+        """Returns the newest waiting jobs beyond those that the usable hands can handle, in order of receives."""
         number = len(self.active) - self._usable()
         return newest(self._waiting(), number) if number > 0 else ()
 
     # --- hands for last receives
 
     def _free_hands(self, done: int) -> FreeHands | None:
-        """The handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
+        """Returns the free handlers for a claim; None if ``prefetch`` asks to claim ahead in any case."""
         return None if self.rules.prefetch else self.rules.claims(partial(self._free, done))
 
     def _free(self, done: int) -> int:
@@ -531,18 +532,18 @@ class Pool:
         return free
 
     def _begun(self) -> int:
-        """Number of hands that are busy, or have a last receive to begin."""
+        """Returns the number of hands that are busy, or have a last receive to begin."""
         waiting = (job for pool in self._totals.pools for job in pool._waiting())
         return self._totals.busy + sum(job.context.message.last_receive for job in waiting)
 
     @property
     def next_is_last(self) -> bool:
-        """Whether what begins next is a last receive, which was claimed for a free hand."""
+        """True if the next turn begins with a last receive, which was claimed for a free hand."""
         return bool(self._ready) and self._ready[0].is_last
 
     @property
     def wants_hand(self) -> bool:
-        """Whether a last receive waits for a hand that becomes free, and one could be kept for it."""
+        """True if a claim left a last receive for lack of a free hand, and a hand could be kept for it."""
         waits = self.claim is not None and self.claim.passed > self._kept
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
@@ -552,10 +553,10 @@ class Pool:
         self._totals.kept += 1
 
     def _claimed(self, event: events.ClaimEnded) -> None:
-        """Keeps hands free for the last receives that a claim left, which would wait for ever.
+        """Keeps hands free for the last receives that a claim left. Otherwise they would wait forever.
 
-        If it claimed messages, hands that were kept before stay free for these until the next pass. Among several
-        queues it keeps those that become free in its turn (``keep_hand``).
+        If the claim got messages, hands that were kept before stay free for them until the next pass. With several
+        queues, a queue instead keeps a hand when it is its turn (``keep_hand``).
         """
         if self.claim is None or self._totals.several:
             return
@@ -566,7 +567,7 @@ class Pool:
             self._release_hands()
 
     def _release_hands(self) -> None:
-        """Lets kept hands do other work again, once the messages that were claimed for them have begun."""
+        """Lets kept hands do other work, once the messages that were claimed for them have begun."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released
@@ -574,6 +575,6 @@ class Pool:
             self._do(events.WakeHands(released))
 
     def _end_claims(self) -> None:
-        """Keeps no hand any more, as nothing is claimed for now."""
+        """Keeps no hands any more, because nothing is claimed for now."""
         self.claim, self._asked = None, self._kept
         self._release_hands()

@@ -1,4 +1,4 @@
-"""Keeps the file by which a running consumer is seen, also while it is idle (JOB-14)."""
+"""Keeps the file that shows a running consumer to other processes, even while it is idle (JOB-14)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.queue import Queue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""Times to the first report, which short runs do not make, and between two reports."""
+"""Time to the first report, which short runs do not reach, and time between two reports."""
 _LONGEST_END = 5.0
-"""Seconds that the end of a run waits for the file to be removed, as while storage fails."""
+"""Seconds that the end of a run waits until the file is removed, for instance while storage fails."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -28,8 +28,8 @@ class Presence:
 
     Args:
         name: the consumer's name.
-        queues: the queues that it receives from; there is a file in the root of each.
-        began: returns when each call of the handler began that runs now.
+        queues: the queues that the consumer receives from. The root of each has a file.
+        began: returns the begins of the handler's running calls.
     """
 
     def __init__(self, name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> None:

@@ -1,4 +1,4 @@
-"""``metrics_port=``: what a consumer does, for Prometheus. The only module that needs its client."""
+"""``metrics_port=``: metrics of a consumer for Prometheus. Only this module needs Prometheus's client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ShardRaces = Mapping[int, tuple[int, int]]
 
 
 class Endpoint:
-    """Counts what becomes of a consumer's messages, and answers scrapes while the consumer runs."""
+    """Counts the events of a consumer's messages, and answers scrapes while the consumer runs."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = port, host
@@ -55,12 +55,12 @@ class Endpoint:
         registry.register(_Races(self._races))
 
     def observer(self, queue: str, health: Callable[[], Health], races: Callable[[], ShardRaces]) -> Observer:
-        """Counts what becomes of the messages of one queue.
+        """Returns an observer that counts the events of one queue's messages.
 
         Args:
             queue: name of the queue, the label of every metric.
-            health: how the consumer is now.
-            races: commits and lost races of this process by shard.
+            health: returns the current state of the consumer.
+            races: returns commits and lost races of this process by shard.
         """
         for family, value in self._gauges:
             family.labels(queue).set_function(lambda value=value: value(health()))
@@ -72,7 +72,7 @@ class Endpoint:
         """Answers scrapes during the block.
 
         Raises:
-            OSError: the port is in use, or the address is not one of this machine.
+            OSError: the port is in use, or the address is not of this machine.
         """
         port, host = self._address
         try:
@@ -137,7 +137,7 @@ class _Races(Collector):
 
 
 def _impatient(handler: Any) -> Any:
-    """A handler of requests that gives up on silent clients, each of which takes a thread."""
+    """Returns a handler of requests that drops silent clients, because each client takes a thread."""
 
     class Handler(handler):
         timeout = REQUEST_SECONDS

@@ -1,4 +1,4 @@
-"""One queue in one run of a consumer: performs what the pool of its messages asks for.
+"""One queue in one run of a consumer: performs the actions that the pool of its messages returns.
 
 The loop settles and receives in a thread of its own, or in a few threads that the loops of all queues share. Hands
 report the ends of calls in their own threads, and another thread extends receipts. All of them report to the pool,
@@ -63,8 +63,9 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
 
 _HELD_BACK_WAIT = 1
-"""Seconds that a receive waits for a rate limit where the run ends with the last message: another process may have
-it first."""
+"""Seconds that a receive waits for a rate limit, in a run that ends with the last message. Another process may get
+it first.
+"""
 
 _HAND_FREE, _SETTLED = events.HandFree(), events.Settlement.SETTLED
 _log = logging.getLogger("lakequeue")
@@ -75,10 +76,10 @@ class QueueLoop(RunLoop):
 
     Args:
         options, controls, observers, fatal: see ``RunLoop``.
-        hands: what handles the messages of all queues.
+        hands: the hands that handle the messages of all queues.
 
     Attributes:
-        woken: ends the waits of ``run``, with ``interrupt`` or when there may be messages.
+        woken: ends the waits of ``run``. Set with ``interrupt``, and when there may be messages.
         pool: the active messages.
         work: calls the handler with messages.
     """
@@ -139,7 +140,7 @@ class QueueLoop(RunLoop):
         )
 
     def run(self, until_empty: bool, heartbeats: WaitingThreads | None = None) -> Waits[None]:
-        """Consumes until stopped, see ``Consumer.run``; ``woken`` ends its waits."""
+        """Consumes until stopped, see ``Consumer.run``. ``woken`` ends the waits that it yields."""
         self._heartbeat.start(heartbeats)
         with self.interrupt.waking(self.woken.set):
             try:
@@ -150,7 +151,7 @@ class QueueLoop(RunLoop):
         self._raise_failure()
 
     def health(self) -> Health:
-        """How the run is doing on this queue."""
+        """Returns the state of the run on this queue."""
         return self._health(len(self.pool), self.pool.busy, self.pool.longest_round / MICROS)
 
     @property
@@ -189,11 +190,11 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """Shows the loop whether a hand found nothing to do."""
+        """Ends the loop's wait for a hand without work, if a hand found nothing to do."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def wake(self) -> None:
-        """Has the loop begin a pass."""
+        """Makes the loop begin a pass."""
         self.interrupt.set()
 
     def _locked(self, free: Callable[[], int]) -> int:
@@ -273,10 +274,10 @@ class QueueLoop(RunLoop):
         return messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
-        """Begins a pass. Lets what was handled wait for messages to claim in the same commit.
+        """Begins a pass. Handled messages may first wait for messages to claim in the same commit.
 
         Returns:
-            The action for this pass; None if it waited for such messages.
+            The action for this pass; None if the pass only waited.
         """
         for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
             if isinstance(action, events.Gather):
@@ -321,7 +322,7 @@ class QueueLoop(RunLoop):
         return (yield from receive_for_hands(self.queue, request, self.woken))
 
     def _begin(self, messages: Sequence[Message]) -> None:
-        """Has received messages handled, one at a time in each group."""
+        """Gives received messages to the pool, as one turn for each FIFO group."""
         received_at = self._clock.now()
         self._observers.received(messages, received_at)
         now = to_micros(received_at)
@@ -340,7 +341,7 @@ class QueueLoop(RunLoop):
     # --- rounds
 
     def _exchange(self, action: events.Exchange) -> Exchanged:
-        """Settles what is due, and claims messages if there is room."""
+        """Settles messages that are due, and claims messages if there is room."""
         options, room = self._options, action.room
         timeout, enough = options.renewal.receive_timeout, self.pool.concurrency
         asked = Request(room, timeout, consumer=options.name, hands=self.pool.claim, enough=enough)
@@ -367,7 +368,7 @@ class QueueLoop(RunLoop):
         return seconds(max(again_in, 0 if settings(self.queue).allow_zero_visibility else MICROS))
 
     def _settled(self, done: Done, error: Exception) -> events.Settlement:
-        """Decides whether a message that a round could not settle is tried again."""
+        """Logs why a round could not settle a message, and decides if the next round tries again."""
         job = done.job
         if done.again_in is not None:
             _log.warning("%s: handing it back failed: %s", job, error)
@@ -385,7 +386,7 @@ class QueueLoop(RunLoop):
         return events.Settlement.NEVER
 
     def _return_unseen(self, handles: Sequence[str]) -> None:
-        """Makes messages visible that no handler has begun, and which so were not received."""
+        """Makes messages visible that no handler has begun, as if they had not been received."""
         try:
             give_back(self.queue, handles)
         except (QueueServiceError, QueueClientError) as error:
@@ -419,7 +420,7 @@ class QueueLoop(RunLoop):
         return verdicts
 
     def _gone(self, handles: Sequence[str]) -> Sequence[str]:
-        """Returns the receipts whose messages others deleted, in one read of each ledger."""
+        """Returns the receipts whose messages other processes deleted. Reads each ledger once."""
         try:
             return gone(self.queue, handles)
         except QueueDoesNotExist as error:
@@ -440,7 +441,7 @@ class QueueLoop(RunLoop):
     # --- the end
 
     def _wind_down(self) -> Waits[None]:
-        """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
+        """Hands back messages that have not begun, waits for handlers, then hands back unfinished messages."""
         began = self._now()
         try:
             self.report(events.RunEnds())
@@ -455,7 +456,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles what is due. Returns when something more is due; None: not before a handler ends."""
+        """Settles messages that are due. Returns when the next are due; None: not before a handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Exchange):
                 self._exchange(action)
@@ -481,6 +482,6 @@ class QueueLoop(RunLoop):
                 )
 
     def _lose(self, jobs: Iterable[Job]) -> None:
-        """Marks the receipts of handlers as lost."""
+        """Marks the receipts of these messages as lost, for their handlers."""
         for job in jobs:
             job.context.lost.set()

@@ -1,4 +1,4 @@
-"""A run of a consumer on one of its queues: how it ends, and how it is doing."""
+"""A run of a consumer on one of its queues: its end, and its state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.model.clock import Interrupt
 
 REFUSED_PAUSE = timedelta(seconds=0.5)
-"""Time between receives while the queue refuses them for now."""
+"""Pause after a receive that the queue refused for now."""
 BETWEEN_RECEIVES = timedelta(seconds=0.2)
-"""Minimum time from one empty receive to the next, where receives do not wait."""
+"""Minimum time from one empty receive to the next, if receives do not wait."""
 
 
 class RunLoop:
@@ -24,14 +24,14 @@ class RunLoop:
     Args:
         options: the consumer's options for this queue.
         controls: requests to the consumer, such as to stop.
-        observers: record what becomes of messages.
+        observers: record the events of messages.
         fatal: stops all loops of the consumer.
 
     Attributes:
-        interrupt: has the loop act on what changed.
-        outages: knows whether storage works.
-        unended: messages whose handlers had not ended when the run ended.
-        handed_back: unended messages that were made visible.
+        interrupt: set when something changed that the loop must act on.
+        outages: follows outages of storage.
+        unended: number of messages whose handlers had not ended when the run ended.
+        handed_back: number of these messages that were made visible.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RunLoop:
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run, which raises the error. All loops of the consumer end if it is not about the queue."""
+        """Ends the run with an error, which ``run`` raises. Unless it is about the queue, all loops end."""
         self._error = self._error or error
         if not isinstance(error, LakeQueueError):
             self._fatal()

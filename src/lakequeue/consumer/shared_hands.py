@@ -22,7 +22,7 @@ STOP_TIMEOUT = 30
 
 @attrs.define
 class Controls:
-    """What a consumer was told; its loops and hands follow it."""
+    """What the user asked of a consumer: its number of handlers, a pause, or a stop. Loops and hands obey."""
 
     concurrency: int
     stopping: bool = False
@@ -38,7 +38,7 @@ class Served(Protocol):
 
     @property
     def work(self) -> _Work:
-        """Calls the handler with messages."""
+        """Returns the function that calls the handler with messages."""
         ...
 
     def take(self) -> Sequence[Job] | None:
@@ -46,11 +46,11 @@ class Served(Protocol):
         ...
 
     def show_hunger(self) -> None:
-        """Shows the loop whether a hand found nothing to do."""
+        """Ends the loop's wait for a hand without work, if a hand found nothing to do."""
         ...
 
     def wake(self) -> None:
-        """Has the loop begin a pass."""
+        """Makes the loop begin a pass."""
         ...
 
 
@@ -59,11 +59,11 @@ class SharedHands:
 
     Args:
         clock: the consumer's clock.
-        controls: how many hands there are, and whether they begin further messages.
+        controls: the number of hands, and whether they begin further messages.
 
     Attributes:
         totals: sums over the queues.
-        lock: protects them, and the pools of all queues.
+        lock: protects the totals, and the pools of all queues.
     """
 
     def __init__(self, clock: Clock, controls: Controls) -> None:
@@ -72,11 +72,11 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self._receiving: dict[Pool, Served] = {}
-        """The queues that messages are received from."""
+        """The queues that still receive, by pool."""
         self._hands: Hands[Any]
 
     def add(self, served: Served) -> None:
-        """Adds a queue; before ``start``."""
+        """Adds a queue. Call it before ``start``."""
         self._receiving[served.pool] = served
 
     def start(self, handler: Handler, broken: Callable[[BaseException], None]) -> None:
@@ -90,7 +90,7 @@ class SharedHands:
         self._hands = kind(self._controls.concurrency, self._clock, take, work, self._due, broken)
 
     def wake(self, number: int) -> None:
-        """Has idle hands ask for work, at most this many."""
+        """Wakes up to ``number`` idle hands, so that they ask for work."""
         self._hands.wake(number)
 
     def resize(self, number: int) -> None:
@@ -112,7 +112,7 @@ class SharedHands:
         return found
 
     def _next(self, now: int) -> tuple[tuple[_Work, Sequence[Job]] | None, list[Served]]:
-        """What a hand is to handle next, and the queues that may claim messages now."""
+        """Returns the next work for a hand, or None, and the loops to wake because their queues may claim now."""
         waiting: list[Served] = []
         while True:
             ready = [pool for pool in self._receiving if pool.begins(now) or pool.wants_hand]
@@ -138,7 +138,7 @@ class SharedHands:
         return work(jobs)
 
     def _run_dry(self, pool: Pool) -> list[Served]:
-        """Has a queue settle, and claim what a hand may begin now if it had no room for that before."""
+        """Makes a queue settle. Returns its loop to wake if the queue had no room for messages before."""
         served = self._receiving[pool]
         pool.hungry = True
         served.show_hunger()
@@ -146,7 +146,7 @@ class SharedHands:
         return [served] if full else []
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
-        """The queue that is next; one that had no messages catches up by its share of the hands at most."""
+        """Returns the next queue by weight. A queue without messages later catches up by its share of hands."""
         least = min(pool.taken for pool in ready)
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self._receiving)
         for pool in self._receiving:
@@ -164,23 +164,23 @@ class SharedHands:
 
     @property
     def all_empty(self) -> bool:
-        """Whether all queues were found to be empty while no message was active."""
+        """True if all queues were found empty while no message was active."""
         with self.lock:
             return self._receiving.keys() <= self.totals.empty
 
     def may_be_empty(self, pool: Pool) -> set[Pool] | None:
-        """Where to note that the queue is empty; None while a message is active, or if that is known."""
+        """Returns the set of queues found empty; None while a message is active, or if it has the queue."""
         with self.lock:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
     def found_empty(self, pool: Pool, known: set[Pool]) -> None:
-        """Notes that a queue was empty, which counts unless another has had a message since it was asked."""
+        """Adds a queue to the set that ``may_be_empty`` returned. Counts only if no queue got a message since."""
         with self.lock:
             known.add(pool)
         self._wake()
 
     def leave(self, pool: Pool) -> None:
-        """Notes that nothing more of a queue is received."""
+        """Records that the consumer no longer receives from a queue."""
         with self.lock:
             self._receiving = {each: served for each, served in self._receiving.items() if each is not pool}
         self._wake()

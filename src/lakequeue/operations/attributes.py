@@ -28,13 +28,13 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of a rate limit that a bucket on an object store should hold: its receives are that far apart."""
+"""Seconds for which the bucket of a rate limit should last on an object store: receives are as far apart."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """A queue is to get more shards, and their tables do not exist yet, from shard ``first`` on."""
+    """The shards from ``first`` on need tables that do not exist yet."""
 
     row: QueueRow
     first: int
@@ -54,7 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes. On the wire also returns counts, all by SQS name and as strings (QUE-23)."""
+    """Returns attributes. With ``wire``, also returns counts, all by SQS name and as strings (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -73,7 +73,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in every shard. ``changes`` gets the current ones (QUE-25)."""
+    """Changes attributes in the catalog, then in every shard (QUE-25). ``changes`` gets the current attributes."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -202,7 +202,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
 
 
 def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
-    """Creates the tables of the shards from ``first`` on, concurrently. Keeps tables of an earlier attempt."""
+    """Creates the tables of the shards from ``first`` on, concurrently. Keeps tables that exist already."""
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

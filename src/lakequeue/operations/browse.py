@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
-"""Number of messages of an export in memory, besides its batches."""
+"""Number of messages of an export in memory, in addition to its batches."""
 FEW_BACK = 16
 """Number of messages in the first read from the end of a shard."""
 _FEW = 16
-"""Number of messages of a batch to build at a time, unless they have more than ``_FEW_BYTES`` on average."""
+"""Number of messages of a batch to build at a time, unless their average size exceeds ``_FEW_BYTES``."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
@@ -79,7 +79,7 @@ class MessageBatch:
     """Stored messages of one shard, in the order of sending."""
 
     judge: Judge
-    """Has the runs that contain the messages."""
+    """Contains the runs of the messages."""
     offsets: Integers
     rows: pa.Table
     """Rows of the log, one per offset."""

@@ -29,7 +29,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
-"""Allowed difference between the clocks of a sender and its shard, in a search by the time in an id."""
+"""Allowed difference between the clocks of a sender and its shard, when a search uses the time in an id."""
 
 
 @attrs.frozen
@@ -144,7 +144,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields places of messages with an id: first near the time in the id, if it has one, then anywhere."""
+    """Yields the places of messages with an id: first those sent near the time in the id, if any; then all."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -165,7 +165,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns what Spark's tasks read for the messages with an id: their places, found by the ids of the log."""
+    """Returns the reads of Spark's tasks for the messages with an id: the places that the ids in the log give."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():
@@ -179,7 +179,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, once they are not moving to another queue. Returns their number."""
+    """Deletes messages in any state, after their moves to another queue have ended. Returns their number."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:

@@ -58,14 +58,14 @@ class ClaimPlan:
     wanted: Claim
     """The command, for all shards together."""
     enough: int = 0
-    """Number of messages after which no further shard is asked; 0: ``wanted.max_messages``."""
+    """Number of messages after which no further shard is asked; if 0, ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits."""
     decides: bool = True
     """True if the process may write into the queue's delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """The moves of dead letters by this call. After the first move, an error is no refusal."""
+    """The steps of this call that move dead letters. After the first step, an error is no refusal."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
@@ -119,7 +119,7 @@ class ClaimPlan:
         return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)
 
     def _is_last(self, place: int, shard: OpenShard, claimed: ClaimResult) -> bool:
-        """Adds the messages of a shard. True if no other shard is asked after it."""
+        """Adds the messages of a shard. True if this shard is the last that the claim asks."""
         if self.hands is not None:
             self._free = (self._free or 0) - claimed.last
             self.hands.passed += claimed.passed

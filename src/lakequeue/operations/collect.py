@@ -24,7 +24,7 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Numbers of waiting messages, and of their characters, at which further sends wait for space."""
+"""Numbers of waiting messages, and of their characters, from which further sends wait for space."""
 
 _log = logging.getLogger("lakequeue")
 

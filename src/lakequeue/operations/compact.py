@@ -48,7 +48,7 @@ DELETED_KEPT = 24 * 3600 * MICROS
 FOLDERS_KEPT = 3600
 """Seconds for which an empty directory stays, because a writer may be about to use it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within``, in seconds. A pass without ``within`` spares readers for as long."""
+"""Maximum of ``within``, in seconds. A pass without ``within`` keeps files for readers this long."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -87,7 +87,7 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records a failure, so that it ends only this step. ``last``: also the failure of a restore."""
+        """Records an error of the block, so that the next steps still run. ``last``: also records ReplacedLog."""
         try:
             yield
         except QueueDoesNotExist:
@@ -116,7 +116,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], Note | None]
-"""Results of a pass; the depth afterwards, unless that cannot be read; and a note if there was nothing to do."""
+"""Summary of a pass, depth afterwards (empty if it cannot be read), and a note if there was nothing to do."""
 
 
 @attrs.frozen
@@ -157,7 +157,7 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Makes passes in other processes. Yields the index and results of each as it ends."""
+"""Makes passes in other processes. Yields the index and results of each pass as it ends."""
 
 
 def in_processes(processes: int) -> Deal:

@@ -33,7 +33,7 @@ COMPACTION_SECONDS = 6 * 3600
 FULL_SHARE = 0.95
 """Share of a limit at which a queue counts as at the limit."""
 EXPIRING_SHARE = 0.25
-"""Share of the retention. A concern if the oldest message expires in less time."""
+"""Share of the retention. It is a concern if the oldest message expires within this share."""
 LETTERS = 1_000
 """Dead letters of a queue, the newest ones, whose errors are counted."""
 ERRORS = 5
@@ -55,7 +55,7 @@ class Concern:
     text: str
     """Sentence that names the queue."""
     cure: str
-    """Commands or page that help."""
+    """Commands or a page that help."""
     commands: tuple[str, ...] = ()
     """Commands in ``cure`` that run without changes."""
     group: str | None = None
@@ -177,7 +177,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
 
 
 def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
-    """Returns the cure, and its commands, for a message that this consumer holds for too long."""
+    """Returns a remedy, and its commands, for a message that this consumer holds for too long."""
     if held.processes:
         commands = tuple(f"py-spy dump --pid {one.pid}" for one in held.processes[:3])
         where = " or ".join(
@@ -228,7 +228,7 @@ def an_hour_ago(root: Root) -> dict[str, int]:
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns the first count of each queue within the last hour, unless it is newer than 50 minutes.
+    """Returns the first count of each queue within the last hour, if it is at least 50 minutes old.
 
     Args:
         counted: counts by queue key, in order: the instant in microseconds, and the number of visible messages.

@@ -54,7 +54,7 @@ ROUNDS = 100
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
-"""Key of a queue, and a shard."""
+"""Key of a queue, and number of a shard."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _log = logging.getLogger("lakequeue")
@@ -76,7 +76,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if messages of other queues have arrived since, or bulk sends that other snapshots have."""
+        """True if messages of other queues arrived after the snapshot, or it lacks bulk sends that others have."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -234,7 +234,7 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Returns shards that queues got meanwhile. These rows are as new as the shards' knowledge of them."""
+        """Returns shards that were added to queues meanwhile. Also reads the rows of these queues again."""
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
@@ -245,7 +245,7 @@ class ShardCopies:
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
     def _copy_relays(self, key: str) -> None:
-        """Copies the records of files that relays have sent."""
+        """Copies the records of the files for which relays have sent messages."""
         source, target = _tables(self._from, key), _tables(self._to, key)
         for _ in range(ROUNDS):
             try:

@@ -86,7 +86,7 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id and drops its marks, see ``LakeQueue.repair`` (TAB-12).
+    """Gives a queue a new delivery id, and drops the marks of the old id, see ``LakeQueue.repair`` (TAB-12).
 
     After the first step, no process decides the old marks (TAB-9). So this function may be killed and repeated.
     """

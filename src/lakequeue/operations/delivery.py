@@ -27,7 +27,7 @@ from lakequeue.storage.delivery.identity import DeliveryIdentity
 
 
 class Delivering:
-    """The messages of a lease on their way into the table. Not thread-safe.
+    """The messages of a lease that are being delivered into the table. Not thread-safe.
 
     Args:
         leased: the messages.
@@ -79,7 +79,7 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible. After an attempt to append, only the table decides that (TAB-26)."""
+        """Makes all messages visible. After an attempt to append, the table's log decides instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
@@ -94,7 +94,7 @@ class Delivering:
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
-        """As ``release_failed``, by receipt handles or message ids, each with its reason or None.
+        """Like ``release_failed``, but takes receipt handles or message ids, each with its reason or None.
 
         Returns:
             The number of messages that failed.
@@ -130,7 +130,7 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Records that rows may land from now on. True if rows may have landed before."""
+        """Records that rows may land from now on. True if an earlier attempt may have landed rows."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 

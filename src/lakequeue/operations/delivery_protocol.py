@@ -82,7 +82,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the id of the table unless one is recorded, and returns that; None if the mark is gone."""
+        """Records the id of the table if none is recorded. Returns the recorded id; None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -116,7 +116,7 @@ class DeliveryStatus(Enum):
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """Returns the state of a delivery by a newly opened table (TAB-25)."""
+    """Returns the state of a delivery from a table that was opened just before (TAB-25)."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN

@@ -21,14 +21,14 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats import StatsRow
 
 NEWEST_COMMITS = 50
-"""Newest entries to read from each log for lost races; one request per entry on object stores."""
+"""Newest entries of each log to read for lost races. Each takes one request on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of such entries per log, and maximum for all shards of a queue."""
+"""Minimum number of these entries per log, and maximum for all shards of a queue."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
-"""Counts in the compactor's notes. There is no note for a queue with undecided messages."""
+"""Counts that the compactor's notes have. There is no note for a queue with undecided messages."""
 LEAST_NOTED = 32
-"""Number of queues from which the compactor's notes are read. One read returns the notes of all queues."""
+"""Minimum number of queues for which the compactor's notes are read. One read returns the notes of all queues."""
 
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ class ShardDepth(NamedTuple):
 
     counts: StateCounts
     oldest_age: int | None
-    """Microseconds since the oldest stored message was sent."""
+    """Microseconds since the oldest stored message was sent; None without messages."""
     sent: int
     """Number of messages ever sent."""
 
@@ -97,7 +97,7 @@ class Depth:
     def stay_since(self, before: Depth) -> float | None:
         """Returns the average seconds from when a message is visible to its deletion, since an earlier depth.
 
-        By Little's law: waiting and in-flight messages, divided by those consumed per second; None if none were.
+        By Little's law: waiting and in-flight messages, divided by messages consumed per second; None for 0.
         """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2

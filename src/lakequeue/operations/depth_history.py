@@ -25,7 +25,7 @@ from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""Minimum time between two points that counts as unknown."""
+"""Minimum time between two points that counts as a gap."""
 MOST = 50
 """Maximum number of ledger versions to open, and number of instants to sample between them."""
 
@@ -61,7 +61,7 @@ def _of_row(minute: int, row: stats.StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """Returns the depths at the ledger versions in the logs, with the messages sent by then."""
+    """Returns depths from the ledger versions that can be opened: at their commits, and at even intervals."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}

@@ -1,4 +1,4 @@
-"""The health of a root: findings of ``check``, and warnings that an operator would look up one by one."""
+"""The health of a root: findings of ``check``, and warnings that operators would otherwise collect."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column; text for whole numbers, such as customer ids as groups."""
+    """Returns the type of a message column. Whole numbers, such as customer ids used as groups, become text."""
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 
@@ -98,7 +98,7 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """Casts a column of other kinds of bytes, which DuckDB would take for text, to binary."""
+    """Casts a column of another binary type, which DuckDB would take for text, to binary."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 

@@ -42,12 +42,12 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Average size in memory of a batch's messages. 8,192 of the largest bodies would take 8 GiB."""
+"""Maximum average size in memory of a batch. 8,192 messages with the largest bodies would take 8 GiB."""
 
 
 @attrs.frozen(eq=False)
 class JudgedShard:
-    """A shard by one snapshot of its ledger and one of its log."""
+    """A shard, as one snapshot of its ledger and one snapshot of its log show it."""
 
     judge: Judge
     messages: str
@@ -57,7 +57,7 @@ class JudgedShard:
     sent_before: Sequence[int | None]
     """For each file an instant in microseconds at which all its messages had been sent; None: unknown."""
     outdated: bool
-    """True if messages may have been emptied that the ledger still had; see ``emptied_rows``."""
+    """True if rows of messages that this ledger stores may have been emptied; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -152,11 +152,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns what is known of a file's messages in a range of offsets: one condition per possible state."""
+        """Returns a condition for each possible state. Every message of a range of offsets meets one of them."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns what is known of a file's messages in a range of offsets if they have a state."""
+        """Returns a condition that every message of a range of offsets meets if it has a state."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -171,7 +171,7 @@ class JudgedShard:
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
     def _states(self, index: int, first: int, last: int) -> list[MessageState]:
-        """Returns the states that a file's messages in a range of offsets may have."""
+        """Returns the states that the messages of a range of offsets may have."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
         runs = judge.runs_of(first, last)
@@ -216,7 +216,7 @@ def surviving(
     Arrow's datasets skip files whose partition contradicts a filter. Each part poses as a file; none is opened.
 
     Args:
-        known: alternatives for each part. One of them is true for each of its rows.
+        known: conditions for each part. Each row of the part meets at least one of them.
     """
     if condition is None:
         return list(range(len(known)))

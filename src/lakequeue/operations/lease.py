@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""Messages of a small batch, and the size of their files."""
+"""Number of messages of a small batch, and size of its files in bytes."""
 
 
 @attrs.frozen
@@ -54,7 +54,7 @@ class LeasedMessages:
     lease_id: str
     parts: Sequence[ClaimedPart]
     tried: bool = False
-    """True if rows of a delivery may have landed under this lease. Only the table then knows."""
+    """True if rows of a delivery may have landed under this lease. Only the table shows if they did."""
 
     @property
     def mark(self) -> Mark | None:
@@ -152,7 +152,7 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
 
     Spark kills the Python worker of a task that it does not read to its end, and the next task waits for another
     worker. A caller that needs one message of a batch reads the last task, whole. A small batch is a single task,
-    because a second one would start another Python worker. Else the last task has a single message.
+    because a second one would start another Python worker. Otherwise the last task has a single message.
     """
     places, columns = stored(leased)
     if not places:
@@ -239,7 +239,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """The offsets of failed messages by shard, each with its reason. Arguments and errors as ``delete``."""
+    """Returns failed messages by shard and offset, with their reasons. Arguments and errors as ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -313,7 +313,7 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """The lease of a batch that begins now, by a receipt handle. See ``held``.
+    """Returns the lease of a batch that begins now, by a receipt handle, see ``held``.
 
     Raises:
         ReceiptHandleIsInvalid: the handle is not of this queue.
@@ -347,10 +347,10 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of a batch that was interrupted, by default as the queue says.
+    """Extends the lease of an interrupted batch, by default by the queue's visibility timeout.
 
     The delivery table decides about messages that were claimed for a delivery, because their holder may still run.
-    Those whose rows did not arrive come in later batches (TAB-31).
+    Messages whose rows did not arrive come in later batches (TAB-31).
 
     Returns:
         The lease with the messages that it still holds. None if it holds none, or if the table decides.

@@ -219,7 +219,7 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """Returns the columns of the log that the judge needs to compute these columns of ``JUDGED``."""
+    """Returns the columns of the log from which the judge computes these columns of ``JUDGED``."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )
@@ -253,7 +253,7 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Returns values from the notes of dead letters. Most messages have no note."""
+    """Returns values of ``kind`` from the notes of dead letters. Most messages have no note."""
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)

@@ -44,7 +44,7 @@ _CARRIED = (
     *("message_id", "body", "message_attributes", "group_id", "dedup_id"),
     *("sender_id", "trace_header"),
 )
-"""Columns that a message keeps when it moves (DLQ-4)."""
+"""Columns of a message that stay the same when it moves (DLQ-4)."""
 
 
 Progress = Callable[[int], None]
@@ -221,7 +221,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the offsets of the batch's redrivable messages by destination: all to ``only``, if given."""
+    """Returns the batch's redrivable messages as offsets by destination. ``only``: destination of them all."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -274,18 +274,13 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move whose messages have arrived, or cannot arrive.
-
-    Attributes:
-        end: the command that ends the move.
-        dead_letters: number of messages that became dead letters.
-    """
+    """A move whose messages have arrived, or cannot arrive."""
 
     end: Moved | MoveBack
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, unless another process ended the move and counts them."""
+        """Counts the dead letters, unless another process ended the move, which then counts them."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 

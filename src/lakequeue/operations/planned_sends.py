@@ -31,9 +31,9 @@ class PlannedSend:
     order_by: str | None
     """Column that orders the messages of each group, on FIFO queues."""
     writer: TaskWriter
-    """Writer for tasks. In a stream it has no key yet, because only tasks learn the number of their batch."""
+    """Writer for tasks. It has no key in a stream yet, because only the tasks learn the number of their batch."""
     needed: bool = True
-    """False if the send was made before, or its files are ready to commit. Rows are then not written."""
+    """False if the send was made before, or its files are ready to commit. Tasks then write no rows."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
         """Returns the send of a stream's micro-batch, equal in all its tasks."""
@@ -54,7 +54,7 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Plans a send, or all sends of a stream. Its options are those in ``Queue.send_dataframe``.
+    """Plans a send, or all sends of a stream. Options as in ``Queue.send_dataframe``.
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.

@@ -97,7 +97,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
         check: raises an error if the queue may not be created.
 
     Returns:
-        The row with the name now: of this queue, or of a queue that another process created meanwhile. None:
+        The current row of the name: of this queue, or of a queue that another process created meanwhile. None if
             making the tables took so long that a compactor may remove them.
 
     Raises:

@@ -44,12 +44,12 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Poll interval of waiters without a wake-up, as a multiple of the first waiter's longest interval."""
+"""Poll interval of waiters behind the first, in its longest intervals. Normally a wake-up makes them poll."""
 
 MOST_FAILURES = 32
 """Number of failed reads in one receive after which it stops splitting unreadable ranges."""
 LONGEST_READ = 5.0
-"""Seconds after which it stops splitting, too. A request to a storage that does not answer takes many seconds."""
+"""Seconds of reading after which a receive stops splitting unreadable ranges, as each may take many seconds."""
 UNREADABLE_BYTES = 2**20
 """Assumed size of a message that cannot be read: the largest possible size."""
 
@@ -88,7 +88,7 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages after which no further shard is asked; 0: ``max_messages``."""
+    """Number of messages after which no further shard is asked; if 0, ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if the process may write into the queue's delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
@@ -100,7 +100,7 @@ class _Poll:
     """A receive with its arguments checked; durations in microseconds."""
 
     wanted: Claim
-    """The claim without a lease id. Each poll makes a new one."""
+    """The claim, without a lease id. Each poll makes a new id."""
     deadline: Callable[[], int]
     """Returns the end of the wait, in microseconds. Called after each poll."""
     refuse_late: bool
@@ -119,7 +119,7 @@ class _Claimed:
 
     @property
     def own(self) -> list[ClaimedPart]:
-        """Returns the parts except those of a repeated attempt: an earlier answer has their receipts (ATT-3)."""
+        """Returns the parts of this claim. A repeated attempt's receipts are in an earlier answer, too (ATT-3)."""
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
     @property
@@ -130,7 +130,7 @@ class _Claimed:
 
 @attrs.frozen
 class _Received:
-    """The answer of a receive, with its claim."""
+    """The answer of a receive, with the claim that it read."""
 
     claimed: _Claimed
     messages: list[Message]
@@ -140,7 +140,7 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible at once, because nobody gets the answer. True if all of them are."""
+    """Makes claimed messages visible, because nobody gets the answer. True if all messages become visible."""
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -419,7 +419,7 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
     """Returns claimed messages by offset, and the offsets of messages that storage cannot read now.
 
-    The latter count as never received if the claim is this call's ``own``.
+    Unreadable messages count as never received if the claim is this call's ``own``.
 
     Raises an error only if no message can be read, because an error hides all claimed messages.
     """

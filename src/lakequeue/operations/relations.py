@@ -170,7 +170,7 @@ def judged(root: Root) -> Relation:
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """Returns the shards that may have messages which meet a condition."""
+    """Returns the shards that may have messages that meet a condition."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
@@ -188,7 +188,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues that existed at an instant, with their attributes then, unless their tables are gone.
+    """Returns the queues that existed at an instant, as they were then. Omits queues whose tables are gone.
 
     Raises:
         InvalidParameterValue: an argument is not an aware instant.
@@ -225,7 +225,7 @@ class _RootTables:
     """Instant of the states; None: the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues of that instant, or the only queues to read; None: all that exist at each read."""
+    """Queues of that instant, or the only queues to read. None: all queues that exist at each read."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:

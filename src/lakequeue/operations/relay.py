@@ -78,7 +78,7 @@ def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
 
 
 class _TableRelay:
-    """A pass over the versions that a queue does not have."""
+    """A pass over the versions whose rows are not in the queue."""
 
     def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
         self._queue, self._wanted = queue, wanted
@@ -183,7 +183,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Returns a version and the number of its sent pieces as a number; MOST_PIECES: all pieces. It is never 0."""
+    """Encodes a version and the number of its sent pieces as a number above 0. MOST_PIECES: all are sent."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 

@@ -79,7 +79,7 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields the steps that set back the instants of the root's own tables, of all queues or those named."""
+    """Yields steps that set back instants in the root's own tables: of all queues, or of queue ``name``."""
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -181,7 +181,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the messages from an offset on that a ledger does not have as deleted."""
+    """Returns the messages from an offset on that a ledger has not marked as deleted."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -207,7 +207,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Returns the report with the difference, by message (DUR-36)."""
+        """Returns the report with the difference between before and after, by message (DUR-36)."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)

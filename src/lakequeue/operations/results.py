@@ -175,7 +175,7 @@ class PeekedMessage:
     consumer: str | None = None
     """Name of the consumer that has the message in flight; None without a name, or if it is not in flight."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """Last ten failed attempts, oldest first (JOB-10). A dead letter begins with those at its source."""
+    """Last ten failed attempts, oldest first (JOB-10). Those of a dead letter begin in its source queue."""
     priority: int = 0
     """Priority; 0 on queues without priorities (JOB-5)."""
 

@@ -40,7 +40,7 @@ MOST = 1_000
 """Maximum number of schedules of a root. Each change writes all of them."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds that a block waits for sends of its thread. If it is killed meanwhile, the next check sends them."""
+"""Seconds that the end of a block waits for sends of its thread. If it is killed, the next check sends them."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
 """Approximate number of messages of a commit, and bytes of their bodies. A larger body is sent alone."""
 
@@ -205,7 +205,7 @@ class OpenSchedules:
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
         """Sends the due messages of a queue's schedules.
 
-        Yields each row, the number of its messages sent, and its next row; None after its last message.
+        Yields each row, the number of its messages that were sent, and the next row; None after the last message.
         """
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}

@@ -1,4 +1,4 @@
-"""Sends many rows at once: of a DataFrame, of any Arrow source, or staged by other code.
+"""Sends many rows at once: of a DataFrame, of any Arrow source, or from staged files of other code.
 
 Also completes interrupted bulk sends.
 """
@@ -230,7 +230,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """Rows that are read once; again if the queue's attributes changed meanwhile."""
+    """Rows that are read once, or again if the queue's attributes changed meanwhile."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -209,7 +209,7 @@ def visibility(queue: OpenQueue, given: Duration | None) -> int:
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that ends a receipt after ``timeout`` microseconds; None: that deletes its message."""
+    """Returns the command that ends a receipt after ``timeout`` microseconds, or deletes its message if None."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)
@@ -247,7 +247,7 @@ def _settled(queue: OpenQueue, wanted: Sequence[Wanted], deletes: bool = True) -
 
 
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
-    """Counts effects of commands: a delete by an older handle removes nothing, a timeout of 0 extends nothing."""
+    """Counts the effects of commands. A delete by an older handle, or a timeout of 0, has no effect to count."""
     queue.tally(
         deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done)
         + sum(counts.done for command, counts in done if isinstance(command, LeaseDelete)),

@@ -12,7 +12,7 @@ from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
 from lakequeue.storage.reserve import Space, space_of
 
 LEAST_FREE, LOW_BYTES, LOW_FILES = 0.2, 10 * 2**30, 100_000
-"""Share of the disk and bytes below which space is short, and free files below which it is, as in the alerts."""
+"""Space is short below this share of the disk and these bytes, or these free files. The alerts use the same."""
 FULL_BYTES = 2**20
 """Free bytes below which the disk counts as full, because a commit may need that many."""
 _SHOWN = 3
@@ -40,7 +40,7 @@ def shortage(root: Root) -> Shortage | None:
     """Returns the shortage of the root's disk; None if there is enough, and on an object store.
 
     Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then reads the sizes of all files, to
-    name the largest queues. ``only_urgent``: None for any other shortage.
+    name the largest queues. ``only_urgent``: return None if the shortage is not urgent.
     """
     space = space_of(root.path)
     if space is None:

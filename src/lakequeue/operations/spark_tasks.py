@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 << 20
 """Size of the files that one task reads, or of its part of one file."""
 RANGE_BYTES = 16 << 20
-"""Size of files that a task of a view reads at once. Spark deals the ranges of a query to its cores."""
+"""Size of the files that a task of a view reads at once. Spark spreads the ranges of a query over its cores."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
 """Number of messages, and size of their files, in one value of Spark in a view."""
 OPENING = 4 << 20
@@ -39,7 +39,7 @@ NO_OFFSET = (1 << 63) - 1
 _T = TypeVar("_T")
 
 Place = tuple[Any, ...]
-"""Queue, region and shard; of a piece also its first and last offset."""
+"""Queue, region and shard. The place of a piece also has its first and last offset."""
 Piece = tuple[int | None, int | None]
 
 
@@ -100,7 +100,7 @@ def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
 
 
 def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
-    """Yields places with the consecutive pieces of their shards."""
+    """Yields places, each with consecutive pieces of its shard."""
     place: Place | None = None
     pieces: list[Piece] = []
     for queue, region, shard, *piece in asked:
@@ -115,8 +115,8 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in consecutive pieces. The last piece may have no end: then it
-    continues into all later shards.
+    """Returns the condition that a message is in consecutive pieces. If the last piece has no end, it also
+    includes all later shards.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")

@@ -1,6 +1,6 @@
 """The views as SQL text over tables' paths: for catalogs, and for sessions whose tasks have no lakequeue.
 
-Elsewhere ``task_views`` serves the views, in 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` could
+Other sessions use ``task_views``, which needs 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` could
 not be views of a catalog: through Delta's catalog Spark 4.2 creates them, and then cannot read them.
 
 Each query sees the newest snapshots. The views cover the queues that exist when they are registered. Each branch

@@ -28,10 +28,10 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the receive's look at the shards, see ``look_at``."""
+    """Number of the look at the shards that this receive made, see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """False if the queue is known to have a limit, and its bucket in another shard is empty.
+        """False if the bucket is empty. True without a rate limit, or with a single shard.
 
         On an object store it reads all shards concurrently, unless the bucket was empty at its last read.
         """

@@ -96,7 +96,7 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 
 
 def _in_catalog(queue: OpenQueue, name: str) -> str:
-    """The path or URI of a delivery table by its name in the catalog of the root's session."""
+    """Returns the path or URI of a delivery table by its name in the catalog of the root's session."""
     spark = queue.root.spark
     if spark is None:
         raise UnsupportedOperation(f"{name} is a name in a catalog, which only Spark can deliver into.")
@@ -109,7 +109,7 @@ def _in_catalog(queue: OpenQueue, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a table by its name, which the reader of a stream cannot reach without Spark."""
+    """Decides deliveries into a table of a catalog, which the reader of a stream cannot reach without Spark."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()

@@ -125,7 +125,7 @@ def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
 
 
 def _names(pid: int, top: str) -> bool:
-    """True if a process was started with a directory as root, as the command line is."""
+    """True if a process was started with a directory as root, as the arguments of ``lakequeue`` show."""
     with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
         given = os.fsdecode(line.read()).split("\0")
         variables = os.fsdecode(environment.read()).split("\0")
@@ -295,7 +295,7 @@ def _consumer(text: str | None) -> str | None:
 
 
 def _attempts(text: str | None) -> Attempts:
-    """Converts failed attempts. Attempts that differed only in time were one, with ``earlier`` times."""
+    """Converts failed attempts. Layout 5 joined attempts that differ only in time: ``earlier`` has their times."""
 
     def listed_apart() -> Iterator[Mapping[str, Any]]:
         for entry in json.loads(text or "[]"):
@@ -308,7 +308,7 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """Converts the note of a dead letter: a failure, with ``attempts`` if there were others, or only these."""
+    """Converts the note of a dead letter: a failure, maybe with ``attempts`` before it, or only attempts."""
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

@@ -18,9 +18,9 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Poll interval of the watching process, in longest intervals. Changes wake it earlier."""
+"""Poll interval of the watching process, as a multiple of the longest interval. Changes wake it earlier."""
 WATCHED_CLAIM_FACTOR = 60
-"""Claim interval of processes that watch or follow. Between claims they only check if there are messages."""
+"""Claim interval of processes that watch or follow, as a multiple. Between claims they only check for messages."""
 
 
 @contextmanager
@@ -79,7 +79,7 @@ class VainWait:
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """Woken by changes. None: the wait has only one instant."""
+    """Waiter that changes wake. None: the wait has only one instant."""
     _clear: Callable[[], None]
     """Called before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None

@@ -60,7 +60,7 @@ class GroupCommit(Generic[Request, Answer]):
 
         Args:
             run: returns an answer per request, in order. If it raises, every request gets the error.
-            turn: entered before each batch, which may take a while. Later requests still join.
+            turn: entered before each batch. Entering may take a while, and requests of that time join the batch.
         """
         self._run = run
         self._turn = turn
@@ -83,7 +83,7 @@ class GroupCommit(Generic[Request, Answer]):
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the waiting requests as one batch, maybe next to another. Returns them with their answers."""
+        """Runs the waiting requests as one batch, maybe next to another batch. Returns the answered requests."""
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:

@@ -1,7 +1,7 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
 Commits of two processes to the same shard wait for each other; commits to different shards do not. So each process
-has a home shard, where its receives start, and another one for its sends. A process that keeps losing races moves
+has a home shard, where its receives start, and a home shard for its sends. A process that keeps losing races moves
 its home to a shard that no other process seems to use. With at least as many shards as processes, each process
 soon has its own. A process that keeps finding its messages in another shard moves there. Sends also move to the
 next shard with each segment, so that one producer fills all shards.
@@ -51,7 +51,7 @@ class HomeShard:
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:
-        """Returns all shards in circular order, starting at a random shard."""
+        """Returns all shards in circular order, from a random shard on."""
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
@@ -67,7 +67,7 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Records the shard in which a receive that tried the home found messages."""
+        """Records the shard in which a receive that tried the home shard found messages."""
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:

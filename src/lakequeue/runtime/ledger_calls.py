@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Number of the oldest look at the shard that is new enough for these commands; infinity: no look is."""
+    """Oldest number of a look at the shard that is new enough for these commands; infinity if no look is."""
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class CommandCommit:
     looked: bool
     """True if the last look at the shard is new enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
-    """Ids of the requests that the commands are from, each with its number of commands."""
+    """Ids of the requests that contain the commands, each with its number of commands."""
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
@@ -48,7 +48,7 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Returns the commands of a posted request, then those of other processes. The shard has been read."""
+        """Returns a posted request's commands, then other processes' commands. The shard has been read."""
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

@@ -1,4 +1,4 @@
-"""Requests of this process to the ledger of a shard that any process may commit. See ``storage.requests``."""
+"""Requests of this process to a shard's ledger, which any process may commit. See ``storage.requests``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 16
-"""Calls after other processes were met, whose commands become requests."""
+"""Number of calls that become requests after this process met other processes."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain of a lost race, and the strain from which calls become requests. A commit without one takes 1 off.
+"""Strain that a lost race adds, and strain from which calls become requests. Any other commit subtracts 1.
 
-One lost race is no reason: a process that has read nothing for a while loses one, too.
+One lost race is not enough, because a process that has read nothing for a while always loses a race.
 """
 LOOKS = 8
-"""Looks without a new entry after which a process no longer waits for the owner of an older request."""
+"""Looks without a new entry after which a process stops waiting for the owner of an older request."""
 _ATTRIBUTES = "attributes"
-"""Name of the version of the queue's attributes among the answers of an entry."""
+"""Key of the attributes' version among the answers in an entry."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -38,13 +38,13 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """The commit of all requests that wait is this process's; ``others`` are those of other processes."""
+    """The turn of this process to commit all waiting requests. ``others``: requests of other processes."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 
 
 class OthersMet(Exception):
-    """Other processes commit to the ledger, so the commands of a call that lost a race become a request."""
+    """Other processes commit to the ledger, so a call that lost a race posts its commands as a request."""
 
 
 class LedgerRequests:
@@ -55,25 +55,25 @@ class LedgerRequests:
         self._rounds = self._strain = 0
         self._last: PostedRequest | None = None
         self.turns = Turns()
-        """Says if the last request was committed together with others: a reason to move to another shard."""
+        """Knows if the last request shared its commit, which is a reason to move to another shard."""
         self.dry = False
-        """True if the last claim did not get all that it asked for."""
+        """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0
-        """Version of the queue's attributes when another process last committed a request of this one."""
+        """Version of the queue's attributes at the last commit of a request of this process by another process."""
 
     def meet(self) -> None:
-        """Notes that other processes commit to the ledger, too."""
+        """Records that other processes commit to the ledger."""
         self._rounds, self._strain, self.turns.moved = ROUNDS, 0, True
 
     def won(self) -> None:
-        """Notes a commit of this process alone that lost no race."""
+        """Records a commit by this process alone that lost no race."""
         self._strain = max(0, self._strain - 1)
 
     def lost(self, commands: Sequence[Command]) -> None:
-        """Notes a lost race.
+        """Records a lost race.
 
         Raises:
-            OthersMet: they are to be posted: other processes commit often, and can commit these.
+            OthersMet: the commands must be posted, because other processes commit often and can commit them.
         """
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
@@ -82,13 +82,13 @@ class LedgerRequests:
 
     @property
     def wanted(self) -> bool:
-        """True if the next commands are to be posted."""
+        """True if the next commands should be posted."""
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """Returns True if commands are to be posted.
+        """Returns True if commands should be posted.
 
-        Not if they are claims that may find nothing: each request takes a commit, and a look takes none.
+        False for claims that may find nothing, because a request takes a commit, and a look takes none.
         """
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
@@ -98,7 +98,7 @@ class LedgerRequests:
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
-        """Notes what claims got."""
+        """Records if claims got all messages that they asked for."""
         self.dry = any(
             isinstance(command, Claim)
             and (result.error is not None or result.value.message_count < command.max_messages)
@@ -106,18 +106,18 @@ class LedgerRequests:
         )
 
     def post(self, table: Table, commands: Sequence[Command]) -> PostedRequest:
-        """Writes a request, and removes the last one; see ``requests.post``."""
+        """Writes a request, and removes this process's last request; see ``requests.post``."""
         last, self._last = self._last, None
         self._last = requests.post(table, lambda token: to_text([FORMAT, token, commands]), last)
         return self._last
 
     def turn(self, table: Table, posted: PostedRequest, read: Callable[[], object]) -> CommonCommit | list[Result]:
-        """Waits until another process has committed a request, or until the commit is this process's.
+        """Waits until another process has committed a request, or until this process must commit it.
 
         Args:
             table: the ledger, of which the newest version is loaded.
             posted: the request.
-            read: reads what a commit needs. Called beside the reads of the other requests.
+            read: reads the inputs of a commit. Runs concurrently with the reads of the other requests.
 
         Returns:
             The results of the request, or the turn to commit it.
@@ -150,7 +150,7 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns the text of the answers to requests, each with the number of its commands, for the entry."""
+    """Returns the text of the answers to requests, for the log entry. ``asked``: number of commands of each."""
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])
@@ -159,7 +159,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads the commands of another process. None of them if they cannot be read, or are of another log."""
+    """Reads the commands of another process; none if they are unreadable, or of another log."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

@@ -41,8 +41,7 @@ SIGNS = 5
 BLOCKED = 2
 """Number of signs without a poll after a wake-up at which the watcher passes the lock on."""
 FORGOTTEN = 60.0
-"""Seconds after the last receive before the files of a queue are closed. Closed when another queue is waited for.
-"""
+"""Seconds after the last receive until the files of a queue may be closed, at the next wait for another queue."""
 
 
 @attrs.define(eq=False)
@@ -52,7 +51,7 @@ class Wait:
     Attributes:
         wake: called when there may be messages to claim.
         idle: True if its process has nothing else to do.
-        is_woken: returns True if a receive of its queue was woken, and has not polled since.
+        is_woken: returns True if a receive of the queue was woken, and has not polled since.
     """
 
     wake: Callable[[], None]
@@ -62,13 +61,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of a queue that receives of this process wait for.
-
-    Attributes:
-        lock: lock of the watching process.
-        leads: True if this process is the watcher.
-        sign: inotify watch on the lock's file; None: this process watches without the lock.
-    """
+    """The logs of a queue for which receives of this process wait."""
 
     lock: WatchLock
     folders: Sequence[str]
@@ -83,7 +76,7 @@ class Place:
     stay: float = GRACE
     """Seconds that this process keeps watching after ``left_at``."""
     due: float | None = None
-    """Next check if this process should watch, in monotonic seconds; None: no check."""
+    """Instant of the next check if this process should watch, in monotonic seconds; None: no check."""
     unanswered: int = 0
     """Number of signs since the wake-up of a receive that has not polled since."""
 
@@ -283,7 +276,7 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Becomes the watcher if no process is, and then returns the place, so that its receives poll."""
+        """Becomes the watcher if there is none. Then returns the place, so that its receives poll."""
         if place.unanswered >= BLOCKED and place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []

@@ -54,7 +54,7 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Folders of the shards' logs on a local disk. Empty on object stores, and with a clock that tests set."""
+        """Folders of the shards' logs on a local disk. Empty on object stores, and with a test's clock."""
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []

@@ -39,9 +39,9 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads ledgers and logs of several shards of a store concurrently, to save the claims requests.
+    """Reads ledgers and logs of several shards of a store concurrently, so that claims need fewer requests.
 
-    Reads nothing on a disk, where the claims read as fast.
+    Reads nothing on a disk, where claims read as fast themselves.
 
     Returns:
         The number of the look, for ``ShardLedger.command``; infinity if nothing was read.
@@ -107,8 +107,8 @@ class OpenShard:
     def _forgotten(self) -> ForgottenMessages:
         """Reads from storage the messages that the ledger no longer needs.
 
-        Call it after the log was opened. Memory is no substitute: a ledger that a repair withdraws cannot be read,
-        or was read before the repair raised the log's fence.
+        Call it after the log was opened. The ledger in memory does not suffice, because a repair may have
+        withdrawn it. A withdrawn ledger cannot be read, or was read before the repair raised the log's fence.
         """
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))

@@ -50,7 +50,7 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the root. In the process that pickled it, the same object; elsewhere, equal copies share a root.
+        """Returns the root. In the process that pickled it, the same object. Elsewhere, equal copies share a root.
 
         Raises:
             QueueClientError: the root is on a network file system here, or the process was forked too late.
@@ -112,7 +112,7 @@ class Reopened(Generic[_Values, _Open]):
 
     @property
     def _known(self) -> _Values | _Open:
-        """Returns the open object, or the values of a copy that is not open yet."""
+        """Returns the open object, or the pickled values if this copy is not open yet."""
         return vars(self).get("_runtime") or self._pickled
 
     def __getstate__(self) -> dict[str, Any]:

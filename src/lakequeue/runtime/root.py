@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores, the pause grows to at most this, in microseconds: a fifteenth of the time without messages."""
+"""Maximum pause between polls on object stores, in microseconds; otherwise 1/15 of the time without messages."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Longest wait of handled messages for the consumer's next claim, in microseconds, to share one commit."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
@@ -67,7 +67,7 @@ class _OpenShards(list[OpenShard]):
 
 
 class _RootState:
-    """State that all objects of this process share for one root and one engine."""
+    """State that all objects of a root and an engine share in this process."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -260,7 +260,7 @@ class Root:
                 return known
 
     def living_at(self, place: QueueLocation) -> QueueRow | None:
-        """Returns the current row of the queue with a region and name; None if there is no such queue."""
+        """Returns the current row of the queue with this region and name; None if it does not exist."""
         with self.lock:
             return self.catalog.live(place.region, place.name)
 
@@ -289,7 +289,7 @@ class Root:
             self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
-        """Adds or replaces rows in one commit. ``made`` returns the rows, from the newest catalog in each try."""
+        """Adds or replaces rows in one commit. Each try calls ``made`` after reading the newest catalog."""
 
         def put() -> Decision[list[QueueRow]]:
             rows = made()
@@ -339,9 +339,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns a root that work in a process without its own root shares, such as Spark's tasks.
-
-    Opening the catalog takes ten times as long as checking a kept root for changes.
-    """
+    """Returns a root that all work in a process without its own root shares, such as Spark's tasks."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

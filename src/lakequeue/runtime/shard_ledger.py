@@ -51,8 +51,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""Number of claims from a shard without message groups, after which the next claim reads the log for new groups.
-"""
+"""Number of claims from a shard without known message groups. The next claim reads the log for new groups."""
 READ_COMMITS_EVERY = 8
 """Every n-th call of ``is_unattended`` reads the commits, to see if they are claims."""
 LATELY = MICROS // 2
@@ -60,7 +59,7 @@ LATELY = MICROS // 2
 TRUSTED = 10 * MICROS
 """Microseconds after which a wait on an object store reads the ledger of an empty shard again.
 
-The log announces a change of attributes or a deletion first, so the ledger may have been read too early.
+The log announces a change of attributes or a deletion first, so an earlier read of the ledger may miss it.
 """
 _log = logging.getLogger("lakequeue")
 _looks = count(1)
@@ -104,7 +103,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
     def look(self, number: int) -> None:
         """Reads the newest ledger and log, for later commands and queries with this number.
 
-        If this process committed since the last look, the look also confirms both, to save the next commit that.
+        If this process committed since the last look, the look also confirms both. The next commit then need not.
         """
         with self._held():
             sure, self._committed = self._committed, False
@@ -156,7 +155,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
     def newest_races(self, most: int) -> tuple[int, int]:
         """Counts the newest commits of all processes to the shard, and the races lost before them.
 
-        Reads up to ``most`` commits of each of the two tables.
+        Reads up to ``most`` commits of ledger and log each.
         """
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
@@ -172,7 +171,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
     def is_unattended(self) -> bool:
         """True if no process claimed new messages since this process last read the ledger. At first False.
 
-        Most calls take any commit for a claim, because reading all commits of a busy shard took 0.3 s.
+        Most calls assume that any commit was a claim, because reading all commits of a busy shard took 0.3 s.
         """
         with self._held():
             table = self._open_ledger().table
@@ -428,7 +427,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Attaches the known log to a machine. Reads the newest log, and returns True, if that may not suffice."""
+        """Attaches the known log to a machine. Reads the newest log, and returns True, if it may not suffice."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:
@@ -510,7 +509,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
-        """Reads the loaded snapshot of the ledger. ``log``: the newest log, if it is known."""
+        """Builds a machine from the loaded snapshot of the ledger. ``log``: the newest log, if it is known."""
         ledger = self._open_ledger()
         try:
             machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))
@@ -527,7 +526,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return self._open_log().log if self._log is None else self._log.refresh(sure)
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        """Reads the newest ledger and log; with ``sure``, also makes the checks of ``confirm``."""
+        """Returns a machine of the newest ledger and log. With ``sure``, also makes the checks of ``confirm``."""
         ledger, machine = self._ledger, self._machine
         if ledger is not None:
             (ledger.table.confirm if sure else ledger.table.refresh)()
@@ -566,7 +565,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
 
 
 def _has_news(table: Table) -> bool:
-    """True if a table's log has an entry behind the known ones. Takes one request on an object store."""
+    """True if a table's log has an entry after the known entries. Takes one request on an object store."""
     if table.folder.local is not None:
         return table.folder.exists(entry_name(table.version + 1))
     try:

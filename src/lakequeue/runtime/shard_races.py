@@ -16,7 +16,7 @@ from lakequeue.storage.engines.commit import StaleAttributes
 ROUNDS = 200
 """Number of commits and lost races of a process between two checks of the share of lost races."""
 TOO_MANY = 1 / 3
-"""Share of lost races that causes a warning."""
+"""Share of lost races above which a warning is logged."""
 
 _log = logging.getLogger("lakequeue")
 

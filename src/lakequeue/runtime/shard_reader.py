@@ -27,7 +27,7 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages of a range of offsets, column -> value; None for a removed message.
+        """Returns the messages of a range in order, as dicts from column to value; None for a removed message.
 
         Raises:
             QueueClientError: a message is missing, but was not removed.

@@ -42,7 +42,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class ShardSend:
-    """Messages that are valid under a version of the queue's attributes."""
+    """Messages that were validated under a version of the queue's attributes."""
 
     messages: Sequence[NewMessage]
     now: Now
@@ -54,7 +54,7 @@ class Placed(NamedTuple):
     """Offset of a sent message, or of the message that it repeats (DDP-8)."""
 
     offset: int
-    """-1 if the message belongs to a batch that was sent before. Its offset is then unknown."""
+    """Offset; -1 if the message belongs to a batch that was sent before, whose offsets are unknown."""
     message_id: str
 
 
@@ -73,7 +73,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._compared: object = None
         """Lineage of the log at the last comparison of its end with the ledger's head."""
         self._delivers: Table | None = None
-        """Handle of the last delivery of moved messages; None while a delivery uses it."""
+        """Handle that the last delivery of moved messages used; None while a delivery uses it."""
 
     def send(self, send: ShardSend) -> Sent:
         """Appends the messages except duplicates.
@@ -189,7 +189,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
-        """Returns the offsets of stored messages with deduplication ids of sends: not deleted, expired, moved.
+        """Returns the offsets of stored messages that have the deduplication ids of sends.
 
         The ledger is read within the call, and only a rewind brings removed messages back. So the log's fence
         suffices: a message that is deleted meanwhile existed during the call (JOB-6).
@@ -207,7 +207,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the message with a deduplication id, unless it was purged, or is not in ``stored``."""
+        """Returns the earlier message with a deduplication id, unless it was purged, or is not in ``stored``."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)
@@ -255,7 +255,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _check_place(appender: Appender) -> None:
         """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after the send.
 
-        The next handle would not notice that.
+        The next handle would not notice the restore.
         """
         try:
             appender.table.confirm()
@@ -325,11 +325,11 @@ class _SendBatch:
     way: _Plain = attrs.field(factory=lambda: _Plain())
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of this version if a sender knows them, else those of the first send."""
+        """Returns the attributes with this version if a sender has them, else the attributes of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: _Places) -> list[Sent | BaseException]:
-        """Returns a place for each message that is valid under the newest attributes, which have this version."""
+        """Returns the places of each send that is valid under this version of the attributes, else an error."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version
@@ -401,7 +401,7 @@ class _SharedFile(_OwnFile):
     """Messages in a staged file that any process may commit."""
 
     looks: int = 0
-    """Number of other processes' commits already searched for this file."""
+    """Number of other processes' commits that were already searched for this file."""
 
     def find(self, appender: Appender) -> Appended | None:
         return appender.find(self.staged)

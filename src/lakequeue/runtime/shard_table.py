@@ -23,7 +23,7 @@ from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.layout import messages_path, receipts_path
 
 Now = Callable[[], int]
-"""The caller's clock in microseconds. Read for each decision, because a lost race may outlast a timeout (RCV-4).
+"""The caller's clock in microseconds. Called for each decision, because a lost race may outlast a timeout (RCV-4).
 """
 _T = TypeVar("_T")
 
@@ -53,7 +53,7 @@ class Shared:
     home: HomeShard
     """Shard where receives start."""
     sends: HomeShard
-    """Shard where sends start; at first the same one."""
+    """Shard where sends start; at first the same object as ``home``."""
     races: RaceCounts
     guard: ClockGuard
     grow: Callable[[], Callable[[int], None] | None]
@@ -90,11 +90,11 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the handle, or None, and True if the next requests may be prepared without a turn."""
+        """Returns the handle, or None, and True if requests may be prepared before this process has its turn."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:
-        """Reads the table if the known state is ``stale``, within its turn, before requests are chosen."""
+        """Reads the table during its turn, before requests are chosen, if the known state is ``stale``."""
 
     @abstractmethod
     def _drop(self) -> None: ...
@@ -119,7 +119,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         fresh: bool = False,
         home: HomeShard | None = None,
     ) -> Committed[_T] | Answered[_T]:
-        """Runs a transaction in turns. Counts the races before a commit, and wakes waiters after it."""
+        """Runs a transaction in turns. After a commit, counts lost and avoided races, and wakes waiters."""
         try:
             outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
         except RequestThrottled as error:

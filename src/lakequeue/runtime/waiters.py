@@ -23,10 +23,11 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: woken, but not polling yet. A poll clears it first, so that later changes wake the waiter again.
-        found: it found messages and is about to leave.
-        full: it found as many messages as its caller can handle now.
-        watched: changes on a disk wake it.
+        woken: set from a wake-up until its poll begins. A poll clears it first, so that later changes wake the
+            waiter again.
+        found: True if it found messages and is about to leave.
+        full: True if it found as many messages as its caller can handle now.
+        watched: True if changes on a disk wake it.
         watches: returns True if this process watches, so that each change wakes one of its waiters.
         led_elsewhere: returns True if another process watches, and has shown a sign in the given seconds.
     """

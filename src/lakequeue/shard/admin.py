@@ -32,7 +32,7 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""A rewind to at most this long before the earliest instant, which advances with time, goes to that instant."""
+"""Microseconds by which a rewind may be too early. The earliest instant, which advances with time, replaces it."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -109,7 +109,7 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages that retention removed since the last commit, to commit if any (RET-9)."""
+    """Returns the number of messages that retention removed since the last commit, and True if any (RET-9)."""
     return state.expired, state.expired > 0
 
 
@@ -118,7 +118,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Announces an emptying of the log. Drops the marks before the log's own: their emptyings were refused."""
+    """Announces an emptying of the log. Drops marks older than the log's mark: their emptyings were refused."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -189,7 +189,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes delayed messages visible at an instant, with ``anew`` also visible ones. Returns their number."""
+    """Makes delayed messages visible at an instant; with ``anew``, also visible messages. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:

@@ -20,7 +20,7 @@ class Claim:
     """Receives up to ``max_messages`` under a new lease. The answer is a ``ClaimResult``.
 
     Attributes:
-        visibility_timeout: None: the queue's (RCV-5).
+        visibility_timeout: in microseconds; None: the queue's timeout (RCV-5).
         attempt_id: a claim that repeats a live attempt gets the same messages again (ATT-3); FIFO shards only.
         dead_letter_queues: destinations by ARN. None for a queue that does not exist: its dead letters stay.
         consumer: name of the receiver; not recorded if there is an ``attempt_id``.
@@ -94,8 +94,8 @@ class LeaseDelete:
 
     Attributes:
         failure: why the excepted messages failed; recorded as by ``RecordFailure``.
-        reasons: by offset, for messages with a reason of their own.
-        unmark: see ``LeaseRelease``; for the excepted messages.
+        reasons: reasons by offset, for messages that failed for another reason.
+        unmark: as in ``LeaseRelease``, for the excepted messages.
     """
 
     lease_id: str
@@ -120,12 +120,12 @@ class LeaseRelease:
     """Makes the messages that a lease still holds visible at once.
 
     Attributes:
-        failure: see ``LeaseDelete``.
+        failure: why the messages failed; recorded as by ``RecordFailure``.
         failed_together: number of messages in the batch, if the messages failed as one batch.
         unseen: count the messages as never received by this lease.
-        unread: as ``unseen``, but hidden until the timeout, because storage cannot read them now.
-        unmark: no append of the lease's delivery can land any more: its holder did not begin an append, or has
-            blocked the number. Otherwise seen messages become undecided instead of visible (TAB-6).
+        unread: as ``unseen``, but storage cannot read the messages now, so they stay hidden until the timeout.
+        unmark: True if no append of the lease's delivery can land any more: its holder did not begin an append, or
+            has blocked the number. If False, seen messages become undecided instead of visible (TAB-6).
     """
 
     lease_id: str
@@ -260,7 +260,7 @@ class Decide:
 
     Attributes:
         failure: recorded with messages that become visible. They are claimed again in halves (DLQ-12).
-        unrecorded: answer 0 also if a table id is recorded, because a holder may have appended (TAB-4).
+        unrecorded: change nothing, and answer 0, if a table id is recorded: a holder may have appended (TAB-4).
     """
 
     slot: int
@@ -274,9 +274,9 @@ class Decide:
 class Remark:
     """Splits a delivery whose number is blocked. Each part gets a new number and a slot (TAB-7).
 
-    The answer has the mark of each part. The answer is None, and nothing changes, unless the lease holds all
-    messages of the parts under the mark by a receipt that has not ended. Marked messages outside of the parts
-    become visible, with ``failure``. ``nonce``: random bits for the numbers.
+    The answer has the mark of each part. The answer is None, and nothing changes, unless all messages of the parts
+    have the mark and a valid receipt of the lease. Marked messages outside of the parts become visible, with
+    ``failure``. ``nonce``: random bits for the numbers.
     """
 
     lease_id: str

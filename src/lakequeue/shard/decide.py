@@ -60,7 +60,7 @@ _NEAR = 10
 class ShardMachine:
     """All rules of one shard. Not thread-safe.
 
-    Time never goes backwards. An instant before the previous one, or before the last commit, counts as that.
+    Time never goes backwards. Instants before the previous one, or before the last commit, are moved up to it.
     """
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
@@ -254,7 +254,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant from ``now`` on of a change in counts without a commit, or of an expiry."""
+        """Returns the earliest instant from ``now`` on at which counts change without a commit, by expiry too."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))

@@ -130,9 +130,10 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Returns head and runs without marks, and the number marked; for a copied or restored ledger (TAB-11).
+    """Removes the marks of deliveries into a table, for a copied or restored ledger (TAB-11).
 
-    The marked messages become visible when their receipts end. No earlier receipt is valid for them.
+    Returns the head, the runs, and the number of messages that were marked. These messages become visible when
+    their receipts end. No earlier receipt is valid for them.
     """
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]

@@ -44,7 +44,7 @@ def next_expiry(state: ShardState) -> int | None:
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message, of dead letters the first one (DLQ-4), or None."""
+    """Returns the send instant of the oldest stored message; None without one. Dead letters keep it (DLQ-4)."""
     lowest = state.lowest
     if lowest is None:
         return None
@@ -64,7 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Yields dead letters past retention, which counts from their first send (RET-7): (instant, first, last)."""
+    """Yields (first send, first, last) of dead letters past retention, counted from the first send (RET-7)."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages anywhere in the shard and its history. False if they are held, or a mark keeps some."""
+    """Removes messages from the shard and its history. False if they are held, so stay, or a mark keeps some."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

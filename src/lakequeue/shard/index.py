@@ -260,7 +260,7 @@ class ShardIndex:
         return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Yields never received messages as ranges by when they become available; see ``MessageLog.spans``."""
+        """Yields never-received messages as (first, last, instant of availability); see ``MessageLog.spans``."""
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:

@@ -20,7 +20,7 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns the first messages in ``spans`` with the redrive policy's maximum of receives here (DLQ-13).
+    """Returns the first messages in ``spans`` with the redrive policy's maximum of receives (DLQ-13).
 
     Leaves out messages whose last batch failed as a whole, because the message at fault is unknown (DLQ-12).
     """

@@ -52,8 +52,8 @@ class Run(NamedTuple):
     lease stays the latest one (RCP-8).
 
     A ``deleted`` run is history: a rewind may restore its messages. Its ``visible_at`` is the instant of deletion;
-    None once that is dropped, so that neighbours join. A ``moving`` run is on its way to another queue. No receipt
-    is valid for it, and any process that finds it completes the move.
+    None once the instant is dropped, so that neighbours join. A ``moving`` run is on its way to another queue. No
+    receipt is valid for it, and any process that finds it completes the move.
     """
 
     first: int

@@ -51,7 +51,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Ends the receipt of a run, or part of a run, at ``visible_at``. False if it already ends then."""
+        """Ends the receipt of a run, or part of a run, at ``visible_at``. False if the run has not changed."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
@@ -60,13 +60,13 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """Returns the parts of a run, with ended receipts, that the group limit allows in flight again (FAI-4)."""
+        """Returns the parts of a run with ended receipts that the group limit allows back in flight (FAI-4)."""
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now. It keeps lease and receive count (VIS-4, VIS-16), and its failure.
+        """Makes a run visible now, with a ``failure`` if given. Keeps lease and receive count (VIS-4, VIS-16).
 
         A marked run becomes undecided (TAB-6).
         """
@@ -76,7 +76,7 @@ class ShardState(ShardIndex):
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes parts of a run visible now: ascending ranges that do not touch, and are in no index.
+        """Makes parts of a run visible now. ``spans`` are ascending ranges that do not touch, and are in no index.
 
         All ranges enter the indexes in one step. Separate steps took 2.5 times as long for half of a million
         messages.

@@ -48,7 +48,7 @@ _PARTS: tuple[type, ...] = (
 )
 _CLASSES: dict[str, Any] = {each.__name__: each for each in (*_COMMANDS, *_PARTS)}
 FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES.items()]).encode())
-"""Number that differs between releases with other classes. These do not commit requests of each other."""
+"""Number that depends on the classes. Processes with different numbers do not commit each other's requests."""
 
 
 def has_text(command: Command) -> bool:
@@ -57,15 +57,15 @@ def has_text(command: Command) -> bool:
 
 
 def to_text(values: Any) -> str:
-    """Returns the JSON of a structure of commands, of parts of them, and of results."""
+    """Returns JSON of any structure of commands, their parts, and results."""
     return json.dumps(encoded(values), separators=(",", ":"))
 
 
 def from_text(text: str | bytes) -> Any:
-    """Returns the structure of a text. Sequences become tuples.
+    """Returns the structure that ``to_text`` wrote. Sequences become tuples.
 
     Raises:
-        ValueError: the text is not one of ``to_text``.
+        ValueError: ``to_text`` did not write the text.
     """
     try:
         parsed = json.loads(text)
@@ -75,7 +75,7 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """As ``from_text``, of a text that was parsed."""
+    """Returns the structure for the parsed JSON of a text. Errors as ``from_text``."""
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -83,7 +83,7 @@ def decoded(parsed: Any) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """Returns a structure as lists, dictionaries, texts and numbers."""
+    """Returns a structure as lists, dictionaries, texts and numbers, for JSON."""
     match value:
         case None | bool() | int() | float() | str():
             return value

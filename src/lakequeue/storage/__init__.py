@@ -1,1 +1,1 @@
-"""The only room that knows Delta: layout, the two engines, fences, housekeeping."""
+"""The only layer that knows Delta: layout, the two engines, fences, housekeeping."""

@@ -67,7 +67,7 @@ class QueueRow:
 
     @property
     def redrive(self) -> RedrivePolicy | None:
-        """The redrive policy of the queue. None if it has none."""
+        """The redrive policy of the queue; None without a policy."""
         wanted = "RedrivePolicy" in self.attributes  # Parsing all attributes takes longer.
         return QueueAttributes.from_wire(self.attributes).redrive if wanted else None
 
@@ -122,7 +122,7 @@ class Catalog:
         self._table = None
 
     def live(self, region: str, name: str) -> QueueRow | None:
-        """Returns the queue with this name that is not deleted. None if there is no such queue."""
+        """Returns the queue with this name that is not deleted; None if it does not exist."""
         self.rows()
         return self._living.get((region, name))
 
@@ -180,7 +180,7 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Like ``creating``, for queues that are copied here, within a day. Keeps other copies out.
+        """Like ``creating``, for at most a day, for queues that are copied into this root. Excludes other copies.
 
         Raises:
             QueueClientError: another copy into this root is running. Noticed only on local disks.
@@ -348,9 +348,10 @@ def lost_row(root: str, key: str, name: str) -> DamagedTable:
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """Returns True if a queue holds messages and was not deleted. Without a row, the catalog has lost it (DUR-7).
+    """Returns True if messages were sent to a queue that was not deleted, or if its log is damaged (DUR-7).
 
-    False for a copy that was killed: its messages were sent elsewhere, and its tables have only a first version.
+    If such a queue has no row, the catalog has lost the row. False for the target of a killed copy: its tables
+    have only their first version.
     """
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from lakequeue.model.names import name_hash
 
 LONGEST = 1024
-"""Most bytes of a name, as in a key of S3."""
+"""Maximum bytes of a name, as of a key in S3."""
 MOST_SHARDS = 1_024
 SHOWN = 60
-"""Most characters of a refused name in an error."""
+"""Maximum characters of a refused name in an error."""
 
 # Allows names by this package, delta-rs and Spark, which encode unusual characters in partition values. Names of
 # data files never begin with "_" or ".", as names of logs, locks and lists do.
@@ -40,7 +40,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
         encoded: the name is URL-encoded, as in Delta logs. It is decoded once, before the check.
 
     Raises:
-        Misplaced: the path leaves the table, or is no name of a data file.
+        Misplaced: the path leaves the table, or is not a valid name of a data file.
     """
     found = unquote(name) if encoded and isinstance(name, str) else name
     if not isinstance(found, str) or len(found) > LONGEST or not _FILE.fullmatch(found) or _HIDDEN.search(found):

@@ -209,7 +209,7 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes at once all data not needed by readers that began in the last ``seconds``, on a local disk (DUR-65).
+    """Removes all data that is not needed by readers of the last ``seconds``, at once, on a local disk (DUR-65).
 
     A reader that began earlier, such as a lease, a DataFrame or a view, finds files missing, and can begin again.
     Uncommitted files of bulk sends stay.
@@ -251,7 +251,7 @@ def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
     """Removes the directory of a queue that is not in the catalog, unless a file was written after ``until``.
 
     Raises:
-        LockHeld: another process is committing to a table of the queue, and would create parts of it again.
+        LockHeld: another process is committing to a table of the queue, and would create its directories again.
     """
     with ExitStack() as alone:
         if folder.local is not None:

@@ -2,8 +2,7 @@
 
 A clock a year ahead would expire all messages, and a shard's time never runs back.
 
-A clock far behind would give messages the time of the last commit, or its own, by which they may have expired
-already.
+A clock far behind would give messages a send time that is too old, so that they may have expired already.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable: a commit may be this many seconds after the last before the clock is checked."""
+"""Environment variable: seconds that a commit may be after the last commit without a check of the clock."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
-"""Most seconds between a clock and the storage's. S3 refuses requests with a larger difference."""
+"""Maximum seconds between a clock and the storage's clock. S3 refuses requests with a larger difference."""
 SECOND_LOOK = 2.0
-"""Seconds until the clock is read again. A machine may set its clock some time after it starts."""
+"""Seconds until the clock is read again, because a machine may set its clock some time after it starts."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
 """File of a table that is touched to read the storage's clock."""
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""By object store: the last reading, and when it was made by the monotonic clock."""
+"""Last reading of each object store's clock, and the time of the reading by the monotonic clock."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """The signature of ``ClockGuard.check_expiry``."""
@@ -60,7 +59,7 @@ class ClockGuard:
         self.now: Callable[[], int] | None = None
         """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
         self.ahead = _ahead()
-        """A commit may be this many microseconds after the last without a check."""
+        """Microseconds that a commit may be after the last commit without a check of the clock."""
 
     def was_set_back(self, instant: int) -> bool:
         """Returns True if the clock now shows an earlier time than ``instant``, which it has shown before."""
@@ -74,12 +73,12 @@ class ClockGuard:
         """Checks that a commit may be made at an instant.
 
         On object stores the store's clock decides. A disk has the machine's clock, which is read again after
-        ``SECOND_LOOK``. A clock that passed is trusted until it is set.
+        ``SECOND_LOOK``. A clock that passed the check is trusted until it is set.
 
         Args:
             instant, last: this commit and the last one, in microseconds.
             where: the table.
-            create: a local root may get the file whose time is compared. Otherwise that file must exist.
+            create: True to create the file of a local root whose time is compared. Otherwise the file must exist.
 
         Raises:
             QueueClientError: the clock is wrong, or was just set. Nothing was changed.
@@ -105,8 +104,8 @@ class ClockGuard:
     ) -> None:
         """Checks the clock before a read leaves out expired messages, like ``check``.
 
-        Trusts the clock of a process that may not write, because it cannot be compared. Costs nothing for a
-        trusted clock, or within ``ahead`` of the last commit. ``expired`` is not called then.
+        Trusts the clock of a process that may not write, because it cannot be compared. For a trusted clock, or
+        within ``ahead`` of the last commit, it does nothing, and does not call ``expired``.
 
         Raises:
             QueueClientError: ``expired`` returned True, and the clock is wrong.
@@ -131,10 +130,10 @@ class ClockGuard:
     def check_now(self, what: str) -> None:
         """Checks the clock by which a queue is created or deleted.
 
-        No earlier commit can show that it is wrong (DUR-82).
+        These verbs have no earlier commit to compare with (DUR-82).
 
         Raises:
-            QueueClientError: it differs from the storage's clock by more than ``TOLERANCE``. Nothing was changed.
+            QueueClientError: the clock differs from the storage's by more than ``TOLERANCE``. Nothing was changed.
         """
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
@@ -149,7 +148,7 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns the seconds by which the clock is ahead of the storage's, however slow the answer."""
+        """Returns the seconds by which the clock is ahead of the storage's. Allows for a slow answer."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 

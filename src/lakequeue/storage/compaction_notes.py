@@ -39,13 +39,13 @@ class Note:
     """Versions of ledger and messages of each shard, before that pass."""
     attributes_version: int
     since: int
-    """The first pass that found nothing to do."""
+    """Instant of the first pass that found nothing to do."""
     at: int
-    """The last whole pass."""
+    """Instant of the last whole pass."""
     stands_until: int | None
-    """When the depth changes without a commit: by a timeout, a delay or retention. None for never."""
+    """Instant at which the depth changes without a commit: by a timeout, a delay or retention; None: never."""
     depth: Mapping[str, Any]
-    """The fields of a ``StatsRow`` at that time."""
+    """The fields of a ``StatsRow`` at the last whole pass."""
 
     def stands(self, now: int) -> bool:
         """Returns True if the depth still follows from this note, provided that nobody has committed since."""
@@ -72,7 +72,7 @@ class CompactionNotes:
     ended_at: int | None = None
     """When the last pass over the whole root ended, in microseconds. None if unknown."""
     notes: dict[str, Note] = attrs.field(factory=dict)
-    """By key of the queue."""
+    """The note of each queue, by the queue's key."""
 
 
 class NotesCache:

@@ -1,7 +1,7 @@
-"""The files by which running consumers are seen: one for each run, replaced once a minute, removed at its end.
+"""The files that show running consumers: one for each run, replaced once a minute, and removed at its end.
 
-They are no part of any commit, and nothing depends on them. A file that is missing, torn or old means that its
-consumer is not listed.
+The files are not part of any commit, and nothing depends on them. A file that is missing, torn or old means that
+its consumer is not listed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""Age at which a file no longer counts: its process has been killed, or has not written twice."""
+"""Age in seconds from which a file no longer counts: its process was killed, or has failed to write it twice."""
 KEPT_SECONDS = 3600
-"""Age at which a compactor removes a file."""
+"""Age in seconds from which a compactor removes a file."""
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
-    """Writes or replaces the file of a run; does nothing if the root is gone, which must not be made anew."""
+    """Writes or replaces the file of a run. Does nothing if the root is gone, so as not to create it again."""
     folder = store.folder(root)
     if folder.local is None or folder.folders("queues"):
         _folder(store, root).offer(_name(number), content.json().encode())
@@ -31,7 +31,7 @@ def remove(store: Store, root: str, number: str) -> None:
 
 
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
-    """What running consumers last said, those that started first at the beginning; ``now`` in microseconds."""
+    """Returns the last reports of running consumers, by their start. ``now`` is in microseconds."""
     folder = _folder(store, root)
     since = now - SHOWN_SECONDS * MICROS
     names = [entry.name for entry in folder.files() if entry.size <= LARGEST]
@@ -41,7 +41,7 @@ def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
 
 
 def remove_old(store: Store, root: str, now: int) -> Freed:
-    """Removes the files of consumers that were killed, and anything else that is no such file."""
+    """Removes the files of consumers that were killed, and all files that are no reports of consumers."""
     folder, since = _folder(store, root), now - KEPT_SECONDS * MICROS
 
     def is_old(name: str) -> bool:

@@ -50,7 +50,7 @@ class TableSnapshot:
 
     @property
     def size(self) -> int:
-        """Size of its files in bytes."""
+        """Total bytes of the snapshot's files."""
         return sum(file.size for file in self.files)
 
 
@@ -70,7 +70,7 @@ class Copier:
 
     @property
     def done(self) -> int:
-        """Number of files copied, even if a later snapshot no longer has them."""
+        """Number of copied files, including files that a later snapshot no longer has."""
         return len(self._copied)
 
     def missing(self, snapshot: TableSnapshot) -> int:

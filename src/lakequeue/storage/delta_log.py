@@ -28,7 +28,7 @@ _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Metric of a commit with the number of its lines, written by this package."""
 BASE, NEWEST = "base", "newest"
-"""Metrics of a commit: the token of the entry before, and the file that the version before added last."""
+"""Metrics of a commit: the token of the previous entry, and the last file that the previous version had added."""
 ANSWERS = "answers"
 """Metric of a commit: the requests that it applied, as JSON."""
 REPAIRED = "repair"
@@ -71,7 +71,7 @@ class LiveFile(NamedTuple):
     """A data file of a snapshot, as described in the log."""
 
     path: str
-    """As in the log, URL-encoded."""
+    """Path as in the log, URL-encoded."""
     name: str
     """Path below the table's directory."""
     size: int
@@ -82,7 +82,7 @@ class LiveFile(NamedTuple):
     maximum: Mapping[str, Any]
     nulls: Mapping[str, int]
     modified: int = 0
-    """When it was added, in milliseconds since the epoch by the machine's clock."""
+    """Time at which the file was added, in milliseconds since the epoch by the machine's clock."""
     statistics: str | None = None
     """The file's statistics in the log, as JSON. None if the log has none."""
 
@@ -93,24 +93,24 @@ class Entry:
 
     added: list[LiveFile] = attrs.field(factory=list)
     removed: list[str] = attrs.field(factory=list)
-    """Paths, as in the log."""
+    """Paths of removed files, as in the log."""
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     token: str | None = None
     program: str | None = None
-    """Name and version of the program if it is not lakequeue. None if unknown."""
+    """Name and version of the writing program; None if it is lakequeue, or unknown."""
     committed_at: int | None = None
-    """Milliseconds since the epoch by the machine's clock."""
+    """Time of the commit, in milliseconds since the epoch by the machine's clock."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
     """Identity of the entry's file."""
     follows: Mark = ()
-    """Identity of the entry before, if this process committed it."""
+    """Identity of the previous entry's file, if this process committed that entry."""
     base: str | None = None
-    """Token of the entry before, as the writer knew it. None if the entry does not name it."""
+    """Token of the previous entry as the writer knew it; None if the entry does not name it."""
     newest: str | None = None
-    """File that the version before added last, as the writer knew it. None if the entry does not name it."""
+    """Last file that the previous version had added, as the writer knew it; None if the entry does not name it."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
     """The requests that the commit applied, each with its answers; see ``storage.requests``."""
 
@@ -162,7 +162,7 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists the Parquet files of a table, named by its log or not, oldest first. Omits files moved aside."""
+    """Lists all Parquet files of a table, in its log or not, oldest first. Omits files moved aside."""
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
@@ -273,7 +273,7 @@ class TableState:
 
     version: int = -1
     live: dict[str, LiveFile] = attrs.field(factory=dict)
-    """Its files by path. The last one was added last."""
+    """Files of the version by path. The file that was added last is the last."""
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
@@ -281,7 +281,7 @@ class TableState:
     lost_files: bool = False
     """True if another program removed files without replacement, as ``repair`` of delta-rs does."""
     token: str | None = None
-    """Token of the entry of this version. None if the entry has no token, or the token is unknown."""
+    """Token of this version's entry; None if the entry has no token, or the token is unknown."""
 
     def files(self) -> list[LiveFile]:
         return list(self.live.values())
@@ -302,19 +302,19 @@ class TableState:
 
     @property
     def newest(self) -> str | None:
-        """Name of the file that was added last. None if there are no files."""
+        """Name of the file that was added last; None without files."""
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """Returns False if the next entry names another base than the entry of this version (DUR-86)."""
+        """Returns False if the next entry names a token other than the token of this version's entry (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
     """Returns True for an entry or checkpoint behind a gap that a restore has left over (DUR-86).
 
-    On a disk, a file stays as long as an entry of the log names it. So a lost entry leaves its file, and a restore
-    removes both.
+    On a disk, a data file stays as long as an entry of the log names it. So if only an entry is lost, its data
+    file still exists. A restore removes both.
     """
     if folder.local is None or found.newest is None:
         return False

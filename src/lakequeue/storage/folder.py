@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 WHOLE = 4 * 2**20
-"""A remote file of at most this many bytes is read in one request, whatever part is needed."""
+"""Maximum bytes of a remote file that is always read as a whole, in one request."""
 
 _CONCURRENT = 16
-"""Most remote files that one call reads at once."""
+"""Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Tries of a request whose answer is cut off, or in a directory that another process removes."""
+"""Number of tries of a request whose answer is cut off, or in a directory that another process removes."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds between tries to create a file while the store is busy with another request for it."""
 # On macOS, fsync leaves the data in the disk's cache.
@@ -73,7 +73,7 @@ class ListedFile(NamedTuple):
     name: str
     size: int
     modified: float
-    """In seconds, by the storage's clock."""
+    """Time of the last change in seconds, by the storage's clock."""
     mark: Mark
 
 
@@ -131,12 +131,12 @@ class _BaseFolder(ABC):
             raise
 
     def rows(self, name: str, size: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns columns of a Parquet file, None for all; see ``parquet``."""
+        """Returns columns of a Parquet file; None returns all. See ``parquet``."""
         with self.parquet(name, size) as file:
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in order. Skips missing files, and files behind a symbolic link of any user (DUR-72)."""
+        """Removes files in order. Skips missing files, and files behind a symbolic link (DUR-72)."""
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -144,7 +144,7 @@ class _BaseFolder(ABC):
         return freed
 
     def discard(self, name: str) -> None:
-        """Removes a file that nobody counts, in one request on a store."""
+        """Removes a file, in one request on a store. Does not return its size."""
         self.remove([name])
 
 
@@ -194,14 +194,14 @@ class LocalFolder(_BaseFolder):
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """Like ``_path``, after a check of the way from the root. DamagedTable if a link is on it (DUR-72)."""
+        """Returns ``_path`` after a check of the way from the root. DamagedTable if a link is on it (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Returns path or URI of a file, for a caller that opens it. DamagedTable if a link is on the way."""
+        """Returns the path or URI of a file, for a caller that opens it. DamagedTable if a link is on the way."""
         self._sound(name)
         return self.path(name)
 
@@ -210,7 +210,7 @@ class LocalFolder(_BaseFolder):
         return self.local.removesuffix(self._prefix).rstrip("/") if self.descriptor is None else "."
 
     def exists(self, name: str) -> bool:
-        """Returns True if a file exists. On local disks also for a directory."""
+        """Returns True if a file exists, or on local disks a directory."""
         with suppress(OSError, ValueError):
             return bool(self._stat(name))
         return False
@@ -242,12 +242,12 @@ class LocalFolder(_BaseFolder):
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        """Creates a file atomically and returns its mark. None if it exists.
+        """Creates a file atomically and returns its mark; None if the file exists already.
 
         Args:
             name: name of the file.
             data: content of the file.
-            new_folder: create its directory if missing. Otherwise raises ``FileNotFoundError``.
+            new_folder: True to create a missing directory. Otherwise raises ``FileNotFoundError``.
 
         Raises:
             AlreadyExistsError: a store answered for eight seconds that it is busy with another request for the
@@ -262,12 +262,12 @@ class LocalFolder(_BaseFolder):
             raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes or replaces a file in one operation, so nobody reads a part of it. Its directory must exist."""
+        """Writes or replaces a file in one operation: no reader sees a part. Its directory must exist."""
         self._sound(name)
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Like ``write``, but in one operation. The process that uses the file syncs its directory."""
+        """Writes a file as ``write``, in one operation. The process that uses the file syncs its directory."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
@@ -397,7 +397,7 @@ class LocalFolder(_BaseFolder):
             yield from (found[:3] for found in os.fwalk(self._path(prefix), dir_fd=self.descriptor))
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        """Returns the sorted names of directories in a subdirectory, or of those whose names begin so."""
+        """Returns the sorted names of directories in a subdirectory that start with ``beginning``."""
         return no_links.folders(self._path(prefix), beginning, self.descriptor)
 
     def _unlink(self, name: str) -> int:
@@ -408,7 +408,7 @@ class LocalFolder(_BaseFolder):
         no_links.rmdir(self._root, self._at(name))
 
     def remove_all(self) -> None:
-        """Removes the directory and its content. Skips what cannot be removed. Follows no link."""
+        """Removes the directory and its content. Skips files that cannot be removed. Follows no link."""
         if self.descriptor is not None:
             for name in self.folders():
                 no_links.rmtree(self._root, name, self.descriptor)

@@ -1,9 +1,9 @@
 """Schemas, partitions, table properties, paths and application ids of a root.
 
 A root holds the tables ``queues`` and ``stats``, the table ``schedules`` if it has any, and a directory
-``q/<key>`` for each queue incarnation. That has a directory for each shard with its tables ``messages`` and
-``receipts``. Commits to a table wait for each other whatever partition they touch, so each shard has tables of its
-own.
+``q/<key>`` for each queue incarnation. The queue's directory has a directory for each shard with its tables
+``messages`` and ``receipts``. Commits to a table wait for each other even if they touch different partitions, so
+each shard has its own tables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 import pyarrow as pa
 
 LAYOUT_VERSION = 6
-"""Stored in every row of ``queues``. Readers refuse any other."""
+"""Layout in every row of ``queues``. Readers refuse any other layout."""
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
@@ -78,7 +78,7 @@ ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_f
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Returns rows of a ``messages`` file with its written order and types of columns."""
+    """Returns rows with the columns of a ``messages`` file, in their order and types in the file."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
@@ -91,7 +91,7 @@ class ColumnArrays:
         self._nulls = lru_cache(8)(lambda count: [pa.nulls(count, kind) for _, kind in self._kinds])
 
     def arrays(self, values: Mapping[str, Sequence[Any]], count: int) -> list[pa.Array]:
-        """Returns an array for each column. A column without values is NULL, and many tables share its array."""
+        """Returns an array for each column. Columns without values are NULL, and share arrays between tables."""
         return [
             pa.array(found, kind) if found.count(None) < len(found) else null
             for (name, kind), null in zip(self._kinds, self._nulls(count), strict=True)
@@ -250,7 +250,7 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files stay that a lease may read by name, or a bulk send commit. Both take at most 12 hours."""
+"""Hours for which files stay that a lease may read by name, or a bulk send commit. Each takes at most 12 hours."""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -284,7 +284,7 @@ STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 RESERVE, RESERVE_FILES = "reserve", "reserve-files"
 """Files of a local root that reserve space for operations that free space."""
 CONSUMERS = "consumers"
-"""Directory of the small files by which running consumers are seen. It is no table."""
+"""Directory of the small files that show running consumers. It is not a table."""
 ROOT_FOLDERS = {"queues", "stats", "schedules", "q", CONSUMERS, RESERVE, RESERVE_FILES}
 """Files and directories that a root may have."""
 
@@ -338,7 +338,7 @@ FILES_ID = "files"
 FORGOTTEN_ID = "forgotten"
 """On ``messages``: the newest epoch by which bodies were removed. An older ledger may still name them."""
 EMPTYING_ID = "emptying"
-"""On ``messages``: the random mark of the last emptying. A ledger that was put back does not know it."""
+"""On ``messages``: the random mark of the last emptying. A ledger from an older backup lacks it."""
 ATTRIBUTES_ID = "attributes"
 """On ``messages``: the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"

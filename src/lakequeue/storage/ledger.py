@@ -34,10 +34,10 @@ from lakequeue.storage.messages.read import ShardLog, is_foreign
 from lakequeue.storage.store_failures import first_line
 
 RANGE_ROWS = 10_000
-"""Runs in a file of a compacted ledger."""
+"""Maximum number of runs in a file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""The compactor leaves a ledger alone that has at most this many more files than its runs need."""
+"""Number of files above the need of its runs that a ledger may have before the compactor rewrites it."""
 _CHECK_EVERY = 16
 """Merges between two checks of whether the ledger needs compaction."""
 
@@ -56,7 +56,7 @@ _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failure": lambda failure: failure and attrs.asdict(failure),
     "move_target": lambda target: target and target._asdict(),
 }
-"""Converts fields of runs to cells, by name, where they differ."""
+"""Converts fields of runs to cells, by field name, if the types differ."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
@@ -105,8 +105,8 @@ class Ledger:
         Calls ``log`` for the newest log after reading the head, because the head refers to the log.
 
         Raises:
-            DamagedTable: the log lacks delivered messages. Or it was emptied by a later or another ledger: this
-                one was put back, and would deliver emptied messages.
+            DamagedTable: the log lacks delivered messages, or was emptied by a later or another ledger. In the
+                second case this ledger was restored from an older backup, and would deliver emptied messages.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -138,7 +138,7 @@ class Ledger:
         Calls ``log`` for the newest log after reading the head, because the head refers to the log.
 
         Raises:
-            DamagedTable: rows contradict each other; another program removed rows, whose messages are not gone; or
+            DamagedTable: rows contradict each other, another program removed rows whose messages still exist, or
                 the log lacks delivered messages.
         """
         head, rows = self.rows()
@@ -183,8 +183,8 @@ class Ledger:
         """Returns the change that commits a decision made on the loaded epoch.
 
         Rewrites the whole ledger from the runs of ``machine`` after the decision if the ledger has many or uneven
-        files, or with ``rewrite``. ``more_ids`` are further application ids. ``answers`` are those to requests of
-        other processes, for the entry.
+        files, or with ``rewrite``. ``more_ids`` are further application ids. ``answers`` are the answers to
+        requests of other processes, for the entry.
         """
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
@@ -259,7 +259,7 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Describes a ledger that was put back: its log was emptied by another ledger; see ``emptied_rows``."""
+    """Describes a ledger that was restored after a different ledger emptied the log; see ``emptied_rows``."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"
@@ -339,7 +339,7 @@ def run_rows(
 
 @_uncollected()
 def to_runs(rows: pa.Table) -> list[Run]:
-    """Builds the runs of rows. Works by column, as an object for each cell takes twenty times as long."""
+    """Builds the runs of rows. Works by column, because an object for each cell takes twenty times as long."""
     if not len(rows):
         return []
     run = rows["run"].combine_chunks()

@@ -22,7 +22,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a symbolic link, or the file if it is of another kind.
+    """Returns the first part of a path that is a symbolic link, or the whole path if ``is_kind`` is False for it.
 
     Returns None if no link is on the way, or the path does not exist. With ``descriptor``, a relative root is in
     that directory.
@@ -64,12 +64,12 @@ class Opener(NamedTuple):
     descriptor: int
 
     def open(self, path: str, flags: int) -> int:
-        """For the parameter ``opener`` of ``open``."""
+        """Opens a file. For the parameter ``opener`` of ``open``."""
         return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
 def folders(path: str, beginning: str, descriptor: int | None = None) -> list[str]:
-    """Returns the sorted names of directories in a directory that begin so. Empty if it cannot be listed.
+    """Returns the sorted names of subdirectories that start with ``beginning``. Empty if they cannot be listed.
 
     With ``descriptor``, a relative path is in that directory.
     """
@@ -84,7 +84,7 @@ def folders(path: str, beginning: str, descriptor: int | None = None) -> list[st
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, and creates it if missing. The superuser skips directories of other users."""
+    """Sets a file's time to now, and creates a missing file. The superuser skips directories of other users."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)

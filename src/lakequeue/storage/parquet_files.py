@@ -1,7 +1,7 @@
 """Opens and writes Parquet files with a checksum of each page. All other modules use it.
 
-Pages of older files and of some other programs lack a checksum, and are read without. The footer never has one, so
-the columns that it describes are compared with the table's columns (DUR-8).
+Pages of older files and of some other programs lack a checksum, and are read without a check. The footer never has
+a checksum, so the columns that it describes are compared with the table's columns (DUR-8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from lakequeue.storage import layout
 
 ANY = pa.schema([])
-"""Accepts any columns."""
+"""Columns for ``reader`` to accept any file."""
 
 
 _TEXTS_AND_BYTES = [
@@ -104,7 +104,7 @@ class _Filled:
 
 
 def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:
-    """Returns the row groups of a file: number, first row, and the row after the last."""
+    """Returns the row groups of a file: number, first row, and the row after the last row."""
     ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
     return list(zip(range(len(ends)), [0, *ends], ends, strict=False))
 
@@ -120,7 +120,7 @@ def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """Returns True if the found type has the same values. Spark and delta-rs write other types."""
+    """Returns True if a found type can be read as the expected type. Spark and delta-rs write other types."""
     if pa.types.is_struct(expected):
         return pa.types.is_struct(found) and all(
             found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)

@@ -17,7 +17,7 @@ class Version(NamedTuple):
 
     number: int
     committed_at: int
-    """Microseconds since the epoch by the machine's clock, to the millisecond."""
+    """Instant of the commit in microseconds since the epoch, by the machine's clock, to the millisecond."""
 
 
 def versions(store: Store, path: str) -> list[Version]:
@@ -37,7 +37,7 @@ def versions(store: Store, path: str) -> list[Version]:
 
 
 def version_at(store: Store, path: str, instant: int) -> int | None:
-    """Returns the version that was current at an instant by the machine's clock. None before the first.
+    """Returns the version that was current at an instant by the machine's clock; None before the first version.
 
     Raises:
         QueueClientError: the log no longer reaches back so far.
@@ -56,7 +56,7 @@ def opened(store: Store, path: str, version: int) -> Table:
     """Opens an earlier version read-only. Do not refresh it.
 
     Raises:
-        FileNotFoundError: its log was trimmed since.
+        FileNotFoundError: the log of this version was trimmed since.
     """
     try:
         return Table(store, path, version)

@@ -14,19 +14,19 @@ class Provider:
     """A kind of object store."""
 
     prefix: str
-    """Prefix of its options and environment variables."""
+    """Prefix of the store's options and environment variables."""
     also: tuple[str, ...] = ()
     """Other names of the scheme."""
     has_container: bool = False
-    """True if its roots have a container before an @. For other kinds, a text there may be a secret."""
+    """True if a root has a container before an @. For other kinds of stores, text before an @ may be a secret."""
     credentials: tuple[str, ...] = ()
-    """Options that give credentials or their source. Without any, the machine's metadata service is asked."""
+    """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
     hadoop: str = ""
-    """Hadoop module by which Spark reaches it. Empty if Spark needs another URI of the root."""
+    """Hadoop module by which Spark reaches the store. Empty if Spark needs another URI of the root."""
     hadoop_scheme: str = ""
     """Scheme of the URIs for Spark."""
     connector: str = ""
-    """Connector for Spark with Hadoop before 3.5, which lacks the module."""
+    """Connector for Spark with Hadoop before 3.5, which lacks the module ``hadoop``."""
     sdk: tuple[str, ...] = ()
     """Packages that the module needs in addition."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
@@ -99,7 +99,7 @@ PREFIXES = tuple({provider.prefix for provider in PROVIDERS.values()})
 
 
 def scheme_named(name: str) -> str:
-    """Returns the scheme of roots for a name. Any other name is returned in lower case."""
+    """Returns the scheme of roots for a name or alias of a scheme, in lower case."""
     name = name.lower()
     return next((scheme for scheme, provider in PROVIDERS.items() if name in provider.also), name)
 

@@ -1,9 +1,9 @@
-"""Requests to the ledger of a shard on an object store: one process commits those of all.
+"""Requests to the ledger of a shard on an object store: one process commits the requests of all processes.
 
 Of the processes that decide on one version of a ledger, one commits and the others lose the race. A process that
 keeps losing posts its commands as a file. The process with the oldest file applies the commands of all files that
-wait, in one commit. The entry of the log names them with their answers, so nobody else commits, and nobody
-loses.
+wait, in one commit. The log entry names the requests with their answers, so no other process commits, and no
+process loses a race.
 
 No request is applied twice. The file's name begins with a version of the ledger that its process knew before it
 drew the request's random id, so no entry up to that version names it. A process that applies it knows all later
@@ -29,15 +29,15 @@ from lakequeue.storage.folder import ListedFile
 from lakequeue.storage.store_failures import first_line
 
 FOLDER = "asked"
-"""Directory below the table."""
+"""Directory of requests, below the table."""
 VERSIONS = 60
-"""Other processes apply a request within this many versions of the ledger."""
+"""Number of versions of the ledger within which other processes apply a request."""
 RECENT = 10.0
-"""Other processes apply a request within this many seconds, by the storage's clock."""
+"""Seconds within which other processes apply a request, by the storage's clock."""
 MOST = 100
-"""Most requests of other processes in one commit."""
+"""Maximum number of other processes' requests in one commit."""
 SURE = 0.7
-"""Seconds after which a look also confirms that the log is the one that was read."""
+"""Seconds after which ``look`` also confirms that the log is the log that was read."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -47,10 +47,10 @@ class PostedRequest:
 
     id: str
     since: int
-    """Version of the ledger before the id was drawn."""
+    """Version of the ledger before the request's id was drawn."""
     posted_at: float
     lineage: object
-    """See ``Table.lineage``."""
+    """The lineage of the ledger for which the request was posted; see ``Table.lineage``."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class WaitingRequest:
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
     """Writes a request. ``text`` makes its content, given the token of the newest entry.
 
-    Removes the ``last`` request of the process at the same time, of which nothing is needed any more.
+    Removes the ``last`` request of the process at the same time, because it is no longer needed.
 
     Raises:
         QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file.
@@ -139,7 +139,7 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """Returns True if a request was posted in this history of the log: the entry of its version has this token."""
+    """Returns True if a request belongs to this log: its ``token`` is the token of the entry of its version."""
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
     return token is not None and known == token

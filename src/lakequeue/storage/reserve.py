@@ -12,20 +12,20 @@ from lakequeue.storage import layout, no_links
 from lakequeue.storage.roots import local_path
 
 RESERVED = 2 << 20
-"""Bytes of the reserve file. Some hundred small commits fit."""
+"""Size of the reserve file in bytes. It is enough for some hundred small commits."""
 PLENTY = 2 * RESERVED
-"""Free bytes of the disk from which they are reserved."""
+"""Free bytes of the disk from which a missing reserve file is created."""
 RESERVED_FILES = 64
-"""Empty files, each reserving an inode. A pass over a queue of some shards needs a few at a time."""
+"""Number of empty files that each reserve an inode. A pass over a queue of some shards needs a few at a time."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Free inodes of the disk from which they are reserved."""
+"""Free inodes of the disk from which missing reserve files are created."""
 
 
 class Space(NamedTuple):
     size_bytes: int
     free_bytes: int
     free_files: int | None
-    """Number of files that it can still hold. None if it has no such limit."""
+    """Number of files that the file system can still hold; None without such a limit."""
 
 
 def space_of(path: str) -> Space | None:

@@ -24,7 +24,7 @@ def root_of(root: str | os.PathLike[str]) -> str:
     """Normalizes a root given by a user to an absolute local path or a URI, without a trailing slash.
 
     Raises:
-        InvalidParameterValue: it is not a path or URI, or the libraries cannot work in such a directory.
+        InvalidParameterValue: the root is not a path or URI, or the libraries cannot work in such a directory.
     """
     text = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
@@ -69,7 +69,7 @@ def _remote(uri: str) -> str:
 
 
 def obstacle(path: str) -> str | None:
-    """Returns why a local path cannot be a root, existing or not. None if it can."""
+    """Returns why a local path cannot be a root, existing or not; None if it can."""
     above = path
     while True:
         try:
@@ -87,7 +87,7 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why other users make a local root unsafe: they own or may write a part of it. None if it is safe.
+    """Returns why other users make a local root unsafe: they own or may write a part of it. None if safe.
 
     A root that its group may write is shared on purpose. An empty directory may have had another user's catalog in
     it when it became a root.
@@ -111,7 +111,7 @@ def make_directory(path: str, mode: int) -> None:
     """Creates the directory of a new root if it is missing, and private directories above it.
 
     Raises:
-        QueueClientError: another user owns it, or the nearest directory above it, and could replace it.
+        QueueClientError: another user owns the directory or its nearest parent, and could replace it.
     """
     missing = []
     while not os.path.isdir(path):

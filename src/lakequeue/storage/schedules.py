@@ -21,7 +21,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Takes all schedules. Returns the changed ones by id, None for each to remove."""
+"""Takes all schedules. Returns the changed schedules by id, with None for each schedule to remove."""
 
 
 class ScheduleTable:
@@ -34,7 +34,7 @@ class ScheduleTable:
         self._table: Table | None = None
         self._read: tuple[tuple[int, object], list[Schedule]] = (-1, None), []
         self._stored = layout.SCHEDULES.empty_table()
-        """The same rows as stored."""
+        """The rows as an Arrow table, as they are stored."""
 
     def rows(self) -> list[Schedule]:
         """Returns all schedules, of every region, from the newest version.
@@ -112,7 +112,7 @@ class ScheduleTable:
 
 
 def unreadable(engine: Engine, root: str) -> str | None:
-    """Returns why the table's rows cannot be read. None if they can, or if the table does not exist."""
+    """Returns why the table's rows cannot be read; None if they can, or if the table does not exist."""
     try:
         ScheduleTable(engine, root).rows()
     except DamagedTable as error:

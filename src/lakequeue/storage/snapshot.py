@@ -33,25 +33,25 @@ from lakequeue.storage.folder import Folder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Entries that a snapshot on an object store reads one by one. Further entries are listed and read together."""
+"""Number of entries that a snapshot on an object store reads one by one. It lists further entries."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds for which a snapshot on an object store applies new entries, and finds none, without a check of the log.
+"""Seconds that a snapshot on an object store goes without a check of the log: with new entries, and without.
 
-The check shows that the entries continue the log that was read. It looks at the entry before them by name,
+The check shows that the entries continue the log that was read. It reads the entry before the new entries by name,
 concurrently with another request. If the last listing is older than ``_IDLE``, it lists the log, because only a
 listing shows entries behind a gap.
 """
 _LEARNED = 100
-"""Most entries that wait to be applied, and most latest entries that are kept."""
+"""Maximum number of entries that wait to be applied, and of latest entries that are kept."""
 _ANCHORS = (0.3, 5.0)
-"""Most seconds between two moves of each anchor. An anchor is one to two times as old."""
+"""Maximum seconds between two moves of each anchor. An anchor is one to two times as old."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
-"""Reason of a DamagedTable."""
+"""Reason in a DamagedTable error."""
 _known_programs: set[tuple[str, str]] = set()
-"""Pairs of program and rewritten table that this process has warned of."""
+"""Pairs of program and rewritten table for which this process has logged a warning."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -79,7 +79,7 @@ class ReplacedLog(DamagedTable):
     """
 
     in_place = False
-    """True if a commit has left an entry in the log at the path."""
+    """True if a commit has left an entry in the log that is now at the path."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -96,7 +96,7 @@ class _Base(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a handle knew: a quarter to a half of the handle's age ago by the machine's clock."""
+    """An older entry that a handle knew. Its age is a quarter to half of the handle's age."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -129,13 +129,13 @@ class Snapshot(TableState):
         self._committed: tuple[int, Entry] | None = None
         self._newest: dict[int, Entry] = {}  # Entries of the latest versions, without gaps.
         self.mark: Mark = ()
-        """Identity of the file of this version's entry."""
+        """Identifies the file of this version's log entry."""
         self.was_copied = False
-        """True if the entry is in another file now, perhaps of a backup. Check the other tables of the root."""
+        """True if the entry is in another file now, perhaps from a backup. Check the other tables of the root."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
-        """When this version's entry, or an earlier one, was last seen in the log: seconds by the wall clock."""
+        """Last time that the log had this version's entry, or an earlier entry: seconds by the wall clock."""
         self._listed_at = self.confirmed_at
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
@@ -165,14 +165,14 @@ class Snapshot(TableState):
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
 
     def follow(self) -> bool:
-        """Applies new commits. Returns True if any of them was not known from ``learn``.
+        """Applies new commits. Returns True if ``learn`` had not stored all of them.
 
-        On a disk, also checks that they continue the log that this snapshot was read from. On an object store,
-        ``confirm`` does.
+        On a disk, also checks that the commits continue the log from which this snapshot was read. On an object
+        store, ``confirm`` checks this.
 
         Raises:
             LogTrimmed: entries after this version were removed.
-            ReplacedLog: they belong to another log.
+            ReplacedLog: the commits belong to another log.
         """
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
         if unconfirmed >= _IDLE:
@@ -201,7 +201,7 @@ class Snapshot(TableState):
     def _step_on(self, check_at: int | None, base: _Base) -> None:
         """Applies new commits one by one. On an object store, reads many of them as ``_catch_up`` does.
 
-        There it checks the entry ``base`` after so many commits, None for no check.
+        On an object store, checks the entry ``base`` after ``check_at`` commits; None for no check.
         """
         for followed in count():
             if self._folder.local is None and followed == _ONE_BY_ONE:
@@ -245,8 +245,8 @@ class Snapshot(TableState):
     def is_anchored(self, folder: Folder) -> bool:
         """Returns False if a local log lost an older entry that this handle knew, but not by trimming.
 
-        A restore removes entries one by one. A quick writer could go on building on an entry that the restore had
-        not listed, without noticing that older entries are gone.
+        A restore removes entries one by one. A quick writer could continue from an entry that the restore had not
+        listed, without noticing that older entries are gone.
         """
         known = [anchor.version for anchor in self._anchors]
         for anchor in self._anchors:
@@ -266,7 +266,7 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _Base, found: Mark) -> None:
-        """Checks that an entry, which has the mark ``found`` now, is still the one of the snapshot."""
+        """Checks that an entry, whose file now has the mark ``found``, is still the entry of the snapshot."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -279,7 +279,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Checks that the log has an entry that this process committed before, because its bodies are cached."""
+        """Checks that the log still has an entry of this process, because messages of that commit are cached."""
         if committed is None:
             return
         version, entry = committed
@@ -323,7 +323,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version after which all commits are known, and the files of those commits, by name."""
+        """Returns a version, and the files that the commits after it added, by name. Knows all these commits."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -385,10 +385,10 @@ class Snapshot(TableState):
         return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Stores the next entries of a local log as strays: they do not follow this version (DUR-86).
+        """Stores the next entries of a local log as strays, because they do not follow this version (DUR-86).
 
         Raises:
-            DamagedTable: they are on an object store, or another program has built on them.
+            DamagedTable: the log is on an object store, or another program has committed after these entries.
         """
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)

@@ -25,21 +25,21 @@ _FEED_COLUMNS = [
     ("_commit_timestamp", layout.INSTANT),
 ]
 PIECE_ROWS, PIECE_BYTES = 100_000, 64 * 2**20
-"""Rows of a piece at most, and about their bytes before compression."""
+"""Maximum number of rows of a piece, and their approximate bytes before compression."""
 MOST_PIECES = 2**20 - 1
 _BATCH = 8_192
-"""Rows that are read at once."""
+"""Number of rows that are read at once."""
 _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping.id", "delta.columnMapping.mode"
 
 
 class VersionRows:
     """The rows that a version adds, always in the same order and pieces.
 
-    Rows come in the order of the files in the version's entry, and in their order in each file. The pieces
+    Rows come in the order of the files in the version's entry, and within a file in their order there. The pieces
     follow from the footers of these files. So every process that relays the version makes the same pieces.
 
     Attributes:
-        schema: the columns, those of a feed included.
+        schema: the columns, including the columns of a change feed.
         pieces: number of pieces; 0 without rows.
     """
 
@@ -61,7 +61,7 @@ class VersionRows:
         self._reading: Iterator[pa.RecordBatch] = iter(())
 
     def piece(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Reads a piece, from 0 on. The next piece goes on where it ended."""
+        """Yields the rows of a piece. Pieces count from 0, and each begins where the previous piece ended."""
         first = number * self._piece
         if first != self._next or not first:
             self._reading = self._read(first)
@@ -79,7 +79,7 @@ class VersionRows:
                 return
 
     def _sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leaves out the rows as they were before an update."""
+        """Returns a batch without the rows that show the values before an update."""
         if not self._feed:
             return batch
         return batch.filter(pc.not_equal(batch[CHANGE_TYPE], BEFORE))
@@ -113,7 +113,7 @@ class VersionRows:
 
 
 class _OpenSourceFile:
-    """A data file that is read; its errors name the version."""
+    """A data file that is being read. Its errors name the version."""
 
     def __init__(self, table: SourceTable, file: SourceFile, version: int) -> None:
         self._table, self._file, self._version = table, file, version
@@ -142,10 +142,10 @@ class _OpenSourceFile:
 
 
 class _Columns:
-    """The columns of a version: how they are found in its files, and their types.
+    """The columns of a version: their places in its files, and their types.
 
     Raises:
-        QueueClientError: a type is not known here.
+        QueueClientError: lakequeue does not know a type.
     """
 
     def __init__(self, change: SourceChange) -> None:
@@ -161,11 +161,11 @@ class _Columns:
         self._fields: list[dict[str, Any]] = json.loads(state.schema)["fields"]
 
     def places(self, found: pa.Schema) -> list[int]:
-        """Returns the place of each column in a file; -1 where the file lacks it."""
+        """Returns the index of each column in a file; -1 if the file lacks the column."""
         return [_place(field, found, self._by_id) for field in self._fields]
 
     def of(self, rows: pa.RecordBatch, places: Sequence[int], file: SourceFile) -> Iterator[pa.Array]:
-        """Makes the columns of rows of a file."""
+        """Yields the columns for rows of a file."""
         for field, place, target in zip(self._fields, places, self.schema, strict=True):
             name = _physical(field)
             try:
@@ -181,7 +181,7 @@ class _Columns:
                 ) from error
 
     def _array(self, found: pa.Array, type_: Any, target: pa.DataType) -> pa.Array:
-        """An array of a file with the names and types that the schema says, at any depth."""
+        """Casts an array of a file to the names and types of the schema, at any depth."""
         if pa.types.is_dictionary(found.type):
             found = found.dictionary_decode()
         if found.type == target:

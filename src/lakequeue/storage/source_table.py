@@ -1,8 +1,8 @@
 """A Delta table of the user as a source: its versions, and the files with the rows that each version adds.
 
-The library ``deltalake`` finds the state of a version: it knows every kind of checkpoint. It has no call for the
-actions of a single version, and its reader of the change feed gives rows in no fixed order, needs the feed from
-version 0 on, and knows no column mapping. So entries are read here: the order of their actions never changes.
+The library ``deltalake`` finds the state of a version, because it reads every kind of checkpoint. But it has no
+call for the actions of a single version. Its reader of the change feed returns rows in no fixed order, needs the
+feed from version 0 on, and does not support column mapping. So entries are read here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FEATURES = {
     *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
     *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
 }
-"""Features of readers that a relay handles, or that change nothing for it."""
+"""Features of readers that a relay supports, or that do not affect it."""
 _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"
 
 
@@ -37,7 +37,7 @@ class SourceVersion:
     """The metadata of a version.
 
     Attributes:
-        id: identifies the table, wherever it is moved.
+        id: id of the table, which stays when the table is moved.
         schema: columns, as Delta's JSON.
         configuration: properties of the table.
     """
@@ -57,7 +57,7 @@ class SourceFile:
     """A data file of a version.
 
     Attributes:
-        change: the ``_change_type`` of all its rows; None if the file has a column with it.
+        change: the ``_change_type`` of all rows; None if the file has a column for it.
         partition: values of partition columns as texts, by the physical names of the columns.
     """
 
@@ -74,11 +74,11 @@ class SourceChange:
     state: SourceVersion
     files: Sequence[SourceFile]
     committed_at: int
-    """In milliseconds since the epoch, as the writer says."""
+    """Time of the commit in milliseconds since the epoch, as the writer recorded it."""
 
     @property
     def version(self) -> int:
-        """The version."""
+        """Version of the table."""
         return self.state.version
 
 
@@ -86,7 +86,7 @@ class SourceTable:
     """A Delta table that is only read.
 
     Args:
-        store: reaches it; its root is the table.
+        store: reaches the table, which is the root of the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -95,10 +95,10 @@ class SourceTable:
         self._options = store.delta_options
 
     def state(self, version: int | None = None) -> SourceVersion:
-        """Returns the metadata of a version; None is the newest.
+        """Returns the metadata of a version; None: of the newest version.
 
         Raises:
-            QueueClientError: there is no such table, or the library cannot read it.
+            QueueClientError: the table does not exist, or the library cannot read it.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
@@ -117,7 +117,7 @@ class SourceTable:
         """Lists the versions from ``first`` on.
 
         Raises:
-            QueueClientError: the log lacks ``first`` but has later ones, or its newest version is older.
+            QueueClientError: the log begins after ``first``, or ends before the version before it.
         """
         found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
         if not found:
@@ -134,7 +134,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version committed at an instant or after it; the next one to come if there is none.
+        """Returns the first version committed at or after an instant; without one, the number of the next version.
 
         Raises:
             QueueClientError: the log does not reach back to the instant.
@@ -161,13 +161,13 @@ class SourceTable:
 
         Args:
             version: the version.
-            before: the state of the version before, or of this one.
+            before: the state of the previous version, or of this version.
             changes: ``appends``, or ``feed``.
-            skip: leave a version out that does more than append.
+            skip: True to leave out a version that does more than append.
 
         Raises:
             InvalidOptions: rows were removed or rewritten, and ``changes`` is ``appends``, or the feed was off.
-            QueueClientError: the version has something that a relay cannot read.
+            QueueClientError: a relay cannot read a part of the version.
         """
         try:
             actions = self._actions(version)
@@ -243,7 +243,7 @@ class SourceTable:
         return SourceFile(name, size, dict(action.get("partitionValues") or {}), change)
 
     def file_size(self, name: str, version: int) -> int:
-        """Returns the size of a data file; the error of ``lost_file`` if it is missing."""
+        """Returns the size of a data file. Raises the error of ``lost_file`` if the file is missing."""
         try:
             return self.folder.entry(name).size
         except FileNotFoundError:

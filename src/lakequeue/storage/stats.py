@@ -18,7 +18,7 @@ from lakequeue.storage.folder import Freed
 
 MINUTE = 60 * MICROS
 MAX_FILES = 16
-"""Files of a day above which they are merged."""
+"""Number of a day's files above which they are merged."""
 _BUSY = "the table of statistics is being changed too often; nothing was changed"
 
 
@@ -34,14 +34,14 @@ class StatsRow:
     delayed: int
     rewindable: int
     oldest_age: float | None
-    """In seconds. None if the queue is empty."""
+    """Age in seconds; None if the queue is empty."""
     sent: int
-    """Messages sent since the queue was created."""
+    """Number of messages sent since the queue was created."""
     held: int = 0
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``, except for queues that have one. Returns the number appended."""
+    """Appends rows for the minute of ``now``, unless a queue has one. Returns the number of new rows."""
     table = _open(engine, root)
     minute = now // MINUTE
 

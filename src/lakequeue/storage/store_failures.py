@@ -1,7 +1,7 @@
 """Explains failures of object stores in one line: the cause, the request, and the setting to change.
 
-obstore reports them as nested text around the store's answer, without types. The line never has the query of a
-URL, which may carry a signature, and of the answer only its code.
+obstore reports failures as nested text around the store's answer, without types. The line never contains the query
+of a URL, which may contain a signature. It contains only the code of the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Statuses that a proxy answers. The store may still carry out the request."""
+"""Statuses that proxies return. The store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -47,7 +47,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3 is busy with another request for the same object. obstore mistakes its 409 for "already exists"."""
+"""Codes with which S3 reports another request for the same object. obstore takes its 409 for "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -107,7 +107,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Returns True if a store refused to create a file that may not exist. Repeat the request."""
+    """Returns True if a store refused to create a file because of another request. Repeat the request."""
     code = _CODE.search(str(error))
     return code is not None and code[1] in _CONFLICTS
 
@@ -132,9 +132,9 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a failed commit may still create. None if it cannot.
+    """Returns the version that a failed commit may still create; None if it cannot create one.
 
-    A request may land after the client gave it up. This was seen after "no answer came in time" was reported.
+    A request may land after the client gave up waiting. This was seen after "no answer came in time" was reported.
     """
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
@@ -175,7 +175,7 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the error of Java, or of a task's Python. Spark's first lines only name the failed call."""
+    """Returns the error of Java, or of Python in a task. Spark's first lines only name the failed call."""
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")

@@ -62,13 +62,13 @@ _PORTABLE = _CLIENT | {
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Matches bare names of options that are secrets, or useless without a secret."""
+"""Matches bare names of options that are secrets, or that are useless without a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Prefixes of options that only delta-rs knows. They may be mixed with shared options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
 """Options of repeated requests, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
-"""Default limits of a request and its repetitions. The environment may change the first two.
+"""Default limits of a request and its repetitions. The environment may change the two timeouts.
 
 obstore's own defaults wait 30 s for an answer, so that one receive took 30 s, and repeat for three minutes.
 """
@@ -89,7 +89,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 class Requests:
     """Requests to an object store since the process started, by kind. Thread-safe.
 
-    A listing counts once, however long it is, and repeats of a request do not count.
+    A listing of any length counts once. Repeats of a request do not count.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Requests:
             self._counts[kind] += 1
 
     def counts(self) -> dict[str, int]:
-        """The number of requests of each kind that was made."""
+        """Returns the number of requests of each kind."""
         with self._lock:
             return dict(self._counts)
 
@@ -111,9 +111,9 @@ class Store:
 
     Args:
         root: local path or URI.
-        options: options of delta-rs by their own names. Environment variables apply too.
+        options: options by the names that delta-rs uses. Environment variables apply too.
         durability: ``power`` or ``process``. None to ask the environment, else ``power`` (DUR-1).
-        network_file_system: the root may be on a network file system.
+        network_file_system: True if the root may be on a network file system.
     """
 
     def __init__(
@@ -154,14 +154,14 @@ class Store:
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """The options and the variables of this process's environment that clients read when they are made."""
+        """The options, and environment variables of this process that clients read when they are created."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())
 
     @property
     def public_options(self) -> dict[str, str]:
-        """The portable options without credentials, and without URLs that may contain some."""
+        """The portable options without credentials, and without URLs that may contain credentials."""
         if local_path(self.root) is not None:
             return {}
         return {
@@ -201,7 +201,7 @@ class Store:
         """Checks that a local root is not on a network file system.
 
         Raises:
-            QueueClientError: it is on one. The text names the setting that allows this, for a single machine.
+            QueueClientError: the root is on a network file system. The text names the setting that allows this.
         """
         local = local_path(self.root)
         if local is not None:
@@ -237,9 +237,9 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """Raises QueueClientError if there are no credentials, and no metadata service that might have some.
+        """Raises QueueClientError if there are no credentials, and no metadata service that might provide them.
 
-        Without this check, the libraries would wait for that service as long as they repeat requests.
+        Without this check, the libraries would wait for the service until they stop repeating requests.
         """
         bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials

@@ -24,9 +24,9 @@ class TableVersion:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}
-        """Rows of live files by path, as read or written; see ``rows``."""
+        """Rows of live files, by path, as they were read or written; see ``rows``."""
         self.written: dict[str, pa.Table] = {}
-        """Rows of some files that this process wrote, by path. ``read_rows`` does not read these files."""
+        """Rows of files that this process wrote, by path. ``read_rows`` uses them instead of the files."""
 
     @property
     def path(self) -> str:
@@ -53,7 +53,7 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """Like ``read`` with all data columns, but caches them. For small tables.
+        """Returns rows like ``read``, with all data columns, and caches them. For small tables.
 
         A merge writes a file or two. Neither the merge nor a load after a lost race reads the other files again.
         """
@@ -73,7 +73,7 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file. DamagedTable if it was changed, the error of ``lost`` if it is missing."""
+        """Opens a live file. Raises DamagedTable if it was changed, the error of ``lost`` if it is missing."""
         try:
             with self.folder.parquet(file.name, file.size) as parquet:
                 if parquet.metadata.num_rows != file.rows:
@@ -87,7 +87,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises ReplacedLog if the log no longer leads to this version, so that its files may be others."""
+        """Raises ReplacedLog if the log no longer leads to this version: its files may be different files."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

@@ -121,7 +121,7 @@ def _kept(
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
     """Splits picked ranges into those that the claim takes and those that it leaves, both in order of delivery.
 
-    Also returns ``last``, ``passed`` and ``halved`` for the claim's answer.
+    Also returns ``last``, ``passed`` and ``halved`` of ``ClaimResult``.
     """
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
@@ -175,7 +175,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves last receives that no handler is free to begin, and later messages of their groups (HBN-23).
+    """Leaves out last receives that no handler is free to begin, and later messages of their groups (HBN-23).
 
     Returns:
         Ranges to take and ranges to leave, in order of delivery; the number of last receives taken; and the number

@@ -39,7 +39,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Number of messages of a claim that are picked one by one. More would cut the shard into as many runs."""
+"""Number of messages of a claim that are picked one by one. Each of them may split a run of the shard."""
 PATIENCE = 60 * MICROS
 """Microseconds after which a waiting group is served regardless of its messages in flight."""
 NOISE = 4
@@ -216,7 +216,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range, not in flight, that may become so: the lowest of each group."""
+        """Returns the messages of a range that may go in flight, lowest of each group first. None is yet."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}

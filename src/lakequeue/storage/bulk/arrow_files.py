@@ -95,7 +95,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Bytes of rows per file of a standard queue with one shard; less with more, to share large sends."""
+"""Bytes of rows per file of a standard queue with one shard; less with more shards, to share large sends."""
 _ROWS_OF_A_PARTITION = 33
 """Bits of a row's number, as in Spark's ``monotonically_increasing_id``."""
 
@@ -109,8 +109,8 @@ class Written:
             log.
         given: the columns that the rows had.
         broken: number of rows that break rules, by the name of the rule.
-        refused: file of those rows, if they are to be diverted.
-        refused_rows: number of those rows, also if they are dropped.
+        refused: file of the rows that break rules, if they are to be diverted.
+        refused_rows: number of the rows that break rules, also if they are dropped.
     """
 
     files: Sequence[DataFile]
@@ -132,8 +132,8 @@ def write_partition(
     Args:
         messages: ``staging.messages`` of the queue's directory, maybe made from a ``Store`` in another process.
         staging: the attempt at the send.
-        partition: number of these rows' partition. A second writer of the same partition leaves a second file.
-            Pass only one of them to ``gather``.
+        partition: number of the rows' partition. A second writer of the same partition leaves a second file. Pass
+            only one of the two files to ``gather``.
         batches: the rows, with columns that ``check_columns`` has accepted.
         in_order: True if rows of a FIFO queue are whole groups of one shard, each in its order.
     """
@@ -151,11 +151,11 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_orde
     """Makes one send from the files of all partitions, in their order. Commits nothing.
 
     Rows that break a rule are settled first, if the attempt has ``bad_rows``. Without ``in_order``, rows of a FIFO
-    queue are sorted now, by group and order; see ``sorted_by_group`` for the memory that this takes.
+    queue are sorted now, by group and order; see ``sorted_by_group`` for the memory of the sort.
 
     Raises:
         InvalidParameterValue: rows break a rule; the message names the rules and numbers. No file is left.
-        InvalidMessageContents: as above, if only characters are wrong.
+        InvalidMessageContents: only characters are wrong; otherwise as above.
     """
     messages = staging.messages(tables)
 
@@ -183,7 +183,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Refuses a send whose rows break rules, unless the attempt has ``bad_rows``."""
+    """Raises the error for rows that break rules. With ``bad_rows``, drops or diverts these rows instead."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -193,9 +193,9 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes the rows of a whole send. Commits nothing. Also returns the number of rows left out.
+    """Checks and writes the rows of a whole send. Commits nothing. Also returns the number of omitted rows.
 
-    Has about a row group in memory; for FIFO queues, as ``sorted_by_group``. Errors as in ``gather``.
+    Memory holds about a row group; for FIFO queues as in ``sorted_by_group``. Errors as in ``gather``.
     """
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)
@@ -235,7 +235,7 @@ class CheckedRows:
     """Iterator over the rows of a partition in pieces, numbered.
 
     Yields rows while all rows obey the rules. If the attempt has ``bad_rows``, yields all valid rows, and passes
-    the others to ``refused``. All rows are checked in any case, so that a refusal counts them.
+    the invalid rows to ``refused``. All rows are checked in any case, so that a refusal counts them.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 
 @contextmanager
 def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Writes a file. Yields the function that takes its rows, piece by piece."""
+    """Writes a file. Yields the function to call with each piece of its rows."""
     writing = None
     with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
 
@@ -337,7 +337,7 @@ def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.Reco
 
 
 def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
-    """Returns rows with all columns of ``messages`` except the partition's. Their file numbers them."""
+    """Returns rows with all columns of ``messages`` except those of the partition. Their file numbers the rows."""
     rules, count = staging.rules, len(rows)
     columns = {
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
@@ -384,7 +384,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows without a change."""
+    """Writes numbered rows with the columns that they have."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

@@ -59,7 +59,7 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns Spark's name of a type, or else Arrow's. A list of (key, value), as from polars, is a map."""
+    """Returns Spark's name of a type, else Arrow's. A list of (key, value), as from polars, is a map."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -81,7 +81,7 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
     Args:
         batches: rows of any number, whose columns ``check_columns`` has accepted.
-        rules: ``order_by`` is the column that becomes ``_order``. A queue with priorities has a column of them.
+        rules: ``order_by`` is the column that becomes ``_order``. With priorities, rows get a column of them.
     """
     pending: list[pa.RecordBatch] = []
     size = 0
@@ -143,7 +143,7 @@ def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Returns values instead of dictionaries and views, for which Arrow lacks some functions."""
+    """Returns a column without dictionaries and views, for which Arrow lacks some functions."""
     if pa.types.is_dictionary(column.type):
         values = _plain(column.dictionary)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()

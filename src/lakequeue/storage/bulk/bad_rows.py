@@ -82,7 +82,7 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def settle(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds the refused rows of a send to the table, once and in one commit, and logs what became of them.
+        """Adds the refused rows of a send to the table, once and in one commit, or drops them. Logs the result.
 
         Call it before writing the manifest of the send, so that no row is lost.
 
@@ -90,7 +90,7 @@ class BadRows:
             messages: the folder of the files.
             files: files from ``RefusedRows``; they are removed.
             key: key of the send.
-            by: queue and rules. Other rules refuse other rows, so the send then counts as another one.
+            by: queue and rules. With other rules, the send counts as a different send.
             said: text with the broken rules, and the numbers of rows.
         """
         if self.table is not None:

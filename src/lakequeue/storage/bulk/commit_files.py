@@ -54,7 +54,7 @@ PATIENCE = 4
 """Number of attempts after which small sends wait while files with new duplicates are rewritten."""
 
 UNFINISHED = 60.0
-"""Seconds that a bulk send has for its commits before other processes complete it. Each takes milliseconds."""
+"""Seconds that a bulk send has for its commits before other processes complete it. A commit takes milliseconds."""
 
 
 class BulkShards(Protocol):
@@ -81,7 +81,7 @@ class BulkShards(Protocol):
         ...
 
     def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """See ``ShardLedger``."""
+        """Checks the clock before a commit; see ``ShardLedger.settle_clock``."""
         ...
 
 
@@ -93,12 +93,12 @@ class SendTarget:
     root: str
     key: str
     shards: Sequence[int]
-    """In the order in which they get files."""
+    """All shards, in the order in which they get files."""
     attributes: QueueAttributes
     attributes_version: int
     here: BulkShards
     priority: int = 0
-    """Priority of rows without one."""
+    """Priority of rows without a priority."""
 
     @property
     def tables(self) -> Folder:
@@ -139,7 +139,7 @@ def complete(target: SendTarget, manifest: Manifest) -> int:
 
     Raises:
         OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
-        QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
+        QueueClientError: storage failed; ``outcome_unknown`` is set if an earlier commit to a shard succeeded.
     """
     reached = set(reached_shards(target.open, manifest))
     if len(manifest.shards) > 1:  # all are checked before the first commit
@@ -304,14 +304,14 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
-    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``stage`` is not called
-    if the files of an earlier attempt wait.
+    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). If files of an earlier
+    attempt exist, commits these instead of calling ``stage``.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
         OverLimit: the cap on stored messages allows only some of them (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
-        QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
+        QueueClientError: storage failed; ``outcome_unknown`` is set if an earlier commit to a shard succeeded.
     """
     manifest = None
     if not key.anonymous:

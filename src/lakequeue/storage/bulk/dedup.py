@@ -30,7 +30,7 @@ def opened_at(table: Table, now: int) -> int:
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Keeps the first message of each deduplication id. Rewrites files with further ones."""
+    """Keeps the first message of each deduplication id. Rewrites files with repeated ids."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -68,7 +68,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Compares with the loaded snapshot at an instant. True if ``files`` is unchanged."""
+        """Compares the files with the loaded snapshot at an instant. True if ``files`` is unchanged."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
@@ -117,7 +117,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns messages from an offset on that were sent after an instant, without moved ones."""
+    """Returns messages from an offset on that were sent after an instant, except moved messages."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

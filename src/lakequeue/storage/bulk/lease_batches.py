@@ -1,6 +1,6 @@
 """Reads the messages of a lease from their files: as Arrow batches without a JVM, or by Spark.
 
-Reads of batches work in any process: places and columns are values, as are a ``Store``'s root and options.
+Any process can read batches: places, columns, and a ``Store``'s root and options are values.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def read_places(
 
     Args:
         store: the root's storage.
-        places: adjacent messages each, ordered by position, all in the same file.
+        places: ordered by position, all in the same file.
         lease: values for their receipt handles.
         columns: some of ``SCHEMA``; None: all.
     """
@@ -311,7 +311,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields rows of row groups with their first positions. Rows of a foreign file come at once, in order."""
+    """Yields rows of row groups with their first positions. A foreign file is one table, in order."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -325,7 +325,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields the row groups with some of the messages, and their first and last positions, which are adjacent."""
+    """Yields each row group with some of the messages: first and last position, and rows by place."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group

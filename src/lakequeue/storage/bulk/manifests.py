@@ -29,9 +29,9 @@ LONGEST_WAIT = 12 * 3600.0
 
 @attrs.frozen
 class SendKey:
-    """Identifies a bulk send, so that a repeated one is recognised forever.
+    """Identifies a bulk send, so that a repeated send is recognised forever.
 
-    The send has reached a shard once the application id has this version there.
+    A send has reached a shard if the application id has this version, or a later one, there.
     """
 
     app_id: str
@@ -69,7 +69,7 @@ class WaitingFile:
 
     shard: int
     file: DataFile
-    """Its ``partition`` is empty until the commit sets it."""
+    """Has an empty ``partition`` until the commit."""
 
 
 @attrs.frozen
@@ -81,9 +81,9 @@ class Manifest:
     """Identifies the commit in each shard, see ``SendKey``; None for a single commit that is never repeated."""
     version: int
     files: Sequence[WaitingFile]
-    """In the order of the DataFrame's partitions."""
+    """Files in the order of the DataFrame's partitions."""
     written_at: float = attrs.field(factory=time.time, eq=False)
-    """By the machine's wall clock, in seconds."""
+    """Time of the write by the machine's wall clock, in seconds."""
 
     @property
     def rows(self) -> int:

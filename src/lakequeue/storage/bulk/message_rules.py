@@ -11,7 +11,7 @@ from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, Queu
 
 INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
 PRIORITY = "priority"
-"""Further input column, of queues with priorities."""
+"""Additional input column for queues with priorities."""
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
@@ -57,12 +57,12 @@ class RowRules:
     Attributes:
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
         default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
-        max_delay: largest delay of a row, in seconds; None: any.
+        max_delay: largest delay of a row, in seconds; None: no limit.
         fifo: options of a FIFO queue; None on standard queues.
         count_attributes: True if message attributes count towards ``max_bytes``.
         by_group: True if the message group determines the shard on a standard queue (FAI-5).
         priorities: number of the queue's priorities; None without priorities (JOB-5).
-        default_priority: priority of rows without one.
+        default_priority: priority of rows without a priority.
     """
 
     max_bytes: int
@@ -121,7 +121,7 @@ class RowRules:
 
         Raises:
             InvalidParameterValue: names the rules and the numbers.
-            InvalidMessageContents: as above, if only characters are wrong.
+            InvalidMessageContents: only characters are wrong; names the rules and the numbers.
         """
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:

@@ -19,7 +19,7 @@ def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int],
         app_id: the application id of the relay's stream.
         version: the new position.
         more: further application ids with the versions that the commit sets.
-        first: change nothing if there is a position already.
+        first: True to change nothing if a position exists already.
     """
     shard = min(target.shards)
     table = target.open(shard)

@@ -1,7 +1,7 @@
 """The record of files that a relay has sent: a small table in the queue's directory, in numbered parts.
 
-Creating the part of a batch decides it, and only one process can create a part. Then its files are sent under its
-number. After a kill, at most the newest batches are sent again. Merged parts have only digests of the files.
+The process that creates a part, which only one can, decides the batch with its number. Then it sends the part's
+files. After a kill, at most the newest batches are sent again. Merged parts have only digests of the files.
 
 A process that was paused may create the part of a number that is merged already. Such a part does not count.
 """
@@ -73,7 +73,7 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Makes files the batch of a number. False if another process was first."""
+        """Creates the part of a batch from files. False if another process created it first."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
@@ -94,7 +94,7 @@ class SentFiles:
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
         """Yields the files that the table lacks, in batches.
 
-        The files wait on disk, in buckets by their digests. One bucket of both is in memory at a time.
+        Both tables wait on disk, in buckets by digest. One pair of buckets is in memory at a time.
 
         Args:
             found: path, size in bytes, and time of the last change in microseconds, of each file.

@@ -46,7 +46,7 @@ def folder_of(send_id: str, attempt: str) -> str:
 
 
 def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a file with columns of its own, a row group at a time."""
+    """Yields the rows of a temporary file, which has columns of its own, a row group at a time."""
     with messages.parquet(file.path, file.size, ANY) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group, use_threads=False).to_batches()
@@ -90,7 +90,7 @@ class NumberedFile:
 
 @contextmanager
 def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
-    """Opens a new file for the block."""
+    """Creates a file, and yields its writer for the block."""
     options: dict[str, Any] = {
         "compression": "snappy",
         "store_schema": False,  # readers know it

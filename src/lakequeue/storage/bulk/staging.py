@@ -22,15 +22,15 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Rows of a shard below which no file is cut. A commit to a further shard then costs more than it gains."""
+"""Minimum number of rows per shard. With fewer, a commit to another shard costs more than it gains."""
 NEAR = 0.1
-"""Share of a shard's rows by which its range may be longer or shorter, so that fewer files are cut."""
+"""Share by which a shard may get more or fewer rows than the average, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
     """Assigns the files to shards, in their order. Cuts files that cross the end of a shard's range.
 
-    A cut writes the rows of one file again: at most one file per shard except the last.
+    A cut writes the rows of a file again. At most one file per shard, except the last shard, is cut.
 
     Args:
         messages: the folder of the files.
@@ -85,7 +85,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns the ends of the ranges of all shards but the last: between two files where that is near enough."""
+    """Returns the ends of all shards' ranges except the last. An end is moved to a file's end that is near."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -96,14 +96,14 @@ def _ends(sizes: Sequence[int], number: int) -> list[int]:
 
 @attrs.frozen
 class Staging:
-    """One attempt at writing the files of a bulk send, as a value for other processes.
+    """One attempt at writing the files of a bulk send. Can be passed to other processes.
 
     Attributes:
-        key: the key of the send. Message ids are derived from it and the row's place.
-        shards: all shards, in the order in which they get rows of a standard queue. Files are written below the
-            first.
+        key: the key of the send. Message ids are derived from the key and the row's place.
+        shards: all shards, in the order in which they get rows of a standard queue. Files are first written below
+            the first shard, and ``finish`` moves each to its shard.
         rules: the rules for the rows.
-        folder: directory of this attempt, below the ``messages`` of each shard.
+        folder: directory of this attempt, relative to the ``messages`` of a shard.
         bad_rows: treatment of rows that break a rule; None: such rows end the send.
     """
 
@@ -118,11 +118,11 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at another send, with an attempt id that the writers of several processes share."""
+        """Returns an attempt at another send. All processes that write for it pass the same attempt id."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
-        """Returns the directory of the queue's shard in which ``folder`` is."""
+        """Returns the ``messages`` directory of the first shard, below which files are written."""
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
@@ -132,7 +132,7 @@ class Staging:
         ``partition``. If anything fails, no file is left.
 
         Returns:
-            The manifest; the one of another attempt at the same send if it came first.
+            The manifest, or the manifest of another attempt at the same send that came first.
         """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)

@@ -44,7 +44,7 @@ def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | Non
 
 @attrs.frozen
 class TaskWriter:
-    """Writes the rows of a task in its own process, without opening the queue; a value.
+    """Writes the rows of a Spark task in the task's process, without opening the queue. Can be pickled.
 
     Attributes:
         store: reaches the root from the task.
@@ -68,7 +68,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields ``write``'s result as a row, or its error for unreadable rows. Spark repeats other failures."""
+        """Yields the result of ``write`` as a row, or its error if rows are unreadable. Raises other errors."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -136,7 +136,7 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
 
 
 def file_count(spark: SparkSession) -> int:
-    """Returns the number of files for a bulk send in message groups: concurrent tasks, or fewer."""
+    """Returns the number of files for a bulk send in message groups: the number of concurrent tasks, or less."""
     wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
     tasks = _tasks(spark)
     return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"

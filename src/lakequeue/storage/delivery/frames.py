@@ -42,7 +42,7 @@ _NOBODY = DeliveryIdentity("rows", 1, "", 0)
 
 @attrs.frozen
 class TaskFiles:
-    """Files that a task has written, which are in the table's directory and not in its log; a value."""
+    """Files that a task has written into the table's directory, but not into its log. Can be pickled."""
 
     files: Sequence[AddAction] = ()
     rows: int = 0
@@ -52,7 +52,7 @@ class TaskFiles:
 
 @attrs.frozen
 class RowsTask:
-    """Writes the rows of a task, without opening the table; a value.
+    """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
 
     The rows go into a temporary table with the columns, partitions and constraints of the delivery table. So the
     rows get the same types, checks, statistics and errors as rows that are appended without Spark.
@@ -80,7 +80,7 @@ class RowsTask:
         """Writes rows into files of the delivery table.
 
         Raises:
-            RowsRefused: the table does not take a row; names the column.
+            RowsRefused: the table does not accept a row. Names the column.
             TableUnavailable: a file cannot be written.
         """
         rows = 0
@@ -134,11 +134,11 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """A DataFrame whose rows are appended; evaluated once, unless the table's columns or constraints change.
+    """A DataFrame whose rows are appended. It is evaluated once, unless the table's columns or constraints change.
 
     Args:
         df: the rows.
-        merge_schema: add columns that the table does not have.
+        merge_schema: True to add columns that the table does not have.
 
     Raises:
         QueueClientError: the DataFrame's session was stopped.
@@ -156,11 +156,11 @@ class FrameRows:
         self._written = TaskFiles()
 
     def _known(self, name: str) -> str:
-        """A name as the session compares names."""
+        """Returns a column name in the form in which the session compares names."""
         return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
     def schema(self) -> pa.Schema:
-        """The schema of a delivery table that is created for the rows. Errors as ``new_schema``."""
+        """Returns the schema of a delivery table that is created for the rows. Errors as in ``new_schema``."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return new_schema(to_arrow_schema(self._df.schema).empty_table())
@@ -174,7 +174,7 @@ class FrameRows:
         """Writes the rows into files of the table, unless files for such a table are written already.
 
         Raises:
-            RowsRefused: the table does not take a row.
+            RowsRefused: the table does not accept a row.
             TableUnavailable: a file cannot be written.
         """
         log = first_entry(snapshot, snapshot.handle.schema().to_json())
@@ -184,7 +184,7 @@ class FrameRows:
         return self._written.files
 
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """The columns of the files that the table does not have."""
+        """Returns the columns of the files that the table does not have."""
         from deltalake import Field
 
         known = set(snapshot.schema.names)
@@ -201,7 +201,7 @@ class FrameRows:
         return TaskFiles(files, sum(part.rows for part in parts), columns)
 
     def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
-        """Runs the tasks; returns what they wrote, or their errors."""
+        """Runs the tasks. Returns the ``TaskFiles`` of each task, or its error."""
         spelled = {self._known(name): name for name in snapshot.schema.names}
         df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
         with quiet_about_pandas():
@@ -209,7 +209,7 @@ class FrameRows:
 
 
 def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
-    """The first entry of an empty table like the delivery table, with columns given as JSON."""
+    """Returns the first log entry of an empty table like the delivery table. ``columns`` is JSON."""
     protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
     versions: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,

@@ -6,7 +6,7 @@ import attrs
 
 
 class CommitRefused(Exception):
-    """The commit did not land, or its outcome is unknown: read the table again."""
+    """The commit did not land, or its outcome is unknown. Read the table again."""
 
 
 @attrs.frozen
@@ -17,7 +17,7 @@ class DeliveryIdentity:
         app_id: application id of the queue's slot.
         number: number of the claim. The rows have the version ``2 * number``, a block ``2 * number + 1``.
         lease_id: written into the commit of the rows.
-        at: microseconds; kept with the application id.
+        at: instant in microseconds, stored with the application id.
     """
 
     app_id: str

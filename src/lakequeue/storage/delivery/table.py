@@ -61,7 +61,7 @@ class WrittenRows(Protocol):
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]: ...
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """The columns of the files that the table does not have."""
+        """Returns the columns of the files that the table does not have."""
         ...
 
 
@@ -90,7 +90,7 @@ class DeltaDeliveryTable:
         return self.store.folder(self.uri)
 
     def read(self) -> DeltaDeliverySnapshot | None:
-        """Returns the newest snapshot; None if there is no table.
+        """Returns the newest snapshot; None if the table does not exist.
 
         Raises:
             TableUnavailable: the table cannot be reached.
@@ -108,8 +108,8 @@ class DeltaDeliveryTable:
     def latest(self) -> DeltaDeliverySnapshot | None:
         """Returns a kept snapshot if the table still has its newest entry, else a new snapshot.
 
-        A commit on an older snapshot is safe, because it is refused if the delivery was settled since. No two
-        threads get the same snapshot: a commit advances it past entries that the other thread has not seen.
+        A commit on an older snapshot is safe, because it is refused if the delivery was settled since. Each thread
+        gets its own snapshot, because a commit advances a snapshot past entries that another thread has not seen.
         """
         with suppress(IndexError):
             known = self._kept.pop()
@@ -264,7 +264,7 @@ class DeltaDeliverySnapshot:
         return None if newest >= _SEARCHED else (-1, None)
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table | WrittenRows, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Returns if the commit was acknowledged: read the table to be sure.
+        """Appends rows as a delivery. Returns once the commit is acknowledged; read the table to be sure.
 
         Raises:
             CommitRefused: the commit did not land, or its outcome is unknown.

@@ -34,9 +34,9 @@ LONG_COMMIT = 600.0
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 TRIM_PATIENCE = 0.2
-"""Seconds that such an attempt waits for the table's lock."""
+"""Seconds for which an attempt to trim waits for the table's lock."""
 _UNANSWERED = 2
-"""Repeats of attempts without an answer. Once another commit has the version, the first cannot land."""
+"""Number of repeats of an attempt without an answer. Once another commit has its version, it cannot land."""
 _LOST = "lost_races"
 """Field of a token: the number of races that were lost before the commit."""
 
@@ -76,7 +76,7 @@ class Change(Generic[_T_co]):
     ids: Ids
     """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Makes the commit with these ids and this token."""
+    """Commits the change, with these application ids and this token."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
     """Returns True if the commit that won the race made the same change. The handle has loaded that commit."""
@@ -117,7 +117,7 @@ class Commit:
         """Version before the first attempt without an answer."""
 
     def attempt(self) -> Ended:
-        """Tries once, if the decision was made on the loaded snapshot.
+        """Tries to commit once, if the decision was made on the loaded snapshot.
 
         Raises:
             QueueClientError: storage failed, or other processes held the table's lock for too long. With
@@ -198,7 +198,7 @@ class Commit:
         return Ended.REPEAT if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Raises if a failed attempt was the last one."""
+        """Raises the error of a failed attempt if no attempts are left."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unsettled_version(error, tried)
@@ -220,7 +220,7 @@ def is_based(table: Table) -> bool:
     """True if a decision on the loaded snapshot may be committed, because the log still has its entry (DUR-80).
 
     "Create if absent" also succeeds at a version that was made and then trimmed. Entries are removed oldest first,
-    so the next version was not trimmed while the entry of the base exists. The log may have been replaced.
+    so the next version was not trimmed while the entry of the base exists. Raises if the log was replaced.
 
     Raises:
         ReplacedLog: the log is not the one that the handle has read.

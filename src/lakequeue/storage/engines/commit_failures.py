@@ -15,11 +15,11 @@ class LostRace(Exception):
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot or its log are gone: the snapshot has been outdated for hours. Refresh."""
+    """Files of the loaded snapshot or of its log are gone, because the snapshot is hours old. Refresh."""
 
 
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
-"""Further types of storage failures: of files, of races, and of a log that cannot be read."""
+"""Further types of storage failures: file errors, lost races, and unreadable logs."""
 
 
 def is_storage_failure(error: Exception) -> bool:

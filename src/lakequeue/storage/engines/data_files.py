@@ -34,7 +34,7 @@ class DataFile:
     partition: Mapping[str, str]
     """Partition values in Delta's form (instants: ``2026-01-01 00:00:00.000000``)."""
     minimum: Mapping[str, Any] = attrs.field(factory=dict)
-    """Minimum by column; of text columns only if all values are equal."""
+    """Minimum value by column. Text columns are included only if all values are equal."""
     maximum: Mapping[str, Any] = attrs.field(factory=dict)
     nulls: Mapping[str, int] = attrs.field(factory=dict)
 

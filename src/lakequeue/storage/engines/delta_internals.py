@@ -1,7 +1,7 @@
 """Access to Delta's log and optimistic transactions through py4j. They have no public interface.
 
 Only ``engine="spark"`` uses this module. It was tried with delta-spark 4.0.0 to 4.4.0 on Spark 4.0, 4.1 and 4.2,
-the pairs of docs/operation/spark.md. Other releases may have other classes. No other module knows Delta's classes.
+see docs/operation/spark.md. Other releases may have other classes. No other module knows Delta's classes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SparkDeltaLog:
             snapshot: snapshot of the decision.
             actions: JSON of Delta's log, or removals of the snapshot.
             frames: rows to write and add.
-            app_ids: a later commit with one of these is a conflict.
+            app_ids: application ids. A later commit with one of them is a conflict.
             token: user metadata of the commit.
         """
         with active(self._session):
@@ -127,7 +127,7 @@ class SparkDeltaLog:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active one, and restores the user's afterwards.
+    """Makes a session the thread's active session during the block, and restores the user's session afterwards.
 
     Delta's code uses the active session, as does a later ``getOrCreate`` by the user.
     """

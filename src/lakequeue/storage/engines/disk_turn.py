@@ -3,8 +3,8 @@
 Turns only save work. ``commit`` checks its base, so decisions are right without a turn. A process that has waited
 too long for a stopped process commits without a turn, and may lose the race.
 
-A process that wants the turn first becomes the next one. So a process that gives up the turn cannot take it again
-before the waiting process.
+There are two locks. A process first takes the lock of the next in line, then waits for the lock of the turn. So a
+process that gives up the turn cannot take it again before the process that is next in line.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lakequeue.storage.roots import local_path
 STOPPED = 0.25
 """Seconds without a change of the holder's file after which other processes continue."""
 LONGEST = 5.0
-"""Maximum seconds to wait for a turn, however many processes have theirs meanwhile."""
+"""Maximum seconds to wait for a turn, even if other processes take and end turns meanwhile."""
 POLL = 0.001
-"""Longest pause in seconds between the first attempts of the next process. Other processes pause for longer."""
+"""Longest pause in seconds between the first attempts of the next in line. Other processes pause for longer."""
 PATIENCE = 1 / 16
-"""Part of the wait to which pauses grow. Waits on a busy machine cost more CPU than commits."""
+"""Maximum pause, as a share of the time waited so far. Waiting costs a busy machine more CPU than commits."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
@@ -41,7 +41,7 @@ class DiskTurn(NamedTuple):
     """A turn of a process, or its permission to continue without one."""
 
     still_here: Callable[[], None] = lambda: None
-    """Shows other processes that this one is not stopped."""
+    """Shows other processes that this process is not stopped."""
     waited: bool = False
     """True if another process had the turn."""
 
@@ -50,7 +50,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Holds the turn at a local table, or nothing if other processes keep it for too long. Reentrant in a thread.
+    """Holds the turn at a local table, or gives up if other processes keep it for too long. Reentrant.
 
     ``until``: ends the wait without a turn once it returns True.
     """

@@ -15,8 +15,8 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 class FileLock:
     """A lock on a file that belongs to its open descriptor, so threads exclude each other, too. Not thread-safe.
 
-    It ends with the process, and with this object, as after an interrupt. A POSIX record lock belongs to the
-    process instead. It would end when the process closes any descriptor of the file, as when it copies the root.
+    The lock is released when the process ends, or when this object is deleted, as after an interrupt. A POSIX
+    record lock would also be released when the process closes any descriptor of the file.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
@@ -28,10 +28,10 @@ class FileLock:
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock without waiting. False if another holder excludes that.
+        """Takes the lock without waiting. False if another holder excludes this one.
 
         Raises:
-            OSError: the file cannot be opened. Its directory is never made.
+            OSError: the file cannot be opened. Never creates its directory.
         """
         file = self._file
         if file is None:
@@ -53,13 +53,13 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Records the time, if the lock is held, for waiting processes."""
+        """Records the time for waiting processes, if the lock is held."""
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 
     @property
     def stamped(self) -> float:
-        """Returns when the holder last recorded the time, by the wall clock in seconds."""
+        """Returns the time that the holder last recorded, by the wall clock in seconds."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:
@@ -73,7 +73,7 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks that a thread holds, or continues without, by ``table_id``."""
+    """Locks that a thread holds, or has given up waiting for, by ``table_id``."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()

@@ -42,13 +42,13 @@ _mine = Held()
 def committing(
     table_path: str, *, exclusive: bool, patience: float | None = None, folder: int | None = None
 ) -> Iterator[None]:
-    """Holds the table's commit lock. Does nothing on object stores, which arbitrate themselves.
+    """Holds the table's commit lock during the block. Does nothing on object stores.
 
     Reentrant in a thread, but a shared hold cannot become exclusive. ``folder``: descriptor of the table's
     directory.
 
     Raises:
-        LockHeld: another process held it for ``patience`` (None: ``PATIENCE``) seconds.
+        LockHeld: another process held the lock for ``patience`` (None: ``PATIENCE``) seconds.
         OSError: the table's directory is gone, or the lock cannot be written.
     """
     local = local_path(table_path)

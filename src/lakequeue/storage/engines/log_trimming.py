@@ -81,7 +81,7 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""Number of entries that a fast-growing log keeps. Opening a table lists them all, 5 ms for 1,000 more."""
+"""Number of entries that a fast-growing log keeps. Opening a table lists all entries: 5 ms for 1,000."""
 READING = 15.0
 """Seconds that entries stay in any case, for readers that have just listed them."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
@@ -93,9 +93,9 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first.
 
     On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
-    behind it. The age of the checkpoint counts, not the age of its commit: later snapshots need nothing below it,
-    and readers of older ones have had that time. A checkpoint that is not on disk, or unreadable, replaces nothing
-    (DUR-3).
+    behind it. The age of the checkpoint counts, not the age of its commit. Later snapshots need nothing below the
+    checkpoint, and readers of older snapshots have had that time to finish. A checkpoint that is not on disk, or
+    unreadable, replaces nothing (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.

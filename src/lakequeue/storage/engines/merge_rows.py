@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Number of a partition's files without statistics of the key above which a MERGE joins them."""
+"""Number of a partition's files without statistics of the key above which a MERGE joins the files."""
 _JOINED_ROWS = 256
 """Rows above which a file is not joined. Joining all files rewrote 3,000 queues per 16 new ones."""
 _MANY_EDGES = 16
@@ -27,7 +27,7 @@ class FileRewrite(NamedTuple):
     partition: dict[str, Any]
     removed: list[LiveFile]
     rows: pa.Table
-    """Without partition columns."""
+    """New rows without partition columns."""
 
 
 def rewrites(
@@ -41,7 +41,7 @@ def rewrites(
 
     Args:
         source: rows with a column ``op``: ``put`` inserts or replaces the row with its key, ``del`` deletes it.
-        key: column that, within a partition, no two rows share.
+        key: column with unique values within a partition.
         partitions: partition columns.
         files: the live files of the table.
         read: reads the rows of a file, without its partition columns.

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Approximate size of a row group in memory, in bytes."""
 _UNPACKED = 2**14
-"""Bytes in memory below which no file is compressed. That took 2 % of a receive to save 200 bytes."""
+"""Bytes in memory below which files are not compressed. Compression took 2 % of a receive to save 200 bytes."""
 _READS = 3
 """Number of failed reads of the newest version before the caller gets the error."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
@@ -61,7 +61,7 @@ class Table(TableVersion):
     state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
-        """Opens a version; None: the newest. Older versions are read-only."""
+        """Opens a version of the table; None opens the newest. Older versions are read-only."""
         self.store = store
         self.folder = self._writes = store.folder(path)
         folder = self.folder
@@ -87,13 +87,13 @@ class Table(TableVersion):
         self._follow(Snapshot.follow)
 
     def settle(self) -> None:
-        """Syncs the entries of ``look`` to disk: their writers may not have done it yet. Commits begin with it."""
+        """Syncs the entries of ``look`` to disk. Their writers may not have done it yet. Commits begin with it."""
         if self._unsettled:
             self.folder.sync([LOG], above=False)
             self._unsettled = False
 
     def confirm(self) -> None:
-        """Refreshes, and verifies that the log is the one that this handle has read; on object stores, too."""
+        """Refreshes, and verifies that the log is the log that this handle has read, on object stores too."""
         self._follow(Snapshot.confirm)
         self.settle()
 
@@ -115,7 +115,7 @@ class Table(TableVersion):
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """Makes commits write to the directory at the path now; see ``LocalFolder.pinned``.
+        """Makes commits write to the directory now at the path; see ``LocalFolder.pinned``.
 
         Yields the descriptor of a local directory.
         """
@@ -126,7 +126,7 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_based(self) -> bool:
-        """True if the log on a local disk has the entry of the loaded version, in the same file.
+        """True if a local log still has the loaded version's entry, in the file that was read (not a copy of it).
 
         Raises:
             ReplacedLog: the log has another entry of this version.
@@ -152,7 +152,7 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Uses the last commit of another handle of this process. Only for speed; thread-safe."""
+        """Adopts the last commit of another handle of this process, to save reading it. Thread-safe."""
         if other._committed is not None:
             self.state.learn(*other._committed)
 
@@ -160,7 +160,7 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a missing file of the loaded snapshot.
+        """Returns the error for a missing file of the loaded snapshot, by default DamagedTable.
 
         StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back.
         """
@@ -192,9 +192,9 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition``. Without ``rows``, drops them.
+        """Replaces the rows whose partition values are among ``partition``. Without ``rows``, only drops rows.
 
-        Each table of ``rows`` becomes a file. It is not empty, and its partition columns are constant. The
+        Each table of ``rows`` becomes a file. No table is empty, and its partition columns are constant. The
         iterable may be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
         """
         removed = [file for file in self.files() if _within(file, partition)]
@@ -210,7 +210,7 @@ class Table(TableVersion):
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
-        """Replaces files by new ones, a table of ``rows`` each. Any other commit since the snapshot refuses it."""
+        """Replaces files by a new file per table of ``rows``. Fails after any other commit since the snapshot."""
         added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 
@@ -222,7 +222,7 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges ``source`` into the table. Its columns are those of the table, and ``op``: ``put`` or ``del``.
+        """Merges ``source`` into the table. It has the table's columns, and ``op``, which is ``put`` or ``del``.
 
         Rows match if ``key`` and the partition columns are equal. Caches the rows, see ``rows``. ``answers``: see
         ``entries.entry``.
@@ -328,7 +328,7 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
-        """Loads the next version if a commit fits behind its entry. True if it does."""
+        """Loads the next version, and returns True, if a commit fits behind the entry of that version."""
         try:
             other = self.state.next()
         except FileNotFoundError:  # it is left over by a restore
@@ -392,7 +392,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Reads. After an error of class ``gone``, calls ``renew`` and reads again: other processes remove files."""
+    """Calls ``read``. If files are gone (an error of class ``gone``), calls ``renew`` and reads again."""
     for _ in range(_READS):
         try:
             return read()
@@ -413,7 +413,7 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, with its columns, by ``write_rows``."""
+    """Writes rows of one partition, which include its columns, by ``write_rows``."""
     partition = {name: rows[name][0].as_py() for name in partitions}
     return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
 
@@ -426,9 +426,9 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, without its columns, as a file below a table. Commits nothing.
+    """Writes rows of one partition, which omit its columns, as a file below a table. Commits nothing.
 
-    With ``name``, does not sync the file: another process commits and syncs it; see ``Table.add``.
+    With ``name``, does not sync the file. The process that commits it syncs it; see ``Table.add``.
     """
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"

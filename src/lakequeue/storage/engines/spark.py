@@ -43,7 +43,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot. Never newer than the loaded one, so Delta finds all conflicts with a decision."""
+        """Delta's snapshot. Never newer than the loaded snapshot, so Delta finds all conflicts with a decision."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
@@ -79,9 +79,9 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges with the first of ``transactions`` as fence. Delta's MERGE takes only one id.
+        """Merges with the first of ``transactions`` as fence, because Delta's MERGE takes only one application id.
 
-        Each commit must raise the id by one. Then the second of two commits finds its version taken.
+        Each commit must raise the version of that id by one. So the second of two commits finds its version taken.
         """
         from delta.tables import DeltaTable
 

@@ -30,7 +30,7 @@ _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.toke
 
 
 def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
-    """Returns Maven coordinates of the file system for a root's scheme; empty for a local root.
+    """Returns the Maven coordinates of Spark's file system for a root's scheme; empty for a local root.
 
     Args:
         scheme: result of ``scheme_of``.
@@ -69,8 +69,8 @@ def allow(spark: SparkSession, store: Store) -> None:
     configuration to the executors with each job. It is in no plan, job argument or log, nor in ``SparkConf``, but
     any code of the driver can read it. Other options, and options for other stores, stay in the driver.
 
-    The session's own settings for the bucket win. Of several roots' options, the first win, because Hadoop keeps
-    the connection: credentials that expire need a provider in the session's own settings.
+    The session's own settings for the bucket take precedence. Of several roots' options for a bucket, the first
+    stay in use, because Hadoop keeps the connection. So expiring credentials need a provider in the session.
 
     Raises:
         QueueClientError: the session has no file system for the store, or Spark needs another name of the root.

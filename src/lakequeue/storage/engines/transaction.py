@@ -24,7 +24,7 @@ from lakequeue.storage.engines.turns import NO_TURNS, Turns
 ATTEMPTS = 60
 """Number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Number of attempts at a commit that loses to commits outside its fence."""
+"""Maximum attempts at a commit that keeps losing to commits that do not change its fence."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
@@ -45,7 +45,7 @@ class FoundChange(Generic[_T_co]):
 
 @attrs.frozen
 class Stale:
-    """The loaded snapshot is too old for a decision."""
+    """The loaded snapshot is too old to decide on."""
 
 
 Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
@@ -57,14 +57,14 @@ class Committed(Generic[_T_co]):
 
     value: _T_co
     lost: int
-    """Number of races lost before."""
+    """Number of races that were lost before the commit."""
     avoided: bool
-    """True if its turn avoided another lost race."""
+    """True if waiting for a turn avoided another lost race."""
 
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """An answer that holds for a snapshot read within the call."""
+    """An answer that is valid for a snapshot read within the call."""
 
     value: _T_co
 

@@ -3,10 +3,10 @@
 Of several processes that decide on one version of a table, one commits, and the others lose the race. On a disk
 they take turns by a lock, see ``disk_turn``. A turn only saves work; the fence refuses stale commits.
 
-Object stores have no lock that ends with its holder. There, the process with the last commit can start the next
-one at once. A process that must read that commit first is late each time: it lost 26 races in 16 s. So a process
-that lost a race pauses after its next commits. A process that never loses does not pause. A process that it keeps
-out asks for a turn: it commits an empty entry, and the busy process loses its next race.
+Object stores have no lock that is released when its holder dies. There, the process that committed last can start
+its next commit at once, while other processes must first read that commit. In a measurement, another process lost
+26 races in 16 s. So a process that lost a race pauses after its next commits. A process that never loses would
+never pause. So a loser commits an empty entry: the winner then loses its next race, and pauses.
 
 Receivers on object stores need no pauses: they commit the requests of each other, see ``storage.requests``.
 """
@@ -26,9 +26,9 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait until other processes are excluded. A process stopped in a commit must not stop the others."""
+"""Seconds to wait for exclusive access. A process that was stopped in a commit must not stop other processes."""
 ASK_AFTER = 3
-"""Number of lost races between two requests of a process for a turn."""
+"""Number of lost races after which a process asks for a turn, and asks again."""
 COMMITS = 4
 """Length of a pause, in durations of the last commit. Another process needs that time to learn of its lost race,
 read the log and the ledger, decide and commit.
@@ -45,7 +45,7 @@ class Turns:
     """The turns of this process at one table. Base class: never waits. Not thread-safe: the owner locks."""
 
     moved = False
-    """True if another process committed since this process did. Without the turn, the race would be lost."""
+    """True if another process committed since this process did, so that a commit would lose the race."""
     waited = False
     """True if another process had the turn when this process asked for it."""
 
@@ -73,11 +73,11 @@ class Turns:
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Surrounds each commit."""
+        """Surrounds each commit. Subclasses measure its duration, or show that the process is not stopped."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Records the ``lost``-th lost race of a transaction. Returns True to load the newest snapshot."""
+        """Records lost race number ``lost`` of a transaction. True if the newest snapshot must be loaded."""
         return False
 
     def end(self) -> None:
@@ -108,7 +108,7 @@ class StoreTurns(Turns):
         """Number of next commits with a pause."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process made the last commit, and other processes commit, too. True if it paused."""
+        """Pauses if this process made the last commit, and other processes commit too. True if it paused."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -123,7 +123,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn after every few lost races. Returns False, because the newest snapshot is loaded."""
+        """Asks for a turn after every few lost races. Returns False: the newest snapshot is loaded already."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER:
@@ -186,7 +186,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Turns of an engine that commits through Spark. Deciding takes a second, longer than other processes wait."""
+    """Turns of commits through Spark. A decision takes a second, longer than processes wait for a turn."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

@@ -12,7 +12,7 @@ from lakequeue.storage.roots import EFFECTIVE, local_path
 LOCK_PATIENCE = 1.0
 """Seconds for which a check waits for a lock. A commit holds a lock for milliseconds."""
 FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
-"""A check warns below this many bytes, or this many free inodes."""
+"""Numbers of free bytes and free inodes below which a check warns."""
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:

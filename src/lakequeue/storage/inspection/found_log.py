@@ -31,7 +31,7 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Most entries that a log may lack after its start. A repair writes a file for each."""
+"""Maximum number of missing entries after the start of a log. A repair writes a file for each."""
 
 
 @attrs.define
@@ -42,7 +42,7 @@ class FoundLog:
     entries: dict[int, Entry]
     checkpoints: dict[int, TableState]
     problems: dict[str, str]
-    """Why each bad file of the log is bad, by file name. Includes missing entries."""
+    """Problem of each bad file of the log, by file name. Includes missing entries."""
     last: int
     """The last version that may belong to the log."""
     strays: list[str] = attrs.field(factory=list)
@@ -50,7 +50,7 @@ class FoundLog:
 
     @property
     def start(self) -> int | None:
-        """The version from which the log is read: the newest good checkpoint, or 0. None if neither exists."""
+        """The version from which the log is read: the newest good checkpoint, or 0; None if neither exists."""
         return start_of(self.entries, self.checkpoints)
 
     @property
@@ -77,13 +77,13 @@ class FoundLog:
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version that needs no unreadable entry. None if there is no such version."""
+        """The last version that needs no unreadable entry; None if no version does."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """Builds the last version, as if unreadable entries had changed nothing. None if the log has no start."""
+        """Builds the last version, as if unreadable entries had changed nothing; None if the log has no start."""
         start = self.start
         if start is None:
             return None
@@ -174,7 +174,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns versions left over by a restore: the first that does not follow its base, and later ones."""
+    """Returns versions left over by a restore: from the first that does not follow its base on."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -190,7 +190,7 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """Returns the newest good checkpoint, else version 0, else None."""
+    """Returns the version of the newest good checkpoint, else 0 if that entry exists, else None."""
     return max(checkpoints, default=0 if 0 in entries else None)
 
 

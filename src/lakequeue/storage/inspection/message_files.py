@@ -36,17 +36,17 @@ class FoundFile:
 
     file: LiveFile
     offsets: Integers = attrs.field(eq=False)
-    """In the order of the rows. Empty if the file cannot be read."""
+    """Offsets in the order of the rows. Empty if the file cannot be read."""
     problem: str | None
-    """Why the file is bad. None if it is sound."""
+    """Why the file is bad; None if it is sound."""
     named: bool = True
     """False if no readable entry names the file."""
     sent: Range | None = None
-    """When the file's first and last messages were sent, in microseconds. None if unknown."""
+    """Send times of the file's first and last messages, in microseconds; None if unknown."""
     doubt: str | None = None
     """A contradiction between rows and statistics. Nothing shows which of the two is right."""
     harmless: bool = False
-    """True if another program rewrote the file but lost nothing. Calls sort its rows, and take each once."""
+    """True if another program rewrote the file but lost nothing. Reads sort its rows, and drop repeated rows."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
     """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
 
@@ -60,7 +60,7 @@ class FoundFile:
 
     @property
     def logged_first(self) -> int | None:
-        """The first offset by the statistics. None if the log does not give it."""
+        """The first offset according to the statistics; None if the log has no statistics."""
         base, position = self.file.partition.get("base_offset"), self.file.minimum.get("position")
         return None if base is None or position is None else int(base + position)
 
@@ -118,7 +118,7 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """Returns positions, ``_COUNTED`` and which rows lack a body. Reads the other columns only to check them."""
+    """Returns positions, ``_COUNTED``, and True for rows without a body. Checks the other columns."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
@@ -165,7 +165,7 @@ def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
 
 @attrs.frozen
 class Displaced:
-    """A message whose offset another message has, too."""
+    """A message whose offset another message also has."""
 
     offset: int
     message_id: str

@@ -1,4 +1,4 @@
-"""Bounds the instants at which lost messages were sent, by what the log and the other files still say."""
+"""Bounds the send times of lost messages, from the remaining log and files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lakequeue.storage.inspection.found_log import FoundLog
 from lakequeue.storage.inspection.message_files import FoundFile, Range
 
 Known = tuple[int, int]
-"""An offset, and when its message was sent, in microseconds."""
+"""An offset, and the send time of its message in microseconds."""
 
 
 def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:
-    """Finds when messages were sent, from entries of the log that append, and from its sound files."""
+    """Returns known send times, from entries of the log that append, and from its sound files."""
     return [*_of_entries(log), *_of_files(files)]
 
 
@@ -35,10 +35,10 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """The earliest and the latest instant at which a range of messages can have been sent.
+    """Returns the earliest and the latest instant at which a range of messages can have been sent.
 
-    Send times never decrease, so each known one bounds the others. An instant is None if no message that far down,
-    or up, is known.
+    Send times never decrease with the offset, so each known send time bounds the unknown ones. The earliest
+    instant is None without a known message before the range, the latest without a known message after it.
     """
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)

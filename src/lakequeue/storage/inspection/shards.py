@@ -34,12 +34,12 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""A shard's time may be ahead of this machine's by this many microseconds before a check reports it."""
+"""Microseconds that a shard's time may be ahead of this machine's clock before a check reports it."""
 
 
 @attrs.frozen
 class FoundShard:
-    """All that could be read of a shard. ``messages`` or ``receipts`` is None if that table has no log."""
+    """Everything that could be read of a shard. ``messages`` or ``receipts`` is None if that table has no log."""
 
     messages_path: str
     receipts_path: str
@@ -53,7 +53,7 @@ class FoundShard:
 
     @property
     def was_unused(self) -> bool:
-        """True if the ledger says that nothing was ever received, or does not exist."""
+        """True if the ledger does not exist, or shows that nothing was ever received."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
@@ -63,32 +63,32 @@ class FoundShard:
 
     @property
     def send_end(self) -> int:
-        """The end offset of the log by its entries."""
+        """The end offset of the log, according to its entries."""
         return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
 
     @property
     def displaced(self) -> list[Displaced]:
-        """Messages whose offset another message has, too."""
+        """Messages whose offset another message also has."""
         return [] if self.state is None else displaced(self.state.folder, self.files)
 
     @property
     def forgotten(self) -> int:
-        """The newest ledger epoch by which messages were emptied, from the log."""
+        """The newest ledger epoch by which rows were emptied, according to the log."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """The mark of the log's last emptying. 0 if there was none."""
+        """The mark of the log's last emptying; 0 if the log was never emptied."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is sound and knows the log's last emptying. False if it was put back."""
+        """True if the ledger is sound and knows the log's last emptying. False if an older copy was restored."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset from which the log must hold every message. ``ledger`` is the newest readable."""
+        """Returns the offset from which the log must have all messages. ``ledger``: newest readable ledger."""
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
         named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]
@@ -103,12 +103,12 @@ class FoundShard:
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
     def missing(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns the offsets that no sound file holds."""
+        """Returns the offsets that are in no sound file."""
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Returns ``blank`` and the missing offsets that no damaged file has either."""
+        """Returns ``blank``, and the missing offsets that are not in a damaged file either."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -121,7 +121,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns offsets whose rows are empty, but whose messages the ledger, an older one, still has."""
+        """Returns offsets with empty rows whose messages the ledger, an older ledger, still has."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -270,7 +270,7 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields file, problem and repair of each problem of a log. ``lost`` is the repair without a beginning."""
+    """Yields file, problem and repair for each problem of a log. ``lost``: repair of a log without a start."""
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))

@@ -153,7 +153,7 @@ def _segment(candidate: _Candidate, before: FoundFile | None, first: int) -> tup
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
-    """Returns the ids of messages sent at or after an instant, and of some earlier ones."""
+    """Returns the ids of messages sent at or after an instant, and of some earlier messages."""
     found: set[str] = set()
     following = None
     for each in reversed(files):  # A segment has no messages sent after the next segment was opened.
@@ -165,7 +165,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """Returns when the message before an offset was sent. Without such a message, the earliest possible time."""
+    """Returns the send time of the message before an offset; without that message, the earliest possible time."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]

@@ -28,7 +28,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Sends that a process stages after it met other senders."""
+"""Number of sends that a process stages after it met other senders."""
 _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
@@ -68,7 +68,7 @@ class _Loaded:
     last_sent_at: int
     open: OpenSegment | None
     staged: int
-    """Files of staged sends that are not merged yet."""
+    """Number of files of staged sends that are not merged yet."""
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ class AppendPlace:
         return pa.Table.from_arrays(_COLUMNS.arrays(columns, count), schema=layout.MESSAGES)
 
     def ids(self, count: int) -> dict[str, int]:
-        """Application ids of the commit that appends ``count`` messages."""
+        """Returns the application ids of the commit that appends ``count`` messages."""
         return {layout.SEND_ID: self.first + count, layout.CLOCK_ID: self.sent_at}
 
 
@@ -160,7 +160,7 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends messages. Its value is to be called after the commit.
+        """Returns the change that appends messages. Call its value after the commit.
 
         ``more_ids`` are further application ids of the commit.
 
@@ -204,7 +204,7 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged. Needs fsync on a disk: a power cut must not leave torn files."""
+        """True if the next send is staged. False on a disk without fsync: a power cut may leave torn files."""
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
@@ -245,7 +245,7 @@ class Appender:
     def append_staged(
         self, staged: StagedSend, now: int, more_ids: Ids, patient: bool
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends ``staged`` and staged sends of others. ``patient``: see ``Change``."""
+        """Returns the change that appends ``staged`` and other processes' sends. ``patient``: see ``Change``."""
         self.check_open()
         others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)
@@ -321,7 +321,7 @@ class Appender:
             raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """Fence of a commit that is decided on the loaded snapshot."""
+        """Returns the fence of a commit that is decided on the loaded snapshot."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

@@ -22,7 +22,7 @@ TABLE_BYTES = 32 * 1024
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 _NAMED = 10
-"""Most damaged messages that an error names."""
+"""Maximum number of damaged messages that an error names."""
 
 _UNREAD = {"position", "send_id", "first_received_at", "emptied", "only_for"}
 """Columns that readers of messages do not need. The first receive is in the runs."""
@@ -105,7 +105,7 @@ class BodyCache:
 
 
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
-    """Reads rows up to offset ``ahead``. If those are damaged, reads only up to ``last`` (DUR-8)."""
+    """Reads rows up to offset ``ahead``; only up to ``last`` if rows behind it are damaged (DUR-8)."""
     try:
         return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:

@@ -23,11 +23,11 @@ _EMPTY, _DROPPED = -2, -1
 """Markers in place of an offset."""
 _JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
-"""Number of keys built at once from a file."""
+"""Number of keys that are built at once from a file."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Returns the key that must not repeat: deduplication id, and group if ids count by group (DDP-2, DDP-14)."""
+    """Returns the key that must not repeat: id, with the group if ids count by group (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
@@ -108,7 +108,7 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Reads what was added to the log since the last call and was sent within the window."""
+        """Adds messages that were appended to the log since the last call, and sent within the window."""
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end
@@ -136,7 +136,7 @@ class _Offsets:
         self._taken = 0
 
     def find(self, hashed: int, begin: int) -> list[int]:
-        """Returns the offsets of a hash, from ``begin`` on."""
+        """Returns the offsets of a hash that are not below ``begin``."""
         found = []
         mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
         slot = hashed & mask

@@ -36,7 +36,7 @@ def arrived(table: Table, source: MoveSource) -> bool:
 
 
 Settle = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit, given both commits' times; see ``ShardLedger.settle_clock``."""
+"""Checks the clock before a commit, given the times of it and the last; see ``ShardLedger.settle_clock``."""
 
 
 def deliver(

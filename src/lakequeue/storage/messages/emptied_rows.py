@@ -25,8 +25,8 @@ _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "
 class ForgottenMessages:
     """The messages that a committed version of a ledger has forgotten above its floor.
 
-    They stay forgotten: heads only rise, and runs are made only of runs, of the history and of messages from the
-    head on.
+    Forgotten messages stay forgotten: heads only rise, and new runs come only from runs, the history, and messages
+    from the head on.
     """
 
     epoch: int
@@ -34,7 +34,7 @@ class ForgottenMessages:
     """Messages from this offset on were never received."""
     firsts: Integers
     lasts: Integers
-    """Ends of all runs, with the history, by offset. ``firsts`` has their starts."""
+    """Last offsets of all runs, history included, by offset. ``firsts`` has the first offsets."""
 
     def count(self, first: int, last: int) -> int:
         """Returns the number of forgotten messages in a range of offsets."""
@@ -45,7 +45,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Empties the rows of forgotten messages. With ``sent_before``, only those sent before that instant."""
+        """Empties the rows of forgotten messages; with ``sent_before``, only of those sent before it."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

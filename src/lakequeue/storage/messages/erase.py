@@ -1,8 +1,8 @@
 """Erases a message from the log of a shard: empties its row, which stays in place.
 
 The segment is replaced under its fence. On a local disk, all files that ever held the message are removed at once,
-with the log entries that name them. An object store has no locks, so there they are removed like all files, after
-``Retention.remote_file_hours``.
+with the log entries that name them. An object store has no locks, so there the files are removed like all files,
+after ``Retention.remote_file_hours``.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = Non
 
 
 def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
-    """Clears the rows of a message in the newest snapshot; returns whether there was anything to clear.
+    """Clears the rows of a message in the newest snapshot. Returns True if there was content to clear.
 
     Args:
         table: a handle on ``messages`` that nothing else uses meanwhile.
-        message_id: its id.
-        offsets: where it is, see ``offsets_of``.
-        keep_from: deduplication ids and groups of messages sent after this instant stay: a sender that repeats
-            itself would bring the message back (DDP-1, DDP-14).
+        message_id: id of the message.
+        offsets: offsets of the message, see ``offsets_of``.
+        keep_from: deduplication ids and groups of messages sent after this instant stay, so that a repeated send
+            does not bring the message back (DDP-1, DDP-14).
 
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.
@@ -134,7 +134,7 @@ class _Blank:
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:
-        """Returns True if the row at an offset still has something to clear."""
+        """Returns True if the row at an offset still has content to clear."""
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
         if file is None:  # The segment was dropped.
             return False

@@ -1,8 +1,8 @@
 """Keeps the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
 
-A segment is closed if the snapshot of the commit has a later one. The last segment is open. It is replaced only
-after an hour without a send, or when all of it lies below the floor. That commit carries ``send`` unchanged, so it
-conflicts with appends. All commits here are fenced by ``files``, and may fail or be killed without harm.
+A segment is closed if the snapshot of the commit has a later one. The last segment is open. The open segment is
+replaced only after an hour without a send, or when all of it lies below the floor. That commit carries ``send``
+unchanged, so it conflicts with appends. All commits are fenced by ``files``, and may fail or be killed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Sizes in bytes. ``TIER_SEGMENTS`` adjacent segments up to such a size are merged."""
+"""Sizes in bytes. ``TIER_SEGMENTS`` adjacent segments below one of these sizes are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
-"""Most bytes merged at once, because they are held in memory."""
+"""Maximum bytes of segments merged at once, because they are held in memory."""
 IDLE = 3600 * MICROS
 """Microseconds without a send after which the open segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Smaller segments are only dropped or merged as a whole, never rewritten to drop or empty rows."""
+"""Bytes below which segments are only dropped or merged as a whole, never rewritten to drop or empty rows."""
 CUT_ROWS = 100_000
-"""Most rows of a file that replaces a part of a segment."""
+"""Maximum number of rows of a file that replaces a part of a segment."""
 
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
@@ -43,7 +43,7 @@ SegmentFiles = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """How many segments a pass over the log of a shard replaced."""
+    """Numbers of segments that a pass over the log of a shard replaced."""
 
     dropped: int = 0
     """Segments below the floor."""
@@ -65,10 +65,10 @@ def merge_recent(
         table: a handle on ``messages``, locked by the caller.
         floor: a committed floor of the ledger. It may be old, because floors only rise and the ledger forgets
             messages before their segments are dropped.
-        drop_before: segments with messages sent at or after this instant stay, as FIFO queues need their
+        drop_before: segments with messages sent at or after this instant stay, because FIFO queues need their
             deduplication ids (RET-11).
-        confirm: called right before a commit, after all files are written. Raises an error if the ledger was put
-            back meanwhile.
+        confirm: called right before a commit, after all files are written. Raises an error if an older ledger was
+            restored meanwhile.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small), confirm)
 
@@ -82,7 +82,7 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties all segments where it pays, and the open one if it is idle.
+    """Drops, merges, cuts and empties segments where it pays, also the open segment if it is idle.
 
     For the compactor.
 
@@ -158,10 +158,10 @@ class _LogSegments:
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """For each closed segment, when the next was opened. No message in it was sent later."""
+    """For each closed segment, the opening time of the next. No message in the segment was sent later."""
     open_one: SegmentFiles | None
     number: int
-    """The application id ``files``."""
+    """Version of the application id ``files``."""
     send_version: int
     last_sent_at: int
 
@@ -178,7 +178,7 @@ class _MergeStep:
     epoch: int = 0
     """Epoch of the ledger by which rows are emptied."""
     mark: int = 0
-    """Mark of the emptying. 0 if nothing is emptied."""
+    """Mark of the emptying; 0 if no rows are emptied."""
 
 
 def _run(
@@ -292,7 +292,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a rewrite of a segment with half of its rows below the floor, so that rows are rarely copied."""
+    """Returns a rewrite of a segment with at least half of its rows below the floor. So rows are rarely copied."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2

@@ -59,7 +59,7 @@ class CacheBudget:
             raise
 
     def drop(self, cache: MutableMapping[Any, Any]) -> None:
-        """Empties a cache."""
+        """Empties one cache."""
         with self.lock:
             for key in list(cache):
                 self._order.pop((id(cache), key), None)
@@ -106,22 +106,22 @@ class LogFile:
 
     file: LiveFile
     base: int
-    """First offset of its segment, which names the segment."""
+    """First offset of the segment, which names the segment."""
     opened_at: int
     first: int
     last: int
     bulk: bool
-    """True if all its messages were sent at ``opened_at``."""
+    """True if all messages of the file were sent at ``opened_at``."""
     delayed: bool
-    """True if it may hold messages with a delay."""
+    """True if the file may have messages with a delay."""
     dead_letters: bool
-    """True if it may hold messages that were received too often in another queue."""
+    """True if the file may have messages that were received too often in another queue."""
     emptied: int
-    """Number of emptied messages by its statistics; see ``emptied_rows``."""
+    """Number of emptied messages in the file, by its statistics; see ``emptied_rows``."""
     group: str | None
-    """The message group of all its messages, "" for no group. None if there are several, or if unknown."""
+    """Message group of all messages of the file, "" for no group; None for several groups, or if unknown."""
     more: tuple[LiveFile, ...] = ()
-    """Further files of a segment that another program rewrote. Only all files together hold each offset."""
+    """Further files of a segment that another program rewrote. Only all files together have each offset."""
 
     @property
     def rows(self) -> int:
@@ -153,7 +153,7 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns rows (default: all) by offset, with ``position`` and the given columns (DUR-5).
+        """Returns rows of a range, by default all, by offset, with ``position`` and the given columns (DUR-5).
 
         Raises:
             DamagedTable: another program removed rows, for example with ``DELETE``.
@@ -204,7 +204,7 @@ class LogFile:
 class ShardLog:
     """A snapshot of the log of a shard (the ``MessageLog`` of the state machine).
 
-    Reads the columns of messages only where statistics do not suffice: at the edge of retention, and in files with
+    Reads the columns of messages only if statistics do not suffice: at the edge of retention, and in files with
     delayed messages.
     """
 
@@ -271,7 +271,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log at an instant, at least up to ``reached``, an end offset known from then."""
+        """Returns the log as of an instant, at least up to ``reached``: an end offset known from that time."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
@@ -452,7 +452,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
     ``known`` are files of an earlier snapshot by path.
 
     Raises:
-        DamagedTable: they do not hold every offset of the log once (DUR-5).
+        DamagedTable: the files do not have every offset of the log once (DUR-5).
     """
     try:
         files = [
@@ -477,7 +477,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that does not continue the one before, and the offset at which it should begin."""
+    """Returns the first file that does not continue the previous file, and the offset at which it should begin."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))
@@ -527,6 +527,6 @@ def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
-    """Returns maximal stretches of rows that are equal in all columns, as (start, stop)."""
+    """Returns the longest possible ranges of rows that are equal in all columns, as (start, stop)."""
     changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
     return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

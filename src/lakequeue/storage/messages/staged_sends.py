@@ -1,10 +1,10 @@
 """Commits the sends of several processes to a log at once.
 
-Of the processes that send to one shard, each commit lets one win; the others lose the race, or wait for a turn on
-a local disk. A process that lost or waited writes its next messages as a file that fits any offset. The file's
-name says all that a commit must know. The next process that commits adds such files to its own entry, each as a
-segment of its own. A process that is refused, or still waits, looks for its file in the winner's entry, or tries
-again with the same file.
+If several processes send to one shard, one wins each commit. The other processes lose the race, or wait for a turn
+on a local disk. A process that lost or waited writes its next messages as a file that fits any offset. The file's
+name has all that a commit needs. The next process that commits adds such files to its own entry, each as a segment
+of its own. A process that is refused, or still waits, looks for its file in the winner's entry, or tries again
+with the same file.
 
 On a disk, 8 senders of 50 messages a second get 280 to 390 through instead of 220, and 24 senders of 10 get 240
 instead of 180.
@@ -33,17 +33,17 @@ from lakequeue.storage.engines.point import Table, write_file
 from lakequeue.storage.store_failures import first_line
 
 FOLDER = "sent"
-"""Directory below the table."""
+"""Directory of staged files, below the table."""
 VERSIONS = 20
-"""Other processes add a file within this many versions of the log. Later only its sender does."""
+"""Number of versions of the log within which other processes add a file. Later only its sender adds it."""
 TOGETHER = 100
-"""Versions whose files share a directory, because a listing on a disk cannot begin at a name."""
+"""Number of versions whose files share a directory, because a listing on a disk cannot begin at a name."""
 RECENT = 10.0
-"""Other processes add a file within this many seconds, by the storage's clock."""
+"""Seconds within which other processes add a file, by the storage's clock."""
 OLDEST = 3600.0
-"""A sender commits its own file within this many seconds. Later the compactor may remove the file."""
+"""Seconds within which a sender commits its own file. Later the compactor may remove the file."""
 MOST = 200
-"""Most files of other senders in one commit."""
+"""Maximum number of other senders' files in one commit."""
 _NAME = re.compile(
     rf"{FOLDER}/\d{{18}}/(\d{{20}})-(\d+)-([1-9]\d{{0,5}})-([a-z]+)-[0-9a-f]{{32}}\.parquet", re.ASCII
 )
@@ -65,7 +65,7 @@ class StagedSend:
     rows: pa.Table
     written_at: float
     lineage: object
-    """See ``Table.lineage``."""
+    """The lineage of the log for which the file was staged; see ``Table.lineage``."""
 
     @property
     def too_old(self) -> bool:
@@ -93,11 +93,11 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
         table: a handle on the log.
         rows: rows with positions from 0 on and without send times. Base and opening time are ignored.
         attributes_version: version of the queue attributes under which the rows are valid.
-        alone: no other process may commit the file, because a later decision may leave out rows.
+        alone: True if no other process may commit the file, because a later decision may leave out rows.
 
     Raises:
-        QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file. Not raised
-            if ``alone``: then the original error is.
+        QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file. With
+            ``alone``, the original error is raised instead.
     """
     delay = rows["delay_seconds"]
     flags = {
@@ -151,7 +151,7 @@ def _begin(version: int) -> str:
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Parses a staged file's name: file, and versions of log and attributes. None if others may not add it."""
+    """Parses a staged file's name: file, versions of log and attributes. None if only its sender may add it."""
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
         return None

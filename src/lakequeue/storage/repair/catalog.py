@@ -15,7 +15,7 @@ from lakequeue.storage.table_version import TableVersion
 
 
 def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]:
-    """Returns the newest row of each queue that any file of a damaged catalog has.
+    """Returns the newest row of each queue, from all files of a damaged catalog.
 
     A deleted queue stays deleted. A queue that holds messages but has no row gets a row from an older file, unless
     another queue has its name by now.
@@ -44,7 +44,7 @@ def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
 
 
 def _files(folder: Folder) -> Iterator[LiveFile]:
-    """Yields all readable data files, named by the log or not, oldest first."""
+    """Yields all readable data files, even if the log does not name them, oldest first."""
     for each in data_files(folder):
         with suppress(DamagedTable), folder.parquet(each.name, each.size) as parquet:
             yield LiveFile(each.name, each.name, each.size, parquet.metadata.num_rows, {}, {}, {}, {})

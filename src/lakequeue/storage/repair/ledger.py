@@ -1,4 +1,4 @@
-"""Repairs the ledger of a shard. Lost messages count as deleted. Older rows replace unreadable ones."""
+"""Repairs the ledger of a shard. Lost messages count as deleted. Older rows replace unreadable rows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write the rows. A log without a readable beginning is moved aside first."""
+    """Returns the steps that write the rows. They first move aside a log without a readable start."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last

@@ -29,7 +29,7 @@ class Undone:
 
 
 def without_features(log: FoundLog) -> Undone:
-    """Removes features and properties that lakequeue does not know from the log as read."""
+    """Returns the log without features and properties that lakequeue does not know."""
     versions = sorted(version for version, entry in log.entries.items() if version and obstacles(entry))
     there = sorted(version for version, each in log.checkpoints.items() if obstacles(each))
     entries_ = {

@@ -25,7 +25,7 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Most lost messages that a repair fills in. It holds their rows in memory, 100 bytes each."""
+"""Maximum number of lost messages that a repair fills in. It keeps their rows in memory, 100 bytes each."""
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ class NeighbourSegment:
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
     """Returns the commit that stops compactors from emptying messages by a ledger read before the repair.
 
-    Keeps ``forgotten`` if a ledger exists. The repaired ledger then gets a later epoch.
+    Does not change ``forgotten`` if a ledger exists, because the repaired ledger gets a later epoch.
     """
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
@@ -57,7 +57,7 @@ def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
-    """Returns why the missing messages are too many to fill in. None if they are not."""
+    """Returns why the missing messages are too many to fill in; None if they are not too many."""
     number = sum(last - first + 1 for first, last in missing)
     if number <= _MOST_ROWS:
         return None
@@ -68,7 +68,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the commit, on ``version``, after which the log holds each offset once. None if it already does.
+    """Returns the commit, on ``version``, after which the log has each offset once; None if it has already.
 
     A lost offset gets an empty row, because a reader finds a message by its row number in the file. The ledger
     knows the row as deleted.
@@ -109,7 +109,7 @@ def log_step(
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
-    """Yields the messages that get new offsets from ``base`` on, as a segment of their own."""
+    """Yields the messages that get new offsets from ``base`` on, as a new segment."""
     files = {each.file.path: each.file for each in twice}
     found = [
         layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
@@ -134,9 +134,9 @@ class _Known:
 
     offsets: Integers
     rows: pa.Table
-    """In the order of the files."""
+    """Rows in the order of the files."""
     row: Integers
-    """The number of each offset's row in ``rows``."""
+    """Index in ``rows`` of each offset's row."""
     base: Integers
     opened_at: Integers
     sent_at: Integers
