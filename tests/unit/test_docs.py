@@ -233,6 +233,11 @@ def test_a_page_that_lists_the_others_lists_them_all(listing: str, below: str):
     assert wanted - linked - {listed_on} == set()
 
 
+def test_the_first_page_compares_as_the_readme_does():
+    readme, index = ((HERE / page).read_text(encoding="utf-8") for page in ("README.md", "docs/index.md"))
+    assert rows(readme.replace("](docs/", "]("), "| choose it") == rows(index, "| choose it")
+
+
 def test_lines_of_code_fit_on_a_page():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
