@@ -15,6 +15,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ import typer
 
 from lakequeue import LakeQueue
 from lakequeue.cli import app
+from lakequeue.model.clock import SystemClock
 from pages import DEMO_LINE, TEST_LINE, Block, agrees, blocks
 from serve.serving import answers, free_port, wait_until
 
@@ -54,6 +56,10 @@ BEYOND = {
     " --metrics-port ": "metrics",
 }
 """Extras and packages that a block needs besides the packages that it imports."""
+READING = timedelta(seconds=70)
+"""What a slow reader takes for each block: longer than most visibility timeouts. All blocks of a page take less
+than the 15 minutes by which a clock may be behind the storage's.
+"""
 UPGRADING = "docs/operation/upgrading.md"
 OLDER = Path(__file__).parents[1] / "data" / "root-5.tar.gz"
 RULES = {
@@ -115,13 +121,25 @@ def run_shell(script: str) -> str:
     return done.stdout
 
 
-def follow(page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str]) -> None:
-    """Executes blocks one after another, as a reader would paste them."""
+def follow(
+    page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str], reads: timedelta = timedelta()
+) -> None:
+    """Executes blocks one after another, as a reader pastes them who takes ``reads`` for each.
+
+    The clock begins in the past and is right at the last block, so that later commands agree with it.
+    """
+    left = reads * len(chosen)
+
+    def now(_: SystemClock) -> datetime:
+        return datetime.now(timezone.utc) - left
+
     names: dict[str, Any] = {}
     exports = ""
     port = str(free_port())  # the reader's own may be taken here
-    with ExitStack() as servers:
+    with ExitStack() as servers, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SystemClock, "now", now)
         for block in chosen:
+            left -= reads
             source = block.source.replace("9324", port)
             capsys.readouterr()
             if block.language == "python":
@@ -154,7 +172,7 @@ def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) 
         with tarfile.open(OLDER) as archive:
             archive.extractall(filter="data")
         Path("root").rename("my-queues")
-    follow(page, PAGES[page], capsys)
+    follow(page, PAGES[page], capsys, READING)
 
 
 @pytest.mark.spec("RCP-1")
