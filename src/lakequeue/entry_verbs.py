@@ -28,7 +28,7 @@ from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
 from lakequeue.operations.claim import FreeHands
-from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
+from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, Concern
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from lakequeue.operations.shortage import Shortage as Shortage
 
 __all__ = [
+    "COMPACTION_CURE",
     "COMPACTION_SECONDS",
     "EVENTS",
     "GroupCommit",

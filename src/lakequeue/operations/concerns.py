@@ -28,6 +28,7 @@ STUCK_SECONDS = 3600
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
+COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
 COMPACTION_SECONDS = 6 * 3600
 """Seconds without a compactor's pass that cause a warning, as in the alert NoCompaction."""
 FULL_SHARE = 0.95

@@ -12,7 +12,14 @@ from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
 from lakequeue.operations.check import check
-from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern, an_hour_ago, of_queue, sources_of
+from lakequeue.operations.concerns import (
+    COMPACTION_CURE,
+    COMPACTION_SECONDS,
+    Concern,
+    an_hour_ago,
+    of_queue,
+    sources_of,
+)
 from lakequeue.operations.consumers import StoreUse, running_consumers
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
@@ -94,8 +101,7 @@ class RootHealth:
             yield str(self.shortage)
         ago = self.compacted_seconds_ago
         if self.queues and ago is None:
-            cure = "run lakequeue compact every minute on a busy root, else every hour"
-            yield f"the root was never compacted: {cure}"
+            yield f"the root was never compacted: {COMPACTION_CURE}"
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
             yield f"the root was last compacted {ago / 3600:.0f} hours ago: see whether the compactor still runs"
         if self.clock_behind > CLOCK_SECONDS:

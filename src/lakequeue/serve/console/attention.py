@@ -11,6 +11,7 @@ import attrs
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import (
+    COMPACTION_CURE,
     COMPACTION_SECONDS,
     Concern,
     Depth,
@@ -189,8 +190,7 @@ class Attention:
     def _compaction(self, now: int) -> list[dict[str, Any]]:
         found = list[dict[str, Any]]()
         ended = last_compaction(self._lake)
-        cure = "run lakequeue compact every minute on a busy root, else every hour"
-        compact = {"cure": cure, "commands": ["lakequeue compact"]}
+        compact = {"cure": COMPACTION_CURE, "commands": ["lakequeue compact"]}
         if ended is None:
             found.append({"text": "The root was never compacted: files and logs grow."} | compact)
         elif now - ended > COMPACTION_SECONDS * MICROS:
