@@ -57,7 +57,7 @@ def due(queue: Any) -> list[str]:
 def test_a_schedule_is_replaced_if_asked_and_sends_what_is_due(harness: Harness, clock: ManualClock) -> None:
     queue, schedules = harness.create(), harness.open().schedules
     schedules.add("report", queue.name, "old", **HOURLY)
-    with pytest.raises(InvalidParameterValue, match="update it"):
+    with pytest.raises(InvalidParameterValue, match="update=True"):
         schedules.add("report", queue.name, "new", **NIGHT)
     at(clock, 27, 13)  # which is due, and nobody has looked
     replaced = schedules.add("report", queue.name, "new", **NIGHT, update=True)
