@@ -59,7 +59,7 @@ class _AsyncFace(Generic[_Sync]):
 
     @property
     def sync(self) -> _Sync:
-        """The same object with blocking methods."""
+        """Returns the synchronous object, with blocking methods."""
         return self._sync
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class _AsyncFace(Generic[_Sync]):
 def _verb(
     method: Callable[Concatenate[Any, _P], _Result], undo: Callable[[_Result], object] | None = None
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Result]]:
-    """Turns a method into a coroutine. ``undo`` reverts the call for a cancelled caller."""
+    """Turns a method into a coroutine. ``undo`` reverts the call if its caller was cancelled."""
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -103,7 +103,7 @@ def _answering(
 
 
 class Message(messages.Message):
-    """A received message whose methods are coroutines. All else is as in ``lakequeue.Message``."""
+    """A received message whose methods are coroutines. Everything else is as in ``lakequeue.Message``."""
 
     __slots__ = ()
 
@@ -122,7 +122,7 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """Turns a receive into a coroutine that waits without a thread. If cancelled, it releases what it claimed."""
+    """Turns a receive into a coroutine that waits without a thread. If cancelled, it releases its messages."""
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
@@ -137,7 +137,7 @@ def _receiving(
 def _collected(
     method: Callable[Concatenate[Any, _P], Future[messages.SendResult]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, messages.SendResult]]:
-    """The same verb, which waits for its result, and for space without blocking the event loop."""
+    """Turns a send into a coroutine with its result, which also waits for space without blocking the loop."""
 
     @functools.wraps(method)
     async def verb(self: Sender, /, *args: _P.args, **kwargs: _P.kwargs) -> messages.SendResult:
@@ -161,7 +161,7 @@ class Lease(_AsyncFace[sync_lease.Lease]):
 
     @property
     def visible_at(self) -> datetime:
-        """When the messages become visible again, unless extended."""
+        """Instant at which the messages become visible again, unless extended."""
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
@@ -169,7 +169,7 @@ class Lease(_AsyncFace[sync_lease.Lease]):
         return await self._threads(lambda: self._sync.messages)
 
     async def delivery(self) -> sync_lease.Delivery:
-        """Returns the delivery of this lease, for a write of your own; see ``lakequeue.Lease.delivery``."""
+        """Returns the delivery of this lease, for your own write; see ``lakequeue.Lease.delivery``."""
         return await self._threads(lambda: self._sync.delivery)
 
     append = _verb(sync_lease.Lease.append)

@@ -48,7 +48,7 @@ _Listed = TypeVar("_Listed")
 
 
 class QueuePage(list[_Listed]):
-    """Queues by name, and where the next page begins.
+    """Queues sorted by name, and the start of the next page.
 
     Attributes:
         next_after: the last name, to pass as ``after`` for the next page; None on the last page.
@@ -71,7 +71,7 @@ class RootProperties(Reopened[PickledRoot, Root]):
 
     @property
     def region(self) -> str:
-        """Region of the queues that it creates and lists (NAM-6)."""
+        """Region of the queues that this object creates and lists (NAM-6)."""
         return self._known.region
 
     @property
@@ -209,10 +209,10 @@ class LakeQueue(RootProperties):
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_``; profile ``cmq`` has its own rule.
-            fifo: create a FIFO queue, whose name must end in ``.fifo``.
+            fifo: True to create a FIFO queue, whose name must end in ``.fifo``.
             tags: see ``Queue.set_tags``.
-            update: give an existing queue the attributes and tags that differ, so that every program may begin
-                with this call.
+            update: True to give an existing queue the attributes and tags that differ, so that every program may
+                begin with this call.
             table_options: see ``queue``.
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
@@ -220,7 +220,7 @@ class LakeQueue(RootProperties):
             InvalidParameterValue: the name breaks the rule.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: a queue of this name exists and differs, or on ``cmq`` exists.
+            QueueNameExists: a queue of this name exists with other attributes, or on ``cmq`` with any.
             QueueDeletedRecently: the profile requires a pause after a deletion.
             QueueClientError: the root contains something else, or cannot be written, or this machine's clock is
                 far from the storage's.
@@ -239,9 +239,9 @@ class LakeQueue(RootProperties):
         """Returns the queue with this name in the region.
 
         Args:
-            name: of the queue.
+            name: name of the queue.
             table_options: storage options of the queue's delivery table, as ``storage_options``; not stored. None:
-                those of the root if the table is on the same kind of storage, else those of the environment.
+                the root's options if the table is on the same kind of storage, else options from the environment.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -263,7 +263,7 @@ class LakeQueue(RootProperties):
         Args:
             prefix: only names with this prefix.
             limit: maximum number of queues, 1 to 1,000; None for no maximum.
-            after: only names after this one, such as ``next_after`` of the previous page.
+            after: only names after this name, such as ``next_after`` of the previous page.
 
         Raises:
             InvalidParameterValue: ``limit`` is out of range.
@@ -301,13 +301,13 @@ class LakeQueue(RootProperties):
 
         Args:
             spark: the session.
-            now: the instant of the states; None is ``as_of``, or else the time of each query.
+            now: the instant of the states; None: ``as_of``, or else the time of each query.
             as_of: an aware instant by the machine's clock: show the tables of that time. Earlier versions are kept
                 for ten minutes, versions of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
             QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session has no Delta,
-                which such scans need.
+                which scans of the tables need.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import sql_views, task_views
@@ -320,7 +320,7 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """Returns the SQL that creates these views, for a session outside Python. Needs no JVM."""
+        """Returns the SQL that creates the views of ``register_views``, for sessions outside Python. No JVM."""
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)
@@ -328,18 +328,18 @@ class LakeQueue(RootProperties):
     def create_views(self, spark: SparkSession, schema: str) -> None:
         """Creates or replaces the views in a schema of a catalog, for other sessions and tools.
 
-        They show the state at the time of each query, of the queues that exist now. Call this again after queues
-        were created or deleted: a view fails once the tables of a deleted queue are gone, a day after the
+        The views show the queues that exist now, with their state at the time of each query. Call this again after
+        queues were created or deleted: a view fails once the tables of a deleted queue are gone, a day after the
         deletion. ``jobs/compact.py --views`` calls it after each pass.
 
         Args:
             spark: a session that can create views there; sessions that query them need Delta's extension and
                 catalog.
-            schema: ``SCHEMA`` or ``CATALOG.SCHEMA``, which exists.
+            schema: an existing schema, as ``SCHEMA`` or ``CATALOG.SCHEMA``.
 
         Raises:
             InvalidParameterValue: ``schema`` is not the name of a schema.
-            QueueClientError: the catalog refuses; with the first line of its reason.
+            QueueClientError: the catalog refuses. The text has the first line of its reason.
         """
         from lakequeue.operations import sql_views
 
@@ -351,14 +351,14 @@ class LakeQueue(RootProperties):
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
         """Returns ``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as Arrow datasets.
 
-        They have the columns and rows of the views by ``register_views``, of all regions, without a JVM. DuckDB,
-        polars (``scan_pyarrow_dataset``), pandas and other readers of Arrow can use them. Nothing is read before a
-        query. Each query reads the newest state, including new queues, and one snapshot of each shard. Columns,
-        and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, decide which
-        files are opened. Batches, and so memory, are bounded.
+        The datasets have the columns and rows of the views of ``register_views``, of all regions, without a JVM.
+        DuckDB, polars (``scan_pyarrow_dataset``), pandas and other readers of Arrow can use them. Nothing is read
+        before a query. Each query reads the newest state, including new queues, and one snapshot of each shard.
+        Columns, and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, decide
+        which files are opened. Batches, and so memory, are bounded.
 
         Args:
-            now: the instant of the states; None is ``as_of``, or else the time of each read.
+            now: the instant of the states; None: ``as_of``, or else the time of each read.
             as_of: show the tables of that time, see ``register_views``; queues created later are left out.
 
         Returns:
@@ -386,15 +386,15 @@ class LakeQueue(RootProperties):
         deduplication ids are as valid in the copy as in the original. Earlier versions of the tables are not
         copied.
 
-        A message that moved between two queues meanwhile may be in both copies, never in none. The copied queues
-        can be used once the call returns. A call that failed or was killed leaves no visible queue, and can be
-        repeated. Two copies must not write to one root on an object store at the same time.
+        A message that moved between two queues meanwhile may be in the copies of both, and is in one at least. The
+        copied queues can be used once the call returns. A call that failed or was killed leaves no visible queue,
+        and can be repeated. Two copies must not write to one root on an object store at the same time.
 
         Args:
             to: the target root; it is created if missing, and may have other queues.
             queue: name of a queue of the region; None for all queues of all regions, and the tables ``stats`` and
                 ``schedules`` unless ``to`` has them.
-            progress: called with the number of copied files, of all files, and the name of the queue.
+            progress: called with the number of copied files, the number of all files, and the name of the queue.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -456,39 +456,40 @@ class LakeQueue(RootProperties):
     ) -> SentRows:
         """Sends each row that a Delta table has gained as a message, once; needs the extra ``delta``, no JVM.
 
-        A call sends all versions of the table since the last one, and returns. The queue's own log says which
-        version that is, so there is no checkpoint. Calls may run at the same time and be killed at any point. A
-        version of more than 100,000 rows is sent in pieces. See docs/guides/relay.md.
+        A call sends all versions of the table after the last version that was sent, and returns. The queue's own
+        log records that version, so there is no checkpoint. Calls may run at the same time and be killed at any
+        point. A version of more than 100,000 rows is sent in pieces. See docs/guides/relay.md.
 
         With ``files`` instead of ``table``, each file whose name, size or time is new becomes a message, once. Its
         body is a JSON object with ``path``, ``size`` and ``modified_at``. This needs no extra.
 
         Args:
             table: path or URI of the table, outside of the root.
-            queue: gets the messages.
+            queue: the queue that gets the messages.
             files: pattern of paths or URIs, such as ``landing/*.json``; ``**`` is any directories. Of the other
-                arguments, only the columns and ``table_options`` go with it.
+                arguments, only the columns and ``table_options`` can be combined with it.
             body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
-            start: where the first call begins: ``now``, behind the newest version; with a version; or with the
-                first version committed at an aware instant or later. A later call leaves out versions before a
-                version or instant.
+            start: the version with which the first call begins: ``now`` skips all existing versions; a number
+                begins with that version; an aware datetime begins with the first version committed then or later.
+                In later calls, a number or datetime skips unsent versions before it, and ``now`` has no effect.
             changes: ``appends``; or ``feed``, the table's change feed: inserted rows, updated rows with their new
                 values, and deleted rows. They have the columns of the feed and the message attribute
                 ``change_type``.
-            skip_changes: leave versions out that removed or rewrote rows; of ``feed``, those without a feed.
+            skip_changes: True to leave out versions that removed or rewrote rows; with ``feed``, versions without
+                a feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
-                ``dedup_id``, ``delay_seconds`` and ``priority``; None is the column of that name, if it exists. A
-                column ``message_attributes`` is used, too, see ``Queue.send_dataframe``.
-            on_bad_row, bad_rows: what becomes of rows that break a rule, see ``Queue.send_dataframe``.
-            table_options: storage options of the table; None is those of the root.
+                ``dedup_id``, ``delay_seconds`` and ``priority``; None: the column of that name, if it exists. A
+                column ``message_attributes`` is also used, see ``Queue.send_dataframe``.
+            on_bad_row, bad_rows: treatment of rows that break a rule, see ``Queue.send_dataframe``.
+            table_options: storage options of the table; None: the root's options.
 
         Returns:
             The number of messages that this call sent.
 
         Raises:
             InvalidOptions: a version removed or rewrote rows, or the path has another table than before.
-            InvalidParameterValue, InvalidMessageContents: an argument is wrong, or rows break a rule; it names the
-                version.
+            InvalidParameterValue, InvalidMessageContents: an argument is wrong, or rows break a rule. The text
+                names the version.
             QueueClientError: the table cannot be read, or VACUUM or the cleanup of its log removed rows that were
                 not sent.
             OverLimit: the queue has no room for a piece.
@@ -545,10 +546,10 @@ class LakeQueue(RootProperties):
         during all other calls, even twice at once, and be killed at any point.
 
         Args:
-            progress: called with the number of finished queues, the number of all queues, and the next name, or
-                with several processes the last one.
-            processes: number of processes of this machine that share the queues that have changed. They are
-                started afresh, so the program's main module must be importable.
+            progress: called with the number of finished queues, the number of all queues, and the name of the next
+                queue, or with several processes of the last finished queue.
+            processes: number of processes of this machine that share the changed queues. New processes are
+                started, so the program's main module must be importable.
             now: seconds, for a full local disk: also removes everything not needed by readers that began within
                 this time, and deleted queues. A reader that began earlier, such as a lease, a DataFrame or a view,
                 gets a ``QueueClientError`` that names a file, or Spark's error, and can read again.
@@ -559,8 +560,8 @@ class LakeQueue(RootProperties):
             failed steps.
 
         Raises:
-            QueueClientError: the root does not exist, or has no queues; with several processes, it has a clock of
-                its own, or commits through Spark; with ``now`` it is on an object store.
+            QueueClientError: the root does not exist, or has no queues; with several processes, the root has a
+                clock of its own, or commits through Spark; with ``now``, it is on an object store.
             InvalidParameterValue: ``processes`` is not a whole number of at least 1, or ``now`` not from 0 to
                 86,400.
 
@@ -576,15 +577,15 @@ class LakeQueue(RootProperties):
     def check(self, name: str | None = None) -> list[Finding]:
         """Reads every file of the tables, and reports damage and warnings. Changes nothing.
 
-        Checks the logs' entries and checkpoints, sizes and rows of all files, each message against the statistics
-        of its log, the ledgers, the catalog against directories, table features by other programs, locks, free
-        space and the clock. May run during all other calls.
+        Checks entries and checkpoints of the logs, sizes and rows of all files, messages against the statistics of
+        their log, ledgers, the catalog against the directories, table features that other programs enabled, locks,
+        free space and the clock. May run during all other calls.
 
         Args:
             name: a queue of the region; None for the whole root.
 
         Returns:
-            The findings; empty if all is sound. ``damage`` distinguishes damage from warnings.
+            The findings; empty if everything is sound. ``damage`` distinguishes damage from warnings.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -607,11 +608,11 @@ class LakeQueue(RootProperties):
         adopt: bool = False,
         new_delivery_id: bool = False,
     ) -> list[Repair]:
-        """Repairs the damage found by ``check``, and reports lost messages and those to be received again.
+        """Repairs the damage found by ``check``. Reports messages that are lost or may be received again.
 
-        On a local disk it locks a table while it repairs it. Commits made before count. An object store has no
-        locks: stop the processes that use the queue. Each step is a commit or an atomic change of a file, so the
-        repair may be killed at any point and repeated. Replaced files stay in ``_damaged`` below the table.
+        On a local disk it locks a table while it repairs it. Earlier commits count. An object store has no locks:
+        stop the processes that use the queue. Each step is a commit or an atomic change of a file, so the repair
+        may be killed at any point and repeated. Replaced files stay in ``_damaged`` below the table.
 
         Args:
             name: a queue of the region, which the catalog may have lost; None for all queues of the root.
@@ -620,17 +621,16 @@ class LakeQueue(RootProperties):
                 future instants count as sent now, messages received then are visible again, and schedules
                 continue. Expired messages stay gone. Set this machine's clock right before.
             force: also repair a shard whose lost or repeated messages cannot be determined for certain.
-            adopt: give the name to a queue that the catalog has lost, although another queue has it by now, which
-                then has none. Repeated calls give the name to the queues in turn, so that each can be received
-                from.
+            adopt: give the name to a queue that the catalog has lost, even if another queue has the name by now,
+                which then loses it. Repeated calls give the name to the queues in turn, so that each can be
+                received from.
             new_delivery_id: only give the queue a new delivery id, and make the messages of its deliveries
-                visible. For a root that is a copy made without ``copy``, so that it does not deliver as the
-                original.
+                visible. For a root that was copied without ``copy``, so that the copy does not deliver under the
+                identity of the original.
 
         Returns:
-            A report for the catalog and for each damaged shard; empty if all is sound. Once ``applied``, its
-            messages are
-            the difference between what could be received before and after.
+            A report for the catalog and for each damaged shard; empty if everything is sound. Once ``applied``,
+            its messages are the difference between the messages that could be received before and after.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.

@@ -1,4 +1,4 @@
-"""Operations on roots and queues for this package's entries, beyond the public methods.
+"""Operations on roots and queues for consumers, server and command line, beyond the public methods.
 
 Not part of the public API.
 
@@ -153,7 +153,7 @@ def claim_delivery(
 
 
 def settings(queue: Queue) -> QueueAttributes:
-    """Returns the attributes as this process last read them, without reading them again."""
+    """Returns the attributes of a queue from this process's last read, without another read."""
     return queue._runtime.attributes
 
 
@@ -165,7 +165,7 @@ def located_table(queue: Queue, table: str) -> str:
 
 
 def linger(queue: Queue) -> int:
-    """Most microseconds for which a consumer's handled messages wait for its next claim."""
+    """Returns the maximum microseconds for which a consumer's handled messages wait for its next claim."""
     return queue._runtime.root.linger
 
 
@@ -175,7 +175,7 @@ def root_of(queue: Queue) -> str:
 
 
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
-    """Returns by shard this process's commits, and the races that they lost."""
+    """Returns by shard this process's commits, and the races lost before them."""
     return queue._runtime.shards[0].shared.races.by_shard()
 
 
@@ -216,7 +216,7 @@ def tally(queue: Queue) -> Counter[str]:
 
 
 def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:
-    """Returns the counts of ``tally`` for every queue that has some, by name."""
+    """Returns the counts of ``tally`` for every queue with any counts, by name."""
     return lake._runtime.tallies.all()
 
 
@@ -266,7 +266,7 @@ forget_consumer = of_face(consumers_of.forget_consumer)
 
 
 def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields for each queue its consumers, in order, or the error of reading it."""
+    """Yields each queue's consumers, or the error of reading them, in order."""
     return consumers_of.all_consumers([queue._runtime for queue in wanted], running)
 
 
@@ -292,7 +292,7 @@ def schedule_concerns(lake: LakeQueue) -> list[Concern]:
 
 
 def store_requests(lake: LakeQueue) -> dict[str, int]:
-    """Requests of this process to the root's object store by kind; none on a disk."""
+    """Returns the number of requests of this process to the root's object store by kind; empty on a disk."""
     return lake._runtime.engine.store.requests.counts()
 
 
@@ -311,7 +311,7 @@ def space(lake: LakeQueue) -> Space | None:
 
 
 def shortage(lake: LakeQueue) -> Shortage | None:
-    """What the root's disk is short of; None if it has enough, and on an object store."""
+    """Returns the shortage of the root's disk; None if it has enough space, and on an object store."""
     from lakequeue.operations import shortage  # imports what inspects tables
 
     return shortage.shortage(lake._runtime)

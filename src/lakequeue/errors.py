@@ -88,7 +88,7 @@ class QueueServiceError(LakeQueueError):
     status: ClassVar[int] = 400
 
     def __init_subclass__(cls, *, prefixed: bool = False) -> None:
-        """With ``prefixed``, the code in the older protocol has that protocol's usual prefix."""
+        """Sets the legacy code; with ``prefixed``, a code with the older protocol's usual prefix."""
         cls.code = cls.__name__
         own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
         cls.legacy_code = cls.__dict__.get("legacy_code", own)
@@ -129,7 +129,7 @@ class QueueDoesNotExist(QueueServiceError):
 
 
 class QueueNameExists(QueueServiceError):
-    """A queue of this name exists with other attributes (QUE-15), or on ``cmq`` with any (QUE-16)."""
+    """A queue of this name exists with other attributes (QUE-15); on ``cmq``, with any attributes (QUE-16)."""
 
     legacy_code = "QueueAlreadyExists"
     default_message = "A queue with this name already exists."
@@ -258,7 +258,7 @@ class RequestThrottled(QueueServiceError):
     """The commit lost too many races (ERR-9). Nothing was changed. Repeat the call later.
 
     Attributes:
-        lost_races: number of races that it lost.
+        lost_races: number of races that the commit lost.
     """
 
     default_message = "The request was throttled; try again."
@@ -277,7 +277,7 @@ class ResourceNotFoundException(QueueServiceError):
 
 
 REPEAT = "repeating it is safe, except a send without an id (dedup_id, send_id), which may be stored twice"
-"""When a call with an unknown outcome may be repeated."""
+"""Advice on repeating a call with an unknown outcome."""
 
 
 class QueueClientError(LakeQueueError):
@@ -351,7 +351,7 @@ class DamagedTable(QueueClientError):
         self.table, self.file, self.reason = table, file, reason
 
     def unknown(self) -> DamagedTable:
-        """Returns this error for a call that took effect before it met the damage, or may have."""
+        """Returns this error for a call that took effect, or may have, before it met the damage."""
         return type(self)(self.table, self.file, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
@@ -370,7 +370,7 @@ class TableUnavailable(QueueClientError):
         self.table, self.reason = table, reason
 
     def unknown(self) -> TableUnavailable:
-        """Returns this error for a call whose rows may have landed before it."""
+        """Returns this error for a call whose rows may have landed before the error."""
         return type(self)(self.table, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[TableUnavailable], tuple[str, str], dict[str, Any]]:
@@ -429,7 +429,7 @@ class BatchFailed(LakeQueueError):
     """Entries of a batch failed. Raised by ``BatchResult.raise_for_failures``. The other entries took effect.
 
     Attributes:
-        failed: the ``BatchFailure`` of each failed entry; repeat those where it can help.
+        failed: the ``BatchFailure`` of each failed entry. Repeat it if its ``sender_fault`` is False.
         tried: number of entries of the batch.
     """
 
@@ -457,17 +457,17 @@ CMQ_CODES: dict[str, int] = {
     "QueueDoesNotExist": 4440,
     "QueueNameExists": 4460,
 }
-"""CMQ's number for a code (ERR-7). A number passed to the constructor wins."""
+"""CMQ's number for a code (ERR-7). A number passed to the constructor takes precedence."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""CMQ's module numbers by number: a queue that cannot be rewound, rewind times and ranges out of bounds."""
+"""CMQ's module numbers by number: for a queue without rewind, and for rewind times and ranges out of bounds."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers for a batch of deletes (ERR-7)."""
+"""CMQ's numbers for a batch of deletes of which some, or all, failed (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    """Returns the error for a port that cannot be opened. Names address and port."""
+    """Returns the error for a port that cannot be opened, with address and port."""
     reason = error.strerror.partition(" (while")[0] if error.strerror else str(error)
     return OSError(f"cannot listen at {host}, port {port}: {reason}")
 

@@ -2,7 +2,7 @@
 
 Not part of the public API.
 
-Each is an operation, documented in ``operations``, that takes a public object.
+Each function is an operation, documented in ``operations``, that takes a public object.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def require_spark(queue: Queue, verb: str) -> SparkSession:
 
 
 def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
-    """Returns the root of a queue, and its storage options, with options from this process's environment."""
+    """Returns the root of a queue, and its storage options, including options from this process's environment."""
     root = queue._runtime.root
     return root.path, root.engine.store.portable_options
 

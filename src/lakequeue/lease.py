@@ -42,7 +42,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Delivery:
-    """What a write of your own into a delivery table carries (TAB-28).
+    """The identity that your own write into a delivery table must carry (TAB-28).
 
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
@@ -82,12 +82,12 @@ class Lease:
 
     @property
     def visible_at(self) -> datetime:
-        """When the messages become visible again, unless extended."""
+        """Instant at which the messages become visible again, unless extended."""
         return from_micros(self._visible_at)
 
     @property
     def messages(self) -> DataFrame:
-        """The messages as a lazy DataFrame. The files that it reads stay for 24 hours.
+        """Returns the messages as a lazy DataFrame. The files that it reads stay for 24 hours.
 
         Columns: message_id, body, receipt_handle, sent_at, message_attributes, group_id, delay_seconds,
         receive_count, shard, offset, dedup_id, sequence_number.
@@ -97,15 +97,15 @@ class Lease:
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Returns the messages as Arrow record batches with the columns of ``messages``, without Spark.
 
-        Batches are read on demand, so memory holds two of them, usually a few MiB, whatever the lease's size. The
+        Batches are read on demand, so memory holds two batches, usually a few MiB, for a lease of any size. The
         files stay for 24 hours.
 
         Args:
-            columns: only these, in this order; fewer columns are read faster.
+            columns: the columns to read, in this order; None: all. Fewer columns are read faster.
 
         Raises:
             InvalidParameterValue: a column is unknown.
-            QueueClientError: storage failed, also while batches are read.
+            QueueClientError: storage failed, in this call or while batches are read.
         """
         named = [columns] if isinstance(columns, str) else columns
         chosen = None if named is None else list_of("columns", named, str, "a column's name")
@@ -229,9 +229,9 @@ class Lease:
         A reason, of up to 1 KiB, is kept with its message: ``attempts`` and dead letters show it (JOB-10).
 
         Args:
-            failed: receipt handles or message ids of the lease, or pairs of these and reasons; or a table with a
-                column ``receipt_handle`` or ``message_id`` and optionally ``reason``: a DataFrame of Spark, polars
-                or pandas, or anything else with the interface of Arrow.
+            failed: receipt handles or message ids of the lease, or pairs of a handle or id and a reason; or a
+                table with a column ``receipt_handle`` or ``message_id`` and optionally ``reason``: a DataFrame of
+                Spark, polars or pandas, or anything else with the interface of Arrow.
 
         Raises:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
@@ -246,22 +246,22 @@ class Lease:
     def append(self, rows: Any, *, merge_schema: bool = False) -> int:
         """Appends rows to the queue's delivery table, each once, then deletes the messages of the lease.
 
-        Whatever happens, the rows are in the table once, or the messages are still in the queue.
+        After any failure, either the rows are in the table once, or the messages are still in the queue.
 
         Args:
             rows: an Arrow table, batches or a reader, a frame of Spark, polars or pandas, or a list of dicts. If
                 there are no rows, the messages are only deleted.
-            merge_schema: add columns that the table does not have.
+            merge_schema: True to add columns that the table does not have.
 
         Returns:
             The number of rows.
 
         Raises:
-            RowsRefused: the table does not take these rows; names the column. Nothing was appended, and the
-                lease still has its messages: append other rows, or release them.
+            RowsRefused: the table does not accept these rows; names the column. Nothing was appended, and the
+                lease still has its messages. Append other rows, or release the lease.
             LeaseLost: the lease ended, and another process has the messages or has blocked these rows.
             TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived,
-                and the messages stay undecided until the table says so.
+                and the messages stay undecided until the table can be read.
             UnsupportedOperation: the queue has no delivery table.
             MissingPackage: ``deltalake`` is not installed.
 
@@ -273,7 +273,7 @@ class Lease:
     def _deliver(
         self, rows: Any, failed: Mapping[str, str | None], merge_schema: bool = False
     ) -> tuple[int, LeaseCounts]:
-        """Releases failed messages, then appends rows; returns the number of rows, and of messages."""
+        """Releases failed messages, then appends rows. Returns the number of rows, and the counts of messages."""
         delivering, released = self._delivering(), 0
         try:
             if failed:
@@ -295,7 +295,7 @@ class Lease:
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery of this lease, for a write of your own into the table; see docs/guides/tables.md.
+        """Returns the delivery of this lease, for your own write into the table; see docs/guides/tables.md.
 
         Commit with the application id ``app_id`` and the version ``version``, on the handle ``table``, then call
         ``delivered``.
@@ -328,7 +328,7 @@ class Lease:
         return Delivering(self._runtime, lambda leased: self._settle(lambda _: operations.delete(leased)))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
-        """Settles the lease and ends its heartbeat, unless it fails with an error that a retry may solve."""
+        """Settles the lease and ends its heartbeat, which continues after an error that a retry may solve."""
         heartbeat, lease_id = self._heartbeat, self._runtime.lease_id
         hold = heartbeat.drop(lease_id) if heartbeat else None
         try:

@@ -33,7 +33,7 @@ from lakequeue.queue import Queue
 
 _SCOPE = "lakequeue"
 _CONVENTIONS = {"received": "messaging.client.consumed.messages", "handler": "messaging.process.duration"}
-"""Names in the conventions by name of a consumer's metric."""
+"""Names of a consumer's metrics in the conventions, by the names in ``COUNTERS`` and ``HISTOGRAMS``."""
 _X_RAY = re.compile("Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
 _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 
@@ -158,7 +158,7 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """Adds the context to the entry's attributes, unless there would be more than ten."""
+    """Adds the span's context to the entry's attributes, unless there would be more than ten attributes."""
     attributes = entry.attributes or {}
     if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.

@@ -84,7 +84,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def priorities(self) -> int | None:
-        """Number of priorities of its messages. None if it has no priorities (JOB-5)."""
+        """Number of priorities of its messages; None without priorities (JOB-5)."""
         return self._runtime.attributes.priorities
 
     @property
@@ -94,7 +94,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def created_at(self) -> datetime:
-        """When the queue was created, in UTC."""
+        """Instant at which the queue was created, in UTC."""
         return from_micros(self._runtime.row.created_at)
 
     @property
@@ -119,8 +119,8 @@ class Queue(QueueProperties):
 
     As a context manager it closes the queue's tables at the end. A later call opens them again.
 
-    It can be pickled as a ``LakeQueue`` can. A copy refers to this queue only: after the queue was deleted, the
-    copy raises QueueDoesNotExist, even if another queue has the name now (JOB-13).
+    A Queue can be pickled like a ``LakeQueue``. A copy refers only to this queue: after the queue was deleted, the
+    copy raises QueueDoesNotExist, even if a new queue has the name (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
     every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
@@ -166,17 +166,17 @@ class Queue(QueueProperties):
 
         Args:
             body: text of at least one byte, at most the queue's maximum message size.
-            delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it.
+            delay: seconds until the message becomes visible; None: the queue's delay; 0: no delay.
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
-            dedup_id: sends with the same id within the queue's ``deduplication_interval``, on FIFO queues within
-                300 s, are one message, or with ``deduplication_until_deleted`` until it is deleted; on FIFO queues
-                optional with content-based deduplication.
+            dedup_id: sends with the same id are one message, within the queue's ``deduplication_interval``, on
+                FIFO queues within 300 s, with ``deduplication_until_deleted`` until the message is deleted.
+                Optional on FIFO queues with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
-            priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.
-            at: instead of a delay, when it becomes visible; the past counts as now. Not on FIFO queues. For
-                instants beyond the longest delay use ``LakeQueue.schedules``.
+            priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
+            at: instead of a delay, the instant at which the message becomes visible; the past counts as now. Not
+                on FIFO queues. For instants beyond the longest delay use ``LakeQueue.schedules``.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
@@ -190,7 +190,7 @@ class Queue(QueueProperties):
         return send.send(self._runtime, SendEntry(*fields, json=json, priority=priority))
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
-        """Sends a batch, with a result for each entry. A refused entry does not fail the others.
+        """Sends a batch, with a result for each entry. A refused entry does not affect other entries.
 
         ``BatchResult.raise_for_failures`` raises an error if entries failed.
 
@@ -207,8 +207,8 @@ class Queue(QueueProperties):
         """Returns an object whose single sends share commits, for producers that send one message at a time.
 
         Args:
-            linger: time for which the first message of a commit waits for others, 0 to 60 s, as a duration or a
-                text such as ``"100ms"``. With 0, what is sent during a commit goes into the next one.
+            linger: time for which the first message of a commit waits for further messages, 0 to 60 s, as a
+                duration or a text such as ``"100ms"``. With 0, messages sent during a commit share the next one.
 
         SND-19
         """
@@ -230,10 +230,10 @@ class Queue(QueueProperties):
 
         Args:
             max_messages: maximum number of messages (default 1); the call waits only for the first message.
-            visibility_timeout: seconds, counted from the return; None is the queue's.
-            wait_time: seconds to wait for the first message; None is the queue's.
-            attempt_id: on FIFO queues, a token of this receive. While its messages are hidden, at most 300 s, a
-                receive with the same id returns them again with the same handles and hides them again.
+            visibility_timeout: seconds, counted from the return; None: the queue's timeout.
+            wait_time: seconds to wait for the first message; None: the queue's wait time.
+            attempt_id: on FIFO queues, a token of this receive. While the received messages are hidden, at most
+                300 s, another receive with this token returns them with the same handles, and hides them again.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
@@ -260,7 +260,7 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """``receive`` for asyncio, which holds no thread while it waits. ``lakequeue.aio`` has all methods.
+        """Receives for asyncio, without a thread while it waits. ``lakequeue.aio`` has all methods.
 
         If it is cancelled, the messages that it claimed become visible again.
         """
@@ -317,7 +317,7 @@ class Queue(QueueProperties):
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes several receipts, given as handle or message with seconds, in one commit per shard.
+        """Changes several receipts in one commit per shard. Takes pairs of a handle or message and seconds.
 
         Entry ids are the indexes of the pairs.
 
@@ -350,14 +350,14 @@ class Queue(QueueProperties):
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
                 ``message_attributes``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column by which the messages of each group are ordered, any column of
-                ``df``; None is the order of the rows.
+            order_by: on FIFO queues, the column of ``df`` by which the messages of each group are ordered; None:
+                the order of the rows.
             on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
                 row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log
                 names the broken rules.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
                 a repeated call adds no row to it twice.
-            priority: priority of rows without one, see ``send``.
+            priority: priority of rows without a priority, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
@@ -397,20 +397,20 @@ class Queue(QueueProperties):
 
         Rows are written while they are read. On a standard queue, memory holds a batch of the reader and a few row
         groups of 4 MiB. On a FIFO queue all rows wait in a temporary directory (``TMPDIR``) to be sorted by group,
-        and memory holds a sixteenth of them, or the largest group. For an object store, each file of up to 256 MiB
-        waits there too.
+        and memory holds a sixteenth of the rows, or the largest group. For an object store, each file of up to 256
+        MiB also waits in this directory.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
                 ``__arrow_c_stream__``, such as DataFrames of polars and pandas, and relations of DuckDB. The
                 columns are as for ``send_dataframe``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column by which the messages of each group are ordered; None is the order
+            order_by: on FIFO queues, the column by which the messages of each group are ordered; None: the order
                 of the rows.
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
-                without NULLs. Then the other columns of ``send_dataframe`` are read, too.
+                without NULLs. The other columns of ``send_dataframe`` are then read as well.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
-            priority: priority of rows without one, see ``send``.
+            priority: priority of rows without a priority, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
@@ -435,12 +435,12 @@ class Queue(QueueProperties):
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease. Returns None if no message is available.
 
-        ``Lease.messages`` is their DataFrame, and ``Lease.batches`` reads them without Spark. The cap on messages
-        in flight applies; no other limit does.
+        ``Lease.messages`` returns the messages as a DataFrame, and ``Lease.batches`` reads them without Spark. The
+        cap on messages in flight applies; no other limit does.
 
         Args:
             max_messages: maximum number of messages.
-            visibility_timeout: seconds; None is the queue's.
+            visibility_timeout: seconds; None: the queue's timeout.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight.
@@ -509,13 +509,13 @@ class Queue(QueueProperties):
         rewind.purge(self._runtime)
 
     def undecided(self) -> list[UndecidedDelivery]:
-        """Returns the deliveries into the queue's table that nobody has decided yet, the oldest first (TAB-5)."""
+        """Returns the undecided deliveries into the queue's table, oldest first (TAB-5)."""
         return deliveries.undecided(self._runtime)
 
     def decide(self, *, delivered: bool) -> int:
-        """Decides all undecided deliveries at once; returns the number of their messages.
+        """Decides all undecided deliveries at once. Returns the number of their messages.
 
-        Consumers decide by the log of the table. This is for a table that is gone, or that is another one now.
+        Consumers decide by the log of the table. Use this if the table is gone, or was replaced.
 
         Args:
             delivered: True deletes the messages. False makes them visible, so their rows are stored a second time
@@ -532,8 +532,8 @@ class Queue(QueueProperties):
         Other messages do not change. Returns the number of messages that became visible.
 
         Args:
-            to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``. Less than a
-                second earlier counts as the earliest instant.
+            to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``. An instant
+                less than a second too early counts as the earliest instant.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
@@ -549,9 +549,9 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """The earliest instant to which ``rewind`` can go now. None without rewind (RWD-24).
+        """Returns the earliest instant to which ``rewind`` can go now; None without rewind (RWD-24).
 
-        ``rewind`` accepts it for a second more, so ``queue.rewind(queue.min_rewind_time)`` works.
+        ``rewind`` accepts this instant for a second more, so ``queue.rewind(queue.min_rewind_time)`` works.
         """
         return attributes.min_rewind_time(self._runtime)
 
@@ -560,7 +560,7 @@ class Queue(QueueProperties):
 
         Args:
             names: attributes to return; attributes that the queue does not have are left out.
-            wire: return names and texts of SQS instead, with counts, times and ARN.
+            wire: True to return names and texts of SQS instead, with counts, times and ARN.
 
         Raises:
             InvalidAttributeName: a name is unknown.
@@ -600,7 +600,7 @@ class Queue(QueueProperties):
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:
-        """Returns ``counts`` for each priority, from 0 on. A queue without priorities has only 0 (JOB-5)."""
+        """Returns ``counts`` for each priority, from 0 on. Without priorities, only 0 (JOB-5)."""
         return by_priority(self._runtime)
 
     def shard_counts(self) -> list[ShardCounts]:
@@ -608,7 +608,7 @@ class Queue(QueueProperties):
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
-        """Returns the visible and in-flight messages of each message group, those with most messages first.
+        """Returns the visible and in-flight messages of each message group, groups with most messages first.
 
         Reads the groups of all stored messages, which takes half a second for a million.
 
@@ -664,8 +664,8 @@ class Queue(QueueProperties):
     ) -> int:
         """Moves messages of a dead-letter queue back to their source queues. Returns the number moved.
 
-        They arrive like new messages: never received, with age 0. Moves visible messages, oldest first. Messages
-        whose queue was deleted, or that did not come as dead letters, stay.
+        Moves visible messages, oldest first. They arrive like new messages: never received, with age 0. Messages
+        whose source queue was deleted, or that did not come as dead letters, stay.
 
         Args:
             max_messages: maximum number of messages; None moves all.
@@ -713,10 +713,10 @@ class Queue(QueueProperties):
         return compact(self._runtime, now)
 
     def get(self, message_id: str) -> PeekedMessage:
-        """Returns a message by its id without receiving it, even a deleted or expired one still in the tables.
+        """Returns a message by its id without receiving it, even if deleted or expired, while the tables have it.
 
-        Reads the ids of messages sent about when the id was created. Reads the whole log if the id is not there,
-        as in a dead-letter queue, or if it is of a bulk send: 0.2 s for 300,000 messages.
+        First reads the ids of messages sent about when this id was created. If these do not include it, as in a
+        dead-letter queue, or if the message is of a bulk send, reads the whole log: 0.2 s for 300,000 messages.
 
         Args:
             message_id: the id that the send returned.
@@ -732,10 +732,10 @@ class Queue(QueueProperties):
     def cancel(self, message_id: str) -> bool:
         """Deletes a message by its id, in any state. A rewind can bring it back like any deleted message.
 
-        A handler that is working on it is notified within two seconds: its context is lost.
+        A handler that is working on the message is notified within two seconds through its context's ``lost``.
 
         Returns:
-            True if it was deleted; False if it was already deleted, expired or a dead letter.
+            True if this call deleted the message; False if it was already deleted, expired or a dead letter.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
@@ -753,7 +753,8 @@ class Queue(QueueProperties):
             at: an instant with a time zone, before the message expires.
 
         Returns:
-            True if it was waiting; False if it is in flight or held, was deleted, or is moving to another queue.
+            True if the message was waiting; False if it is in flight or held, was deleted, or is moving to another
+            queue.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id, or it expires before ``at``.
@@ -768,19 +769,19 @@ class Queue(QueueProperties):
         """Removes the content of a message for good, for example to comply with a law.
 
         Deletes the message, in any state, and removes it from the rewind history. Then its row in the log loses
-        body, attributes, sender, trace header, message group and deduplication id; message id and times stay.
-        Group and deduplication id of a FIFO queue stay for the five minutes in which they count; call again after
-        that. On a local disk the files that held the message are removed at once, on an object store after 48
-        hours. docs/operation/erasing.md lists where copies remain: other queues that it was moved through, waiting
-        bulk sends, caches of other processes, copies and backups.
+        body, attributes, sender, trace header, message group and deduplication id; message id and times stay. On a
+        FIFO queue, group and deduplication id stay for the five minutes in which they count. Call the method again
+        after that. On a local disk the files that held the message are removed at once, on an object store after
+        48 hours. docs/operation/erasing.md lists where copies remain: queues through which the message moved,
+        waiting bulk sends, caches of other processes, copies and backups.
 
         Returns:
             True if anything was cleared or removed; a repeated call returns False.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
-            QueueClientError: it was deleted, but not cleared everywhere, as another process held the lock; call
-                again.
+            QueueClientError: the message was deleted, but not cleared everywhere, because another process held the
+                lock. Call the method again.
 
         DUR-42
         """
@@ -788,7 +789,7 @@ class Queue(QueueProperties):
         return chosen_messages.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:
-        """Returns the queues of the region whose redrive policies name this one (DLQ-7)."""
+        """Returns the queues of the region whose redrive policies name this queue (DLQ-7)."""
         return [Queue(queue) for queue in queues.dead_letter_sources(self._runtime)]
 
     def tags(self) -> dict[str, str]:

@@ -20,8 +20,8 @@ class Schedules:
     """The schedules of a root and region; get them from ``LakeQueue.schedules``. Thread-safe.
 
     Due messages are sent by ``lakequeue serve``, ``consume`` and ``schedule run``, the compaction job, and
-    programs that call ``run_due`` or are inside ``running``. Each message is sent once, whichever of them run
-    (JOB-7).
+    programs that call ``run_due`` or are inside ``running``. Each message is sent once, even if several of them
+    run (JOB-7).
     """
 
     def __init__(self, runtime: OpenSchedules) -> None:
@@ -52,20 +52,21 @@ class Schedules:
             queue: name of an existing queue.
             body: body of the messages, within the limits of the queue.
             cron: minute, hour, day of the month, month and day of the week, as ``0 2 * * *``; at most 200
-                characters. Days must fit both if one of them begins with ``*``, else either, as in Debian's cron.
-            tz: IANA name of the time zone of ``cron``. A time skipped when clocks go forward is due at that
-                moment. In an hour that comes twice, a fixed time is due in the first.
-            at: instead of ``cron`` and ``tz``: the only time; then the schedule is removed.
-            missed: which times are sent later if no process was running at them: the ``last`` one; ``all``, 100
-                each minute; or ``none`` older than 5 minutes.
+                characters. As in Debian's cron, a day must match both day fields if one begins with ``*``, else
+                either.
+            tz: IANA name of the time zone of ``cron``. A time that is skipped when clocks go forward is due at
+                that moment. In an hour that comes twice, a fixed time is due the first time.
+            at: instead of ``cron`` and ``tz``, the only time. The schedule is removed afterwards.
+            missed: which messages are sent later if no process was running at their times: for the ``last`` time;
+                for ``all`` times, 100 each minute; or for ``none`` older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
-            update: replace another schedule of this name, as for a new release of a program. A paused schedule
-                stays paused, and a message that is due already is still sent.
+            update: True to replace another schedule of this name, for example in a new release of a program. A
+                paused schedule stays paused, and a message that is due already is still sent.
 
         Raises:
             InvalidParameterValue: an argument is wrong, another schedule has this name and ``update`` is False, or
-                the root has 1,000.
+                the root has 1,000 schedules.
             QueueDoesNotExist: the queue does not exist.
             QueueServiceError: the queue refuses such a message.
 
@@ -104,7 +105,7 @@ class Schedules:
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
-        """Ends a pause. Times in the pause are not sent, and a schedule without a later time is removed.
+        """Ends a pause. Sends nothing for times during the pause. Removes a schedule without a later time.
 
         Raises:
             InvalidParameterValue: no schedule has this name.
@@ -137,7 +138,7 @@ class Schedules:
     def run_due(self) -> int:
         """Sends the due messages. Returns the number of messages that this call sent (JOB-7).
 
-        A schedule whose message is refused keeps its time, and the reason as ``last_error``. The others continue.
+        A schedule whose message is refused keeps its time, and the reason as ``last_error``. Others continue.
         """
         return self._runtime.run_due()
 

@@ -49,9 +49,9 @@ class Sender:
     ) -> Future[SendResult]:
         """Adds a message, with the arguments of ``Queue.send``. It is stored once the future has a result.
 
-        ``result()`` of the future waits, and returns or raises what ``Queue.send`` would. ``cancel()`` withdraws a
-        message that still waits. Messages are stored in the order of the calls; one that is refused, or fails,
-        stops no later one. A delay begins with the commit.
+        ``result()`` of the future waits, and then returns the result or raises the error of ``Queue.send``.
+        ``cancel()`` withdraws a message that still waits. Messages are stored in the order of the calls. A message
+        that is refused, or fails, does not stop later messages. A delay begins with the commit.
 
         The call blocks while 1,000 messages, or 8 MiB, wait behind a commit.
 
@@ -65,7 +65,7 @@ class Sender:
         """Commits at once, and returns when all messages that were added before are stored, or have failed.
 
         Raises:
-            LakeQueueError: a message failed, and its future was dropped before anybody asked it for a result or
-                added a callback. Only the first such error since the last flush is raised.
+            LakeQueueError: a message failed, and its future was dropped before a result was requested or a
+                callback added. Only the first such error since the last flush is raised.
         """
         self._collector.flush()

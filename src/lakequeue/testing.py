@@ -21,7 +21,7 @@ _Who: TypeAlias = "threading.Thread | asyncio.Task[object]"
 
 @attrs.define(eq=False)
 class _ClockWait:
-    """A wait in progress. ``stir`` makes it check the clock again."""
+    """A wait in progress. ``stir`` makes the wait check the clock again."""
 
     who: _Who
     until: datetime

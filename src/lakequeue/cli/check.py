@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import RootHealth
 
 SHOWN = 20
-"""Maximum number of ranges of offsets, ids and concerns that are printed of each kind."""
+"""Maximum number of ranges of offsets, of ids, and of concerns that are printed."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
@@ -164,7 +164,7 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 
 
 def _sent(repair: Repair) -> Iterator[str]:
-    """Yields when lost messages without a known id were sent."""
+    """Yields the bounds of the send times of lost messages without a known id."""
     nameless = (
         (span, sent)
         for span, sent in zip(repair.lost, repair.lost_sent, strict=False)

@@ -142,7 +142,7 @@ def _weights(given: str) -> list[int]:
 
 
 def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Yields why messages are left: their queue is paused, or they wait for a retry."""
+    """Yields why messages remain: their queue is paused, or they wait for a retry."""
     from lakequeue.entry_verbs import settings
 
     for queue in queues:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 QUEUE = "lakequeue-demo"
 FLAKY_EVERY = 10
-"""One in this many files fails when it is received for the first time."""
+"""One file in this many fails when it is received for the first time."""
 MAX_BODY_BYTES = 1_000_000
 """Maximum number of bytes in a body: slightly below the limit of the default profile."""
 
 
 def fresh_queue(lake: LakeQueue, name: str, **attributes: Any) -> Queue:
-    """Creates an empty queue. Replaces an existing queue of the name."""
+    """Creates an empty queue. Replaces an existing queue of this name."""
     # there may be no queue or no root yet; if the root is unusable, create_queue says why
     with suppress(QueueDoesNotExist, QueueClientError):
         lake.delete_queue(name)
@@ -44,8 +44,8 @@ def package_directory(name: str) -> Path:
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
     """Returns body and group id of each file in a directory, and the number of files that cannot be sent.
 
-    Bodies are ASCII JSON, so that empty files and control characters are legal messages, too. A source that is too
-    large is compressed.
+    Bodies are ASCII JSON, so that empty files and control characters are legal messages, too. Sources that are too
+    large are compressed.
 
     Raises:
         InvalidOptions: not a directory, or without Python files.

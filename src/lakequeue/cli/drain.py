@@ -107,7 +107,7 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Pauses a FIFO queue during the drain. Messages received meanwhile could return after their successors.
+    """Pauses a FIFO queue during the drain. Messages in flight could return after their successors.
 
     A drain that dies leaves the queue paused. ``doctor`` reports the pause, and the next drain ends it.
     """
@@ -123,7 +123,7 @@ def _paused(source: Queue, to: str) -> Iterator[None]:
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
-    """Waits until no message is in flight or undecided. Later it would come after its successors."""
+    """Waits until no message is in flight or undecided. Such a message would later arrive after its successors."""
     clock = source.clock
     until = clock.now() + timedelta(seconds=wait)
     with render.spinner("waiting for messages in flight"), clock.participant():
@@ -138,7 +138,7 @@ def _wait_for_flights(source: Queue, wait: float) -> None:
 
 
 def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
-    """Moves messages between queues of one kind, including those that become visible meanwhile."""
+    """Moves messages between queues of one kind, including messages that become visible meanwhile."""
     moved = -1
     while moved:
         before = 0
@@ -190,7 +190,7 @@ def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> Sen
 
 
 def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
-    """Returns a function from message to message group. It raises InvalidParameterValue for a message without."""
+    """Returns a function from a message to its group. It raises InvalidParameterValue without a group."""
 
     def found(message: Message) -> object:
         if group is not None:

@@ -24,7 +24,7 @@ class Commands(CommandGroup):
     """The group of all commands. Accepts its options in any place, and turns errors into exit codes."""
 
     builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
-    """Imports and builds each command on first use, because all of them together take 0.1 s."""
+    """Functions that import and build each command on first use, because importing all commands takes 0.1 s."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"commands": dict.fromkeys(self.builders)})
@@ -89,7 +89,7 @@ class Commands(CommandGroup):
 
 
 def _values(command: Any) -> dict[str, bool]:
-    """Returns the options of a command. True for an option that takes a value."""
+    """Returns the options of a command, with True for options that take a value."""
     options = [each for each in command.params if each.param_type_name == "option"]
     return {name: not each.is_flag for each in options for name in (*each.opts, *each.secondary_opts)}
 

@@ -160,7 +160,7 @@ def opened_root(
 
 
 def wait(query: StreamingQuery) -> bool:
-    """Waits until a query ends, and returns True. Stops the query on SIGTERM and SIGINT, and returns False."""
+    """Waits until a query ends, and returns True. On SIGTERM and SIGINT, stops the query and returns False."""
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
@@ -172,7 +172,7 @@ def wait(query: StreamingQuery) -> bool:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Builds a policy that extends a batch by its timeout once half of it has passed. None for a timeout of 0."""
+    """Builds a policy that extends a batch by its timeout when half of it has passed; None for a timeout of 0."""
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS
@@ -209,9 +209,9 @@ class Progress:
 
 
 def delivers(root: str, queue: str, region: str, table: str | None, handler: str | None) -> bool:
-    """Returns True if the queue has a delivery table. Sets that of ``--table`` if the queue has none.
+    """Returns True if the queue has a delivery table. Sets the table of ``--table`` if the queue has none.
 
-    Ends the job with a usage error if the queue has another table, or if nothing is to be done with the messages.
+    Ends the job with a usage error if the queue has another table, or if there is neither a table nor a function.
     """
     opened_queue = LakeQueue(root, region=region).queue(queue)
     own, wanted = settings(opened_queue).table, table and located_table(opened_queue, table)

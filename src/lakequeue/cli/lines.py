@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lakequeue import PeekedMessage, Queue
 
 READ = 4 * 2**20
-"""Maximum number of bytes read at once, and so sent in one commit."""
+"""Maximum number of bytes that are read at once, and so are sent in one commit."""
 MAX_LINE_BYTES = 2 * READ
 """Maximum length of a line in bytes. Every queue refuses much shorter bodies."""
 MAX_BATCH = 5_000
@@ -58,7 +58,7 @@ def send_lines(
         parse: makes an entry from the number of a line and its text. If it raises QueueServiceError, the line is
             refused.
         sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read for
-            it. Refused lines do not stop the sending of later lines.
+            the batch. Refused lines do not stop the sending of later lines.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
@@ -93,7 +93,7 @@ def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
 
 
 def _stripped(number: int, line: bytes) -> bytes:
-    """Removes the end of a line. Removes the byte order mark of the first line."""
+    """Removes a carriage return at the end of a line, and the byte order mark at the start of the first line."""
     return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r")
 
 
@@ -153,7 +153,7 @@ _TOLD = ("message_id", "state", "sent_at", "visible_at", "receive_count", "sourc
 
 
 def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any]:
-    """Returns a message as a line of an export. A delayed message has its remaining delay, in seconds."""
+    """Returns a message as a line of an export. A delayed message gets its remaining delay, in seconds."""
     left = None
     if message.state.value == "delayed" and message.visible_at is not None and not fifo:
         left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile accepts fractions

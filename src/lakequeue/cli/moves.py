@@ -61,7 +61,7 @@ def rewind(
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
     """Returns the wanted instant and False, or the earliest possible instant and True.
 
-    The second is for a time before now that is within the range, but too early once the rewind runs.
+    The earliest instant replaces a time before now that will be too early once the rewind runs.
     """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time

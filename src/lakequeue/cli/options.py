@@ -15,13 +15,13 @@ from lakequeue.model.attributes import ATTRIBUTE_NAMES, kind_of, unknown
 from lakequeue.model.profiles import PROFILES
 
 _NAMES = {"retention": "message_retention_period", "wait": "receive_wait_time", "max_size": "maximum_message_size"}
-"""Attributes whose options have other names."""
+"""Attributes whose options have different names."""
 _NO_ATTRIBUTES = {"queue", "attribute", "dead_letter_queue", "max_receive_count", "tag"}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of queues in a local root. Prints nothing. An object store would take too long."""
+    """Completes names of queues in a local root. Prints nothing. Not for object stores, which take too long."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:

@@ -61,12 +61,12 @@ def write(content: RenderableType) -> None:
 
 
 def discard(stream: Any) -> None:
-    """Keeps Python from failing at exit, when it flushes a stream that cannot be written."""
+    """Prevents Python from failing at exit, when it flushes a stream that cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_error(text: str, title: str = "") -> None:
-    """Writes a text without secrets to standard error, if possible. The title is red."""
+    """Writes a text without its secrets to standard error, if possible. The title is red."""
     try:
         typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(hidden(text)), err=True)
     except OSError:
@@ -79,7 +79,7 @@ class StderrHandler(logging.Handler):
 
 
 def rendered(content: RenderableType) -> str:
-    """Renders for standard output: colours only on a terminal, no trailing spaces."""
+    """Renders an object for standard output: colours only on a terminal, no trailing spaces."""
     out = console()
     with out.capture() as captured:
         out.print(content, crop=False)

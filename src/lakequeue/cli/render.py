@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents the later lines, so that none looks like a field of the output."""
+    """Indents all lines except the first, so that none looks like a field of the output."""
     return text.replace("\n", "\n" + " " * 12)
 
 
@@ -116,7 +116,7 @@ def instant(value: datetime | None) -> str:
 
 
 def paused(queue: Queue) -> str:
-    """Returns why and since when a queue and its groups are paused. Empty if they are not."""
+    """Returns why and since when a queue and its groups are paused; empty if they are not paused."""
     from lakequeue.entry_verbs import settings
 
     return "; ".join(map(str, settings(queue).pauses))
@@ -127,7 +127,7 @@ def age(seconds: float | None) -> str:
 
 
 def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
-    """Returns the states to show in a list of queues, as the console does. Rare states only if present."""
+    """Returns the states to show in a list of queues, as in the console. Rare states only if present."""
     known = [each for each in counted if each]
     return [
         "visible",
@@ -147,7 +147,7 @@ def count(number: int, noun: str) -> str:
 
 
 def lost(found: Depth) -> str:
-    """Formats what a purge or a deletion removes: stored messages, and deleted ones that can be rewound."""
+    """Formats what a purge or a deletion removes: stored messages, and deleted messages that can be rewound."""
     stored, rewindable = count(found.stored, "message"), found.counts.rewindable
     return f"{stored} and {rewindable:,} that a rewind could restore" if rewindable else stored
 
@@ -190,7 +190,7 @@ class _Column(NamedTuple):
 class Fitting:
     """A table that fits its width: long names in the first column move to a line above the rest of their row.
 
-    If that does not fit either, the rows are blocks of lines.
+    If the table still does not fit, the rows become blocks of lines.
     """
 
     columns: list[_Column]
@@ -241,7 +241,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Stands for a name on the line above. One column wide, and never part of a name."""
+"""Placeholder for a name on the line above. One column wide, and never part of a name."""
 
 
 @contextmanager

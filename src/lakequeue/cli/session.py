@@ -22,7 +22,7 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
 spares_pandas = False
-"""True if this process runs only the command's own code. Code of users may give pandas objects to Arrow."""
+"""True if this process runs only the command's own code, because users' code may give pandas objects to Arrow."""
 
 
 @attrs.define
@@ -30,7 +30,7 @@ class Session:
     """Global options of a run, and its output.
 
     Attributes:
-        done: work that was done before an error, for the error line: ``3 messages were sent``.
+        done: text for the error line about work done before an error, such as ``3 messages were sent``.
     """
 
     root: str | None = None
@@ -150,7 +150,7 @@ class CommandContext(typer.Context):
 
 
 def _spare_pandas() -> None:
-    """Hides pandas from Arrow, which would import it with its first array, in 0.17 s."""
+    """Hides pandas from Arrow, which would otherwise import pandas with its first array, in 0.17 s."""
     import pyarrow as pa
 
     sys.meta_path.insert(0, _NoPandas)

@@ -61,7 +61,7 @@ def sql(
 
 
 def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = None) -> pa.Table:
-    """Returns the rows that a query finds in the relations of a root."""
+    """Returns the rows of a query over the relations of a root."""
     views = lake.arrow_views(as_of=as_of)
     import duckdb
 
@@ -149,7 +149,7 @@ def _message_of(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Returns the place of an error, `` at line 2, column 3``, as exactly as DuckDB reports it."""
+    """Returns the place of an error as exactly as DuckDB reports it, for example `` at line 2, column 3``."""
     import duckdb
 
     place = _PLACE.search(str(error))

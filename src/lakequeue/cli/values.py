@@ -94,7 +94,7 @@ def moment(given: str | Moment) -> Moment:
 
 
 def at_least(low: float) -> Callable[[str | float], float]:
-    """Returns a parser of durations that refuses less than this, and more than ``LONGEST``."""
+    """Returns a parser of durations that refuses durations below ``low``, and above ``LONGEST``."""
 
     def parsed(given: str | float) -> float:
         value = duration(given)
@@ -108,7 +108,7 @@ def at_least(low: float) -> Callable[[str | float], float]:
 
 
 from_now = at_least(-LONGEST)
-"""Parses durations that lead from now to an instant."""
+"""Parses durations from now to an instant, which may be in the past."""
 
 
 def shown_size(size: int) -> str:

@@ -49,7 +49,7 @@ def watch(
 
 
 def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Iterator[dict[str, Any]]:
-    """Yields depth and rates of the queues, at once and then at each interval. Rates are since the last update."""
+    """Yields depth and rates of the queues, at once and at each interval. Rates are since the last update."""
     from lakequeue.entry_verbs import depths
 
     before: dict[str, Depth] = {}

@@ -1,8 +1,8 @@
 """The program of a worker process that evaluates SQL conditions. ``sandbox`` starts it.
 
 It imports DuckDB and Arrow and nothing of this package, to start quickly. A request asks to check a condition, or
-to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever. Then the limits
-set here, or the deadline of the requesting process, end only this process.
+to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever. In these cases,
+the limits set here, or the deadline of the requesting process, end only this process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Allowed kinds of expressions, all on one row. Not allowed are subqueries, windows, ``*`` and lambdas."""
+"""Allowed kinds of expressions, all on one row. Subqueries, windows, ``*`` and lambdas are not allowed."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
 )
-"""Operators that DuckDB parses as functions. All other operators are expressions of their own kind."""
+"""Operators that DuckDB parses as functions. DuckDB parses other operators as expressions of other kinds."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "text": (
         *("lower", "upper", "length", "len", "strlen", "trim", "ltrim", "rtrim", "left", "right", "substr"),
@@ -70,19 +70,19 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""Functions that a condition may call: those that filters need, and none that crash on a hostile message."""
+"""Functions that a condition may call: functions that filters need, and that do not crash on a hostile message."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
     *("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTERVAL", "UUID", "JSON"),
 )
-"""Types that a condition may cast to. None are nested."""
+"""Types that a condition may cast to. None of them is nested."""
 _ALIASES = (
     *("bool", "logical", "int1", "int2", "int16", "short", "int", "int4", "int32", "signed", "int8", "int64"),
     *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
     *("bpchar", "char", "string", "text", "binary", "bytea", "datetime", "timestamp_us", "timestamptz", "guid"),
 )
-"""Other names of these types."""
+"""Other names of the types in ``TYPES``, which a condition may also cast to."""
 
 _CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in names)}
 _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
@@ -119,7 +119,7 @@ class Evaluator:
 
         Args:
             columns: an empty table with the columns that the condition may use.
-            values: values of its parameters.
+            values: values of the condition's parameters.
 
         Raises:
             Refused: the text is not one boolean expression over the columns.
@@ -245,7 +245,7 @@ def limit(memory: int) -> None:
 
 
 def limit_work(seconds: float) -> None:
-    """Makes the operating system end this process after this much more CPU time, as a second safeguard."""
+    """Makes the operating system end this process after ``seconds`` more of CPU time, as a second safeguard."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -262,7 +262,7 @@ def exhausted(memory: int) -> bool:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests until there are no more. A request is a line of JSON and an Arrow stream.
+    """Answers requests until the input ends. A request is a line of JSON and an Arrow stream.
 
     A reply is a line of JSON, which says if it is the last reply, and a byte for each evaluated row.
     """

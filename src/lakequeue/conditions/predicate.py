@@ -21,7 +21,7 @@ class Predicate:
     """A condition, checked once and then evaluated on any number of tables. Not thread-safe.
 
     Args:
-        condition: a boolean SQL expression over the columns, and the values of its parameters.
+        condition: a boolean SQL expression over the columns, with the values of the expression's parameters.
         columns: names and types of the columns that the condition may use.
         parameter: name of the parameter in error messages.
         interrupt: once set, every method raises ``sandbox.Interrupted``, even while it runs.

@@ -33,9 +33,9 @@ WAIT_SECONDS = 60.0
 START_SECONDS = 60.0
 """Maximum number of seconds that a worker takes to start."""
 SECONDS = 10.0
-"""Maximum number of seconds for a request: a batch of messages. A filter needs a few hundredths of that."""
+"""Maximum seconds for a request about a batch of messages. A filter needs a few hundredths of a second."""
 MEMORY = 768 * 2**20
-"""Maximum number of bytes of data in a worker. It starts with a quarter of that."""
+"""Maximum number of bytes of data in a worker. A new worker has a quarter of that."""
 IDLE = 60.0
 """Seconds without a request after which a worker ends."""
 
@@ -47,7 +47,7 @@ _START = (
     "exec(compile(open(path, 'rb').read(), path, 'exec'))"
 )
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
-"""Environment variables that a program may need to start. All others may hold secrets."""
+"""Environment variables that a program may need to start. Other variables may hold secrets."""
 _END_SECONDS = 5.0
 """Seconds that a worker may take to end after it closed its pipe."""
 
@@ -93,7 +93,7 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """True if the worker can handle another request. False if it may soon end because it is idle."""
+        """True if the worker can handle another request. False if it may soon end because it was idle."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
@@ -107,7 +107,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request. If the worker has ended, ``receive`` returns None."""
+        """Sends a request. Does not fail if the worker has ended: ``receive`` then returns None."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -115,7 +115,7 @@ class Worker:
             self._process.stdin.flush()
 
     def receive(self) -> Reply | None:
-        """Waits for the reply to a request. None if the worker has ended."""
+        """Waits for the reply to a request; None if the worker has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
@@ -165,7 +165,7 @@ class Sandbox:
             interrupt: ends the request when set.
 
         Raises:
-            Slow, Crashed: there is no reply, and a retry would not get one.
+            Slow, Crashed: there is no reply, and a retry would not get a reply.
             Interrupted: the reply is no longer needed.
             RequestThrottled: too many requests are waiting.
             QueueClientError: no worker can be started.
@@ -241,7 +241,7 @@ class Sandbox:
 
 @contextmanager
 def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
-    """Kills a worker that is not ready in time. Sets ``late`` then."""
+    """Kills a worker that is not ready after ``seconds``, and sets ``late``."""
 
     def end() -> None:
         late.set()

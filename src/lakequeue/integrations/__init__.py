@@ -7,4 +7,4 @@ from lakequeue.errors import OverLimit, QueueClientError, RequestThrottled
 MOST_AT_ONCE = 1_000
 """Maximum number of messages that a scheduler receives at once."""
 PASSING = (QueueClientError, RequestThrottled, OverLimit)
-"""Errors that may end while a caller waits."""
+"""Errors that may stop occurring while a caller waits."""

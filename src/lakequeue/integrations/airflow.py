@@ -35,8 +35,8 @@ except ModuleNotFoundError as error:
 class LakeQueueHook(BaseHook):
     """Opens the root of a connection of type ``lakequeue``.
 
-    The connection's host is the root: a path or a URI. Its password holds the storage options as a JSON object,
-    because Airflow encrypts passwords and never shows them.
+    The connection's host is the root: a path or a URI. The connection's password holds the storage options as a
+    JSON object, because Airflow encrypts passwords and never shows them.
 
     Args:
         lakequeue_conn_id: id of the connection.
@@ -68,7 +68,7 @@ class LakeQueueHook(BaseHook):
         """Returns the root.
 
         Raises:
-            InvalidOptions: names every invalid field of the connection, without its value.
+            InvalidOptions: fields of the connection are invalid. Names these fields, without their values.
         """
         return self._lake
 
@@ -87,8 +87,8 @@ class LakeQueueHook(BaseHook):
 class LakeQueuePublishOperator(BaseOperator):
     """Sends messages, and returns their ids.
 
-    A repeated try sends again. On a FIFO queue, its messages have the deduplication ids of the first try, so that
-    within five minutes they are sent once (DDP-1).
+    A repeated try of the task sends again. On a FIFO queue, its messages have the deduplication ids of the first
+    try, so that messages are sent once within five minutes (DDP-1).
 
     Args:
         queue_name: name of the queue. Templated.
@@ -100,7 +100,7 @@ class LakeQueuePublishOperator(BaseOperator):
 
     Raises:
         InvalidParameterValue: ``messages`` is neither a text nor a list.
-        QueueServiceError: a message is refused. Either no message was sent, or the error names those not sent.
+        QueueServiceError: a message is refused. Either no message was sent, or the error names unsent messages.
     """
 
     template_fields = ("queue_name", "messages", "group_id", "attributes", "lakequeue_conn_id")

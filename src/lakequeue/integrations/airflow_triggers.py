@@ -35,7 +35,7 @@ _lakes: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], aio.LakeQueu
 
 
 class _Arguments:
-    """The arguments of both triggers."""
+    """The arguments that both triggers have."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
         queue_name: name of the queue.
         lakequeue_conn_id: id of the connection.
         max_messages: maximum number of messages of one receive.
-        visibility_timeout: seconds within which Airflow must store an event. Later, the message comes again. None:
-            the queue's timeout.
+        visibility_timeout: seconds within which Airflow must store an event. After that, the message comes again.
+            None: the queue's timeout.
         delete: False leaves the messages in flight, so that a task of the DAG can delete them by
-            ``receipt_handle``. The message of an event that started no run comes again.
+            ``receipt_handle``. If an event started no run, its message comes again.
     """
 
     def __init__(self, queue_name: str, *arguments: Any, delete: bool = True, **named: Any) -> None:
@@ -118,7 +118,7 @@ class _Watch(SharedStreamProducer):
         self._claimed: dict[str, str] = {}
         """Newest receipt handle of each message whose event is not stored yet, by message id."""
         self._stored: dict[str, str] = {}
-        """Newest receipt handle of each message whose event is stored, by message id. To be deleted."""
+        """Newest receipt handle of each message to delete, because its event is stored, by message id."""
         self._settled = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], str]]:

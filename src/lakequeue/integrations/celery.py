@@ -95,7 +95,7 @@ class Channel(virtual.Channel):
 
     @property
     def _receiving(self) -> Broker:
-        """The broker of this process. Raises UnsupportedOperation in a forked child of a worker."""
+        """Returns the broker of this process. Raises UnsupportedOperation in a forked child of a worker."""
         if not isinstance(self.broker, Broker):
             raise UnsupportedOperation("a process that was forked from a worker can send, but not receive")
         return self.broker
@@ -161,7 +161,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again. Other virtual transports of kombu send it once more instead."""
+        """Makes a message visible again. Other virtual transports of kombu send the message again instead."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:
@@ -263,7 +263,7 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Any:
-        """The broker of this process. In a forked child of a worker, the broker of its parent."""
+        """Returns the broker of this process, or in a forked child of a worker the broker of its parent."""
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:

@@ -27,7 +27,7 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Seconds before its ETA from which a worker holds a task. An earlier task is sent again with a delay."""
+"""Seconds before its ETA from which a worker holds a task. A task with a later ETA is sent again with a delay."""
 UNLIMITED = 1_000
 """Maximum number of messages held by a consumer without a prefetch count."""
 _SETTLING = 10
@@ -44,8 +44,8 @@ class Subscription:
         name: kombu's name of the queue.
         number: maximum number of messages to hold. 0: kombu sets no limit.
         no_ack: delete messages as soon as they are delivered.
-        put: called with the subscription, and with kombu's message or the error that ended the consumer. The
-            second value is the argument for ``deliver``.
+        put: called with the subscription, and with kombu's message or the error that ended the consumer. Pass the
+            second value to ``deliver``.
         callback: called with kombu's message when it is delivered.
         forget: called with the tag of a message that kombu must no longer settle.
         broken: errors of the connection, which a worker handles itself.
@@ -73,7 +73,7 @@ class Subscription:
         self._thread.start()
 
     def settle(self, tag: str, outcome: Outcome | Malformed) -> bool:
-        """Settles a message. Returns False if this subscription does not hold it."""
+        """Settles a message. Returns False if this subscription does not hold the message."""
         settle = self._held.pop(tag, None)
         if settle is not None:
             settle(outcome)
@@ -81,7 +81,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message to kombu, or raises the error that was put. Returns False if it is no longer held."""
+        """Delivers a message to kombu, or raises the given error. False if the message is no longer held."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -197,7 +197,7 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """Returns True if a malformed message goes to a dead-letter queue. If False, the caller must delete it."""
+    """True if a malformed message goes to a dead-letter queue. If False, the caller must delete the message."""
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)

@@ -41,7 +41,7 @@ if zstd := getattr(compression, "zstd", None):
 if getattr(compression, "brotli", None):
 
     class _Brotli:
-        """Decompresses byte by byte, because a byte can expand to 16 MiB and brotli cannot limit its output."""
+        """Decompresses byte by byte, because a byte can expand to 16 MiB, and brotli cannot limit its output."""
 
         eof = False
 
@@ -85,7 +85,7 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds the missing parts of a follow-up task, without which Celery fails. Returns True if any were missing."""
+    """Adds the missing parts of a follow-up task, without which Celery fails. True if any were missing."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
@@ -108,7 +108,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""Checks for the options of a follow-up task that Celery reads when the task before it fails."""
+"""Checks of the options of a follow-up task that Celery reads when the previous task fails."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
@@ -142,7 +142,7 @@ def payload_of(message: Message) -> dict[str, Any]:
     """Parses and checks the kombu message in a message of a queue.
 
     Raises:
-        Malformed: names the problem of the message.
+        Malformed: the message has a problem, which the text names.
     """
     payload = envelope_of(message)
     checked(payload)
@@ -153,7 +153,7 @@ def envelope_of(message: Message) -> dict[str, Any]:
     """Parses the kombu message, but not its body, which may be compressed.
 
     Raises:
-        Malformed: names the problem of the message.
+        Malformed: the message has a problem, which the text names.
     """
     with _malformed():
         payload: dict[str, Any] = _loaded(message.body)
@@ -177,7 +177,7 @@ def checked(payload: dict[str, Any]) -> None:
     """Decodes a body and checks its fields. Replaces a compressed body by the decompressed one.
 
     Raises:
-        Malformed: names the problem of the message.
+        Malformed: the message has a problem, which the text names.
     """
     with _malformed():
         headers, properties, body = payload["headers"], payload["properties"], payload["body"]
@@ -274,7 +274,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Completes kombu's message for this delivery, and returns a new tag. All copies share the sender's tag."""
+    """Completes kombu's message for this delivery, and returns its new tag. All copies have the sender's tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges
@@ -283,7 +283,7 @@ def mark_delivery(payload: dict[str, Any], message: Message) -> str:
 
 
 def eta_of(message: dict[str, Any]) -> datetime | None:
-    """Returns when a task is to run. None if the message has no ETA."""
+    """Returns when a task is to run; None if the message has no ETA."""
     instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
     if instant is None:
         return None

@@ -32,9 +32,9 @@ _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
 """Seconds that a task may wait in its queue: lakequeue's longest retention."""
 _KEPT = 300
-"""Seconds that auto-delete queues, for remote control and events, keep messages."""
+"""Seconds for which auto-delete queues (for remote control and events) keep messages."""
 _ABANDONED = 60
-"""Age in seconds of the oldest message of an auto-delete queue from which its owner counts as dead."""
+"""Age in seconds of an auto-delete queue's oldest message from which the owner of the queue counts as dead."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process uses the bindings that it has read."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
@@ -58,7 +58,7 @@ class Broker:
         options: ``broker_transport_options``.
 
     Raises:
-        InvalidOptions: names each unknown or invalid option.
+        InvalidOptions: options are unknown or invalid. Names all of them.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA, at most the queue's retention less the time for the task to run."""
+        """Returns the seconds until an ETA, at most the queue's retention minus the time that the task may run."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -210,7 +210,7 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Returns the queues of a broadcast whose owners live. Deletes queues that a dead process has left."""
+        """Returns the queues of a broadcast whose owners are alive. Deletes queues of dead processes."""
         living = set()
         for name in names:
             now = monotonic()
@@ -224,7 +224,7 @@ class Broker:
         return living
 
     def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
-        """Uses a queue. Opens it again if it was deleted and created again."""
+        """Calls ``use`` with a queue. Opens the queue again if it was deleted and created again."""
         known = name in self._queues
         try:
             return use(self.queue(name))

@@ -32,8 +32,8 @@ class LakeQueueResource(ConfigurableResource):
 
     Attributes:
         root: a path or a URI.
-        storage_options: see ``LakeQueue``. Dagster shows the values of resources. Of an ``EnvVar``, it shows only
-            the name.
+        storage_options: see ``LakeQueue``. Dagster shows the values of resources. Of an ``EnvVar``, Dagster shows
+            only the name.
     """
 
     root: str
@@ -70,12 +70,11 @@ def message_sensor(
     Args:
         name: name of the sensor.
         queue_name: name of the queue.
-        run_request: returns the request for a message: its partition, configuration and tags. Returns None if the
-            message needs no run and is to be deleted. Any other result or an error is logged, and the message
-            comes again.
+        run_request: returns the request for a message: its partition, configuration and tags. Returns None to
+            delete the message without a run. Any other result or an error is logged, and the message comes again.
         max_messages: maximum number of messages of a tick.
-        visibility_timeout: seconds within which a run should be launched. Later, the message comes again. None:
-            the queue's timeout.
+        visibility_timeout: seconds within which a run should be launched. After that, the message comes again.
+            None: the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.
         options: arguments of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
 
@@ -144,6 +143,6 @@ def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence
 
 
 def _delete(queue: Queue, receipt_handles: Sequence[str]) -> None:
-    """Deletes messages. If a receipt has ended, its message comes again and is deleted then."""
+    """Deletes messages. If a receipt has ended, its message comes again, and is deleted at that time."""
     if receipt_handles:
         queue.delete_batch(receipt_handles)

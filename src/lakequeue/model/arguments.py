@@ -18,7 +18,7 @@ from lakequeue.model.profiles import Limits
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
 """Bounds in microseconds of the interval between polls for changes by other processes."""
 LONGEST_LINGER = 60_000_000
-"""Microseconds."""
+"""Maximum linger of a sender, in microseconds."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
 _NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 
@@ -36,7 +36,7 @@ def check_string(parameter: str, value: object, *, optional: bool = False) -> No
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """Raises InvalidParameterValue unless a value is callable, or has callable ``methods`` if these are given."""
+    """Raises InvalidParameterValue unless a value, or all its ``methods`` if given, can be called."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, where: str | None, parameters: Sequence[Any]) -> Condition | None:
-        """Builds the condition of a call, or None without ``where``. InvalidParameterValue names a wrong value."""
+        """Builds the condition of a call; None without ``where``. InvalidParameterValue names a wrong argument."""
         if isinstance(parameters, str) or not isinstance(parameters, Sequence) or (where is None and parameters):
             reason = "Must be a list of values, one for each ? in where."
             raise InvalidParameterValue.of(reprlib.repr(parameters), "parameters", reason)
@@ -73,7 +73,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is None or maps to texts. The error shows types, no values."""
+    """Raises InvalidParameterValue unless a value is None or maps to texts. The error shows only types."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -100,7 +100,7 @@ def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expec
 
 
 def check_instant(parameter: str, value: object) -> int:
-    """Converts an aware instant to microseconds since the epoch. InvalidParameterValue for any other value."""
+    """Converts an aware instant to microseconds since the epoch. Other values raise InvalidParameterValue."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         with suppress(OverflowError):  # beyond the calendar
             return to_micros(value.astimezone(timezone.utc))
@@ -109,7 +109,7 @@ def check_instant(parameter: str, value: object) -> int:
 
 
 def check_text(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is a text that can be stored. Half a surrogate pair cannot."""
+    """Raises InvalidParameterValue unless a value is a text without half a surrogate pair, so it can be stored."""
     try:
         stored = isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -132,7 +132,7 @@ def check_poll_interval(value: Any) -> int:
 
 
 def check_linger(value: Any) -> timedelta:
-    """Returns the longest time for which a send waits for others."""
+    """Returns the longest time for which a send waits for further sends."""
     with suppress(ValueError):
         value = parse_duration(value) if isinstance(value, str) else value
     return timedelta(microseconds=_interval("linger", value, 0, LONGEST_LINGER))
@@ -177,8 +177,8 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
 def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
     """Returns the delay of a message, in microseconds. None means the queue's delay (DLY-3, DLY-4, DLY-9).
 
-    A FIFO queue accepts only None and 0. Both mean the queue's current delay, and the result is None (SND-6,
-    DLY-10).
+    A FIFO queue accepts only None and 0. Both mean the queue's current delay, and make this function return None
+    (SND-6, DLY-10).
     """
     if value is None:
         return None if attributes.fifo else attributes.delay_micros
@@ -253,7 +253,7 @@ def check_consumer(value: Any) -> str | None:
 
 
 def check_identifier(parameter: str, value: Any) -> str | None:
-    """Returns an id that a caller chose, or None: 1 to 128 letters, digits and punctuation (SND-13, ATT-7)."""
+    """Returns an id of the caller, 1 to 128 letters, digits and punctuation; None stays None (SND-13, ATT-7)."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
     reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -286,7 +286,7 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Returns a duration in microseconds, if it is in the attribute's range. With ``zero``, accepts 0, too."""
+    """Returns a duration in microseconds, if it is in the attribute's range. With ``zero``, also accepts 0."""
     parameter = parameter or field
     try:
         micros = duration_micros(value)

@@ -107,13 +107,13 @@ class QueueAttributes:
     priorities: int | None = _of(
         "Priorities", "count", None, limits=Limits(1, 1, MOST_PRIORITIES), only=_LAKE, fixed=True
     )
-    """Number of message classes, each with shards of its own (JOB-5). None: the queue has no priorities."""
+    """Number of message classes, each with shards of its own (JOB-5). None if the queue has no priorities."""
     priorities_strict: bool | None = _of("PrioritiesStrict", "mark", None, only=_LAKE)
     """True if every receive begins with the highest priority."""
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id (JOB-6). None: it accepts no ids."""
+    """Seconds for which a standard queue refuses a repeated deduplication id (JOB-6); None: accepts no ids."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a deduplication id counts until its message is deleted."""
     paused: str | None = _of("Paused", "text", None)
@@ -123,19 +123,19 @@ class QueueAttributes:
     paused_since: str | None = _of("PausedSince", "text", None)
     """Start of each pause in microseconds, by group in JSON. An empty text means the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
-    """Number of messages that consumers receive in a time, for example ``100/s`` (JOB-11)."""
+    """Maximum number of messages in the period of a rate limit, for example ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """Number of messages that consumers may receive at once. None: the messages of a second."""
+    """Number of messages that consumers may receive at once; None: the messages of one second."""
     table: str | None = _of("Table", "table", None)
     """Delta table into which consumers deliver (TAB-1): an absolute path, a URI, or a name in a catalog."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
-    """Random id of the queue in the log of that table; a new one with each change of the table."""
+    """Random id of the queue in the log of its delivery table. Each change of the table makes a new id."""
 
     @classmethod
     def create(
         cls, profile_name: str = DEFAULT_PROFILE, fifo: bool | str = False, **arguments: Any
     ) -> QueueAttributes:
-        """Builds the attributes of a new queue: the given ones, and the profile's defaults for the rest (PRF-2).
+        """Builds the attributes of a new queue: the given attributes, and defaults of the profile (PRF-2).
 
         Names may be snake_case or wire names. None in a cap, or the text "unlimited", lifts the cap.
 
@@ -187,7 +187,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses a change that spreads a limited group, or a known id, over several shards (FAI-5, JOB-6)."""
+        """Refuses a change that gives a limited group, or a known id, several shards (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -199,7 +199,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of given attributes that differ from this queue's (QUE-15). Errors as in create."""
+        """Returns the names of given attributes that differ from the queue's (QUE-15). Errors as ``create``."""
         wanted = _fields(arguments, self.profile_rules)
         kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
         named = {f if f in kind else self._wire_name(_BY_FIELD[f]): value for f, value in wanted.items()}
@@ -207,7 +207,7 @@ class QueueAttributes:
         return [f for f in wanted if getattr(self, f) != getattr(other, f)]
 
     def values(self) -> dict[str, Any]:
-        """Returns the attributes of this kind of queue by name, as ``create`` takes them. None: unlimited."""
+        """Returns the attributes of this kind of queue by name, as ``create`` takes them. None means unlimited."""
         absent = _absent(self.fifo, self.profile_rules)
         shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.only not in absent]
         found = {each.field: bool(value) if each.kind == "mark" else value for each, value in shown}
@@ -225,7 +225,7 @@ class QueueAttributes:
         return wire
 
     def to_stored(self) -> dict[str, str]:
-        """Returns the wire form without a default that older versions do not know and could not read."""
+        """Returns the wire form, without attributes at a default value that older versions could not read."""
         wire = self.to_wire()
         if self.fair_groups == self.profile_rules.fair_groups:
             wire.pop("FairGroups", None)
@@ -263,14 +263,14 @@ class QueueAttributes:
 
     @property
     def dedup_micros(self) -> int | None:
-        """Microseconds for which a deduplication id counts after its send (DDP-9, JOB-6). None: not by time."""
+        """Microseconds for which a deduplication id counts after its send; None: not limited (DDP-9, JOB-6)."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
 
     @property
     def dedup_window(self) -> int | None:
-        """Age in microseconds up to which a send searches for its deduplication id. None: no ids are accepted."""
+        """Age in microseconds up to which a send searches for its deduplication id; None without such ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -295,7 +295,7 @@ class QueueAttributes:
 
     @property
     def classes(self) -> int:
-        """Number of priorities. 0 is the lowest. The priority of a shard is its number modulo this (JOB-5)."""
+        """Number of priorities, of which 0 is the lowest. A shard's priority is its number modulo this (JOB-5)."""
         return self.priorities or 1
 
     @property
@@ -310,7 +310,7 @@ class QueueAttributes:
 
     @cached_property
     def redrive_allow(self) -> RedriveAllowPolicy:
-        """The queues that may move messages here. By default all (DLQ-6)."""
+        """The queues that may use this queue as dead-letter queue; by default all (DLQ-6)."""
         return redrive_allow_policy(self.redrive_allow_policy) or RedriveAllowPolicy("allowAll")
 
     @property
@@ -326,12 +326,12 @@ class QueueAttributes:
 
     @property
     def delayed_limit(self) -> int | None:
-        """Number of delayed messages in one shard from which new ones are held (INF-8): the cap per shard."""
+        """Number of delayed messages in one shard from which new messages are held (INF-8): the cap per shard."""
         return None if self.max_delayed_messages is None else self.max_delayed_messages // self.shards
 
     @property
     def stored_limit(self) -> int | None:
-        """Maximum number of stored messages in one shard (QUE-21). The cap divided by the shards."""
+        """Maximum number of stored messages in one shard (QUE-21): the cap divided by the number of shards."""
         return None if self.max_stored_messages is None else self.max_stored_messages // self.shards
 
     @cached_property
@@ -544,7 +544,7 @@ def _defaults(rules: Profile, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str | None:
-    """Returns the kind of an attribute: ``seconds``, ``count`` … None if no attribute has this name."""
+    """Returns the kind of an attribute, such as ``seconds`` or ``count``; None if no attribute has this name."""
     attribute = _BY_CMQ_NAME.get(name)
     return None if attribute is None else attribute.kind
 

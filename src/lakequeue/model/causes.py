@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n|thrown from the Python worker(?:: ?|\. [^\n]*)\n?")
-"""Precedes a Python stack, or only the exception if the worker hides stacks (``SPARK_HIDE_TRACEBACK``)."""
+"""Matches the text before a Python stack, or only the exception if ``SPARK_HIDE_TRACEBACK`` hides stacks."""
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*)|$)", re.MULTILINE | re.DOTALL)
-"""The last lines of a Python stack: class and message."""
+"""Matches the last lines of a Python stack: class and message."""
 _JAVA = re.compile(r"(?:: )?\(?(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: |\) |\Z)(.*)", re.DOTALL)
-"""An exception as Java and Spark Connect print it: package, class and message."""
+"""Matches an exception as Java and Spark Connect print it: package, class and message."""
 _STACK = re.compile(r"\n\s*(?:at [\w.$]+[(/]|\.\.\. \d+ more|Driver stacktrace:|JVM stacktrace:)")
 _PLAN = re.compile(r"\n(?:\n|== |'|\+- |Search path:)")
-"""Start of the query and the plan after a message."""
+"""Matches the start of the query and the plan that follow a message."""
 _CONDITION = re.compile(r"\s*\[([A-Z][\w.]*)\]")
 _OUTER = re.compile("FAILED|ABORT|PYTHON_EXCEPTION|INTERNAL_ERROR")
-"""Found in the conditions of errors that only wrap another error."""
+"""Matches conditions of errors that only wrap another error."""
 
 
 def of_spark(error: BaseException) -> bool:
@@ -24,7 +24,7 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error, without stacks. Of a Spark error, class and text of its innermost cause.
+    """Returns class and text of an error, without stacks; for a Spark error, of its innermost cause.
 
     The cause is the error that a task raised, or a function in Python or Java, for example ``ValueError`` or
     ``SparkNumberFormatException``. A cause that says less than the error around it is skipped, for example the

@@ -45,7 +45,7 @@ def shown_duration(seconds: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a text such as ``100ms``, ``5m`` or ``1h30m``; ValueError for other texts."""
+    """Returns the seconds of a text such as ``100ms``, ``5m`` or ``1h30m``. Raises ValueError for other texts."""
     compact = text.lower().replace(" ", "")
     if not _TEXT.fullmatch(compact):
         raise ValueError(f"not a duration: {text!r}")
@@ -76,7 +76,7 @@ def format_instant(instant: datetime) -> str:
 
 
 def duration_micros(duration: Duration) -> int:
-    """Converts a duration to microseconds, rounded. Raises TypeError or ValueError unless finite."""
+    """Converts a duration to rounded microseconds. TypeError or ValueError unless it is a finite duration."""
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     if isinstance(duration, bool) or not isinstance(duration, (numbers.Real, Decimal)):
@@ -108,8 +108,8 @@ class Clock(Protocol):
         """Registers the current thread or task. A manual clock advances only while all participants wait.
 
         Args:
-            late: for threads. If several waits end at one instant, this thread's wait ends after the other threads
-                wait again (HBN-10).
+            late: True for a thread whose wait ends last. If several waits end at one instant, this wait ends after
+                the other threads wait again (HBN-10).
         """
 
 
@@ -158,7 +158,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """Ends the wait of a receive, which then polls once more. Ends a search by a condition with an error."""
+    """Ends the wait of a receive, which then polls once more. Makes a search by a condition raise an error."""
 
     def __init__(self) -> None:
         super().__init__()

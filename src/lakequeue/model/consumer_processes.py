@@ -1,4 +1,4 @@
-"""The file that a running consumer writes about itself, so that idle consumers are visible, too (JOB-14)."""
+"""The file in which a running consumer reports itself, so that idle consumers are visible too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from lakequeue.model.clock import format_instant, parse_instant
 
 LARGEST = 64 * 1_024
-"""Maximum number of bytes of such a file. Larger files are ignored."""
+"""Maximum number of bytes of the file. Larger files are ignored."""
 
 
 @attrs.frozen
@@ -19,11 +19,11 @@ class ConsumerProcess:
     """A process in which a consumer runs, as reported at most a minute ago.
 
     Attributes:
-        host: name of its machine.
-        pid: its process id on that machine.
+        host: name of the machine.
+        pid: process id on the machine.
         started_at: when ``run`` began.
         seen_at: when the process last wrote its file.
-        handlers: number of handler calls that ran then.
+        handlers: number of handler calls that ran at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
     """
 
@@ -59,7 +59,7 @@ class ConsumerFile:
 
 
 def parse(text: bytes) -> ConsumerFile | None:
-    """Parses such a file. None for any other content: any program with access to the root may write it."""
+    """Parses the file. None for any other content, because any program with access to the root may write it."""
     try:
         found = json.loads(text)
         given = found["process"]

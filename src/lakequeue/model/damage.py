@@ -15,9 +15,9 @@ class Finding:
         queue: name of the queue. None for the root itself.
         region: region of the queue. None for the root itself.
         table: path of the table or directory.
-        file: path of the file below it. None for the table as a whole.
+        file: path of the file below ``table``. None for the table as a whole.
         problem: description of the problem.
-        repair: the remedy by ``LakeQueue.repair``, or a different one.
+        repair: what ``LakeQueue.repair`` does about it, or another remedy.
         damage: True if messages or answers are wrong or will be. False for a warning, such as little free space.
     """
 
@@ -42,7 +42,7 @@ class Repair:
         lost: messages that were not deleted and are gone, as ranges of offsets, both ends included.
         lost_ids: the known message ids in ``lost``, by offset.
         lost_sent: for each range of ``lost``, the earliest and the latest instant at which its messages can have
-            been sent. None if the log does not say.
+            been sent. None if unknown.
         again: messages that may come again although they were received or deleted, as ranges of offsets.
         again_ids: the known message ids in ``again``, by offset.
         unknown: reasons why lost or repeated messages cannot be determined. Such a repair needs ``force``.

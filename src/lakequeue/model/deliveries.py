@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lakequeue.model.secrets import hidden
 
 NONCE_BITS = 20
-"""Number of random bits in a number, so that two copies of a root use different numbers."""
+"""Number of random bits in the number of a mark, so that two copies of a root use different numbers."""
 
 DELIVERY_ID = "DeliveryId"
 """Name of the attribute in the tables."""
@@ -63,7 +63,7 @@ class DeliveryTarget(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A mark whose receipt has ended before it is known if the rows arrived.
+    """A mark whose receipt has ended while it is unknown if the rows arrived.
 
     Attributes:
         mark: slot and number.
@@ -84,7 +84,7 @@ def application_id(delivery_id: str, shard: int, slot: int) -> str:
 
 
 def new_delivery_id() -> str:
-    """A random id of a queue for the log of its table (TAB-1)."""
+    """Returns a random id that names a queue in the Delta log of its delivery table (TAB-1)."""
     return uuid.uuid4().hex
 
 
@@ -92,7 +92,7 @@ def parse_table(value: object) -> str:
     """Parses a table as the owner of the queue named it.
 
     Raises:
-        ValueError: not a table, or with a password or an access token (TAB-1).
+        ValueError: the text does not name a table, or has a password or an access token (TAB-1).
     """
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():

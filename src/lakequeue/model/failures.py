@@ -14,7 +14,7 @@ from lakequeue.model.clock import format_instant, from_micros, parse_instant
 LONGEST = 1_024
 """Maximum number of bytes in a stored text, in UTF-8. Longer texts are cut."""
 MOST_ATTEMPTS = 10
-"""Number of failed attempts that are kept for a message: the last ones (JOB-10)."""
+"""Maximum number of failed attempts that are kept for a message: the last attempts (JOB-10)."""
 
 
 def shortened(text: str) -> str:
@@ -28,10 +28,10 @@ class DeadLetterReason:
 
     Attributes:
         error: class of the error, or of the innermost cause of a Spark error. ``Outcome.FAILED`` if the handler
-            returned that.
+            returned it.
         text: message of the error, or the reason that the handler returned, up to 1 KiB.
-        at: when the handler ended, by the queue's clock, in whole seconds, so that neighbours that fail together
-            for the same reason share a row of the ledger.
+        at: when the handler ended, by the queue's clock, in whole seconds. So neighbours that fail together for
+            the same reason share a row of the ledger.
         consumer: name of the consumer.
     """
 
@@ -42,7 +42,7 @@ class DeadLetterReason:
 
     @classmethod
     def of(cls, error: BaseException | None, at: datetime, consumer: str) -> DeadLetterReason:
-        """Builds the reason for an error. None: the handler returned that it failed."""
+        """Builds the reason from the error of a handler; None if the handler returned that it failed."""
         at = at.replace(microsecond=0)
         if error is None:
             return cls("Outcome.FAILED", "", at, consumer)
@@ -50,7 +50,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """Returns the reason, as if the handler had ended at the latest ``now`` (microseconds)."""
+        """Returns the reason, with ``at`` moved back to ``now`` (microseconds) if it is later."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """Returns the reason as a JSON object with these four fields, formatted as by Spark."""
+        """Returns the reason as a JSON object with its four fields, formatted as Spark formats it."""
         return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -79,7 +79,7 @@ def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str
 
 @lru_cache(maxsize=256)  # messages that fail together share a note
 def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
-    """Parses a ``dead_letter_note``. Returns the reason and the failed attempts. None and () if it is damaged."""
+    """Parses a ``dead_letter_note``. Returns the reason and the failed attempts; None and () if it is damaged."""
     try:
         found = {} if note is None else json.loads(note)
         reason, attempts = found.get("reason"), found.get("attempts", ())

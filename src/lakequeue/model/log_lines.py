@@ -17,7 +17,7 @@ class JsonLines(logging.Formatter):
     """Formats a log record as a JSON line in ASCII.
 
     Args:
-        stacks: include stack traces. If False, only the exception.
+        stacks: True to include stack traces, False for only the exception.
     """
 
     def __init__(self, clock: Clock, stacks: bool = False) -> None:

@@ -87,7 +87,7 @@ AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any
 
 
 class Absent(enum.Enum):
-    """Default of an argument for which None has a meaning."""
+    """Type of an argument's default value, where None has a meaning."""
 
     ABSENT = "absent"
 
@@ -111,7 +111,7 @@ class SendEntry:
         dedup_id: deduplication id, on FIFO queues and on queues with unique sends.
         system_attributes: only ``AWSTraceHeader``.
         sender_id: sender as known to a server. Receivers see it as ``SenderId``.
-        json: a value whose compact JSON is the body. ``Message.json`` reads it. No attribute says that it is JSON.
+        json: a value whose compact JSON is the body. ``Message.json`` reads it. No attribute says so.
         priority: 0 to one less than the queue's priorities. Higher priorities are received first. None is 0.
     """
 
@@ -136,7 +136,7 @@ class ValidEntry:
         dedup_id: deduplication id. Never None on FIFO queues.
         size: number of bytes that count towards batch and message limits.
         batch: application id and version that the Delta log of a shard stores, so that the message is sent once.
-            None: no such id.
+            None for an ordinary send.
     """
 
     body: str
@@ -156,7 +156,7 @@ class SendResult:
     """The result of sending a message (SND-3).
 
     Attributes:
-        message_id: id of the message, which receivers see, too.
+        message_id: id of the message, which receivers also see.
         md5_of_body: MD5 of the body in UTF-8, in hex (MSA-1).
         md5_of_message_attributes: MD5 of the message attributes as SQS computes it (MSA-2). None without
             attributes.
@@ -175,10 +175,10 @@ class BatchSuccess:
 
     Attributes:
         id: id of the entry.
-        message_id: for a send, as in ``SendResult``, like the next three attributes.
-        md5_of_body: for a send.
-        md5_of_message_attributes: for a send.
-        sequence_number: for a send to a FIFO queue.
+        message_id: for a send, see ``SendResult``.
+        md5_of_body: for a send, see ``SendResult``.
+        md5_of_message_attributes: for a send, see ``SendResult``.
+        sequence_number: for a send to a FIFO queue, see ``SendResult``.
         receipt_handle: for a delete or a change of visibility.
     """
 
@@ -191,7 +191,7 @@ class BatchSuccess:
 
 
 UNAVAILABLE = "ServiceUnavailable"
-"""Code of a batch entry whose storage failed while other entries succeeded."""
+"""Code of a batch entry that failed because of storage while other entries succeeded."""
 
 
 @attrs.frozen
@@ -232,8 +232,8 @@ class BatchResult:
 
     Attributes:
         successful: the entries that took effect.
-        failed: the entries that did not.
-        cmq_code: for a batch of deletes on a ``cmq`` queue, CMQ's number: 0, or 6010 if some, 6020 if all failed.
+        failed: the entries that failed.
+        cmq_code: for a batch of deletes on a ``cmq`` queue, CMQ's number: 0, 6010 if some failed, or 6020 if all.
     """
 
     successful: list[BatchSuccess] = attrs.field(factory=list)
@@ -259,7 +259,7 @@ class MessageQueue(Protocol):
 
 
 class _Attached:
-    """A slot for the queue. Unlike a field, it is left out of copies, comparisons, ``repr`` and pickles."""
+    """A slot for the queue. Unlike a field, it is not part of copies, comparisons, ``repr`` and pickles."""
 
     __slots__ = ("_settler",)
     _settler: MessageQueue
@@ -269,8 +269,8 @@ class _Attached:
 class Message(_Attached):
     """A received message. Its digests are computed on access (RCV-10).
 
-    A received message knows its queue. A copy, for example an unpickled message, does not: settle it by
-    ``Queue.delete(message)`` or ``Queue.change_visibility(message, …)``.
+    A received message knows its queue. A copy, for example an unpickled message, does not know it. Settle a copy
+    by ``Queue.delete(message)`` or ``Queue.change_visibility(message, …)``.
 
     Attributes:
         message_id: id that its send returned.
@@ -359,7 +359,7 @@ class Message(_Attached):
         settler_of(self).delete(self.receipt_handle)
 
     def change_visibility(self, visibility_timeout: Duration) -> None:
-        """Makes the message visible in this many seconds. 0: at once. See ``Queue.change_visibility``.
+        """Makes the message visible in this many seconds, or at once if 0. See ``Queue.change_visibility``.
 
         Raises:
             UnsupportedOperation: the message is a copy, which does not know its queue.
@@ -383,7 +383,7 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns the receipt handle of a handle or received message. InvalidParameterValue for any other value."""
+    """Returns the receipt handle of a handle or received message. Other values raise InvalidParameterValue."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."
@@ -392,7 +392,7 @@ def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
 
 
 def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
-    """Returns new message ids: UUIDs in the order of time, or ``Msg-`` and eight base62 characters (RCP-2)."""
+    """Returns new message ids: UUIDs that sort by time, or ``Msg-`` and eight base62 characters (RCP-2)."""
     if format == "cmq":
         return ["Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8)) for _ in range(count)]
     # one call for all ids: each call releases the GIL, which took a third of the time of a batch

@@ -62,7 +62,7 @@ def name_hash(region: str, name: str) -> str:
 
 
 def new_key(region: str, name: str) -> str:
-    """Returns a new key for a queue. Successive queues of the same name share nothing."""
+    """Returns a new, unique key for a queue. So successive queues of one name share nothing."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"
 
 

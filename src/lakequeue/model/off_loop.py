@@ -17,8 +17,8 @@ _log = logging.getLogger("lakequeue")
 class OffLoop(Protocol):
     """Runs work in a thread while the event loop goes on.
 
-    If the caller is cancelled, work that has not begun never begins. Work that has begun ends in its thread.
-    Nobody gets its result then, so ``undo`` takes it back.
+    If the caller is cancelled, work that has not begun never begins. Work that has begun ends in its thread. Its
+    result then reaches no caller, so ``undo`` reverts the work.
     """
 
     async def __call__(
@@ -27,7 +27,7 @@ class OffLoop(Protocol):
 
 
 class LoopThreads:
-    """Runs work in the default threads of the running loop."""
+    """Runs work in the default threads of the running event loop."""
 
     @property
     def executor(self) -> Executor | None:

@@ -12,7 +12,7 @@ import attrs
 from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
-"""Reason of a pause that was given none. Lines about the pause leave it out."""
+"""Reason of a pause without a given reason. Lines about the pause omit it."""
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ class Pause:
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
-    """Returns the pauses with these reasons, the queue's pause first. ``since`` is a result of ``started``."""
+    """Returns the pauses with these reasons, the queue's pause first. ``since``: starts, from ``started``."""
     began = json.loads(since or "{}")
     reasons = ({"": reason} if reason else {}) | dict(groups or {})
     return [

@@ -28,11 +28,11 @@ class Limits:
 
     @property
     def described(self) -> str:
-        """The range in words: ``0 to 43,200``, ``1 or more``."""
+        """Returns the range in words: ``0 to 43,200``, ``1 or more``."""
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """Returns the smallest range that contains both, with this default."""
+        """Returns the smallest range that contains both ranges, with this range's default."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 
@@ -41,8 +41,8 @@ class Limits:
 class Profile:
     """Defaults, ranges and behaviour of the queues of a profile.
 
-    ``delay.high`` None means the queue's retention period. Fields ending in ``_fifo`` apply to FIFO queues. Fields
-    of the same name without ``_fifo`` apply to standard queues.
+    If ``delay.high`` is None, the queue's retention period is the limit. Fields ending in ``_fifo`` apply to FIFO
+    queues. Fields of the same name without ``_fifo`` apply to standard queues.
     """
 
     name: str
@@ -143,7 +143,7 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (_LAKE, _SQS, _SQS_2018, _CMQ
 
 
 def profile(name: str | Profile) -> Profile:
-    """Returns the profile of a name. Raises InvalidAttributeValue if it does not exist (PRF-1)."""
+    """Returns the profile with a name. Raises InvalidAttributeValue if it does not exist (PRF-1)."""
     if isinstance(name, Profile):
         return name
     try:

@@ -1,8 +1,8 @@
 """Rate limits as token buckets. The state of a bucket is one instant: when it will be full again (JOB-11).
 
 A message takes ``step`` nanoseconds from the bucket, which holds ``burst`` steps. So nothing is counted or
-refilled, and the instant, in microseconds, says how much is left. In any ``w`` nanoseconds, at most
-``burst + w / step`` messages pass.
+refilled: the instant, in microseconds, determines how much is left. In any ``w`` nanoseconds, at most ``burst + w
+/ step`` messages pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Maximum number of messages in a rate limit: more per second than a shard can deliver."""
+"""Maximum number of messages in a rate limit. A shard cannot deliver as many per second."""
 
 
 def parse_rate(value: Any) -> str:
@@ -70,7 +70,7 @@ class Pace(NamedTuple):
 
 
 def burst_problem(rate: str | None, burst: int | None) -> str | None:
-    """Returns why the burst is invalid. None if it is valid."""
+    """Returns why the burst is invalid; None if it is valid."""
     if burst is None:
         return None
     if rate is None:

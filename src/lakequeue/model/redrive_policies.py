@@ -25,7 +25,7 @@ MEMBERS = {
     "permission": "redrivePermission",
     "source_queues": "sourceQueueArns",
 }
-"""Names in the JSON of policies."""
+"""Names of the policies' fields in JSON."""
 _NAMES = {wire: name for name, wire in MEMBERS.items()}
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 _COUNT = re.compile("[0-9]{1,9}")
@@ -47,14 +47,14 @@ class RedrivePolicy:
 
     Attributes:
         dead_letter_queue: name or ARN.
-        max_receive_count: 1 to 1,000. The receive after that many moves the message.
+        max_receive_count: 1 to 1,000. The message moves at the next receive after that number of receives.
     """
 
     dead_letter_queue: str
     max_receive_count: int
 
     def __attrs_post_init__(self) -> None:
-        """Raises InvalidParameterValue if the queue is missing, or the count is no whole number of 1 to 1,000."""
+        """Raises InvalidParameterValue if the queue is missing, or the count not a whole number of 1 to 1,000."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
             raise _refused(self, "redrive_policy", "It must name {}.", "dead_letter_queue")
@@ -161,7 +161,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
     """Returns the attributes with policies as JSON. Plain names of queues become ARNs of ``region``.
 
-    ``dead_letter_queue`` with ``max_receive_count`` becomes a redrive policy, too (DLQ-2).
+    ``dead_letter_queue`` with ``max_receive_count`` also becomes a redrive policy (DLQ-2).
     """
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}

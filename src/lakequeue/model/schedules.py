@@ -18,13 +18,13 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""Messages to send for the times at which no process could send."""
+"""Which of the times at which no process could send get their message later."""
 LATE = timedelta(minutes=5)
 """Age from which a due time counts as missed, for ``missed='none'``."""
 SKEW = timedelta(minutes=15)
 """Difference between clocks that is ignored."""
 MOST_AT_ONCE = 100
-"""Maximum number of messages that ``all`` sends at one check. The next check sends more."""
+"""Maximum number of messages that ``all`` sends at one check. The next check sends further messages."""
 LONGEST_CRON = 200
 _LONGEST_ZONE = 64
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -42,7 +42,7 @@ class Schedule:
         body: body of the messages.
         cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
         tz: IANA name of the time zone for ``cron``.
-        missed: ``last``, ``all`` or ``none`` of the times at which no process could send.
+        missed: which times at which no process could send get their message later: ``last``, ``all`` or ``none``.
         group_id: message group, or None.
         priority: priority of the messages.
         created_at: when the schedule was added.
@@ -50,7 +50,7 @@ class Schedule:
         paused: True if nothing is sent.
         last_due: due time of the last message that was sent.
         last_error: why the last attempt failed. None if it succeeded.
-        id: replaced when the schedule is added again.
+        id: id of the schedule, replaced when the schedule is added again.
     """
 
     name: str
@@ -96,19 +96,19 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns the other schedule as replacement. It stays paused, and sends this one's overdue message.
+        """Returns the other schedule as replacement. It stays paused, and sends this schedule's overdue message.
 
-        The overdue time belongs to this schedule. The id stays, so that no process sends the message twice.
+        It keeps this schedule's id, so that no process sends the message twice.
         """
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule after its due messages were sent. None if no message is left.
+        """Returns this schedule after its due messages were sent; None if no message is left.
 
-        ``sent`` is the schedule as the sending process would store it. A schedule that has replaced it meanwhile
-        keeps its own times.
+        ``sent`` is the schedule as the sending process would store it. If another schedule has replaced it
+        meanwhile, that schedule keeps its own times.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -117,7 +117,7 @@ class Schedule:
         return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
 
     def first_after(self, instant: datetime) -> datetime | None:
-        """Returns the first time after an instant. None for a schedule that sends once, or if no time is left.
+        """Returns the first time after an instant; None for a schedule that sends once, or without a later time.
 
         Raises:
             InvalidParameterValue: the expression or the time zone cannot be parsed.
@@ -141,8 +141,8 @@ class Schedule:
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
         """Returns the schedule with all instants after ``now`` set back to ``now``. See ``is_ahead``.
 
-        Its times begin anew after ``now``, with a new id, because the queue refuses times before the last of an
-        id.
+        The times begin again after ``now``, under a new id, because the queue refuses times before the last time
+        of an id.
         """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
@@ -172,7 +172,7 @@ class Schedule:
         return [time for time in times if self.missed != "none" or now - time <= LATE]
 
     def _last(self, cron: str, now: datetime) -> datetime:
-        """Returns the last time until now. Searches growing spans, because a year has half a million minutes."""
+        """Returns the last time up to now. Searches growing spans, because a year has half a million minutes."""
         span = timedelta(hours=1)
         while True:
             start = max(self.next_due, now - span)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""Schemes of object stores, where no name of a bucket has a colon."""
+"""URI schemes of object stores. Names of buckets have no colon, so text with one in their place may be keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
 """Schemes of stores that may have a container before an @."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
@@ -15,7 +15,7 @@ _USER = re.compile(
     r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
     re.IGNORECASE,
 )
-"""A user, and a password that may contain slashes. A container before the @ has no colon."""
+"""Matches a user, and a password that may contain slashes. A container before the @ has no colon."""
 _KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
 _QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
 

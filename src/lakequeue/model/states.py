@@ -9,8 +9,8 @@ class MessageState(str, Enum):
     """The state of a message at an instant.
 
     The Python API, SQL, the command line, the console and the runs in ``receipts`` all use these words. The state
-    follows from the stored data and the current time: no commit is needed when a delay, a visibility timeout or
-    the retention period ends.
+    follows from the stored data and the current time, so the end of a delay, a visibility timeout or the retention
+    period needs no commit.
     """
 
     VISIBLE = "visible"
@@ -18,12 +18,11 @@ class MessageState(str, Enum):
     IN_FLIGHT = "in_flight"
     """Received, and hidden until its visibility timeout ends or it is deleted. CMQ calls this Inactive."""
     UNDECIDED = "undecided"
-    """Received for a delivery into a table, by a lease that has ended. The table's log has to show if the rows are
-    there (TAB-5)."""
+    """Received for a delivery into a table, by a lease that has ended. The table decides it (TAB-5)."""
     DELAYED = "delayed"
     """Sent with a delay that is not over. Never received."""
     HELD = "held"
-    """Sent while the queue had its maximum of delayed messages. Released once there are fewer (INF-9)."""
+    """Sent while the queue had its maximum of delayed messages. Released when fewer are delayed (INF-9)."""
     DELETED = "deleted"
     """Deleted by a consumer. Final, unless the queue has rewind on, which can make the message visible again."""
     EXPIRED = "expired"

@@ -49,7 +49,7 @@ _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
-"""Matches a number. Decimal would accept digits of other scripts and ``1_000``, too."""
+"""Matches a number. Decimal would also accept digits of other scripts, and ``1_000``."""
 _NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
 
 
@@ -57,7 +57,7 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
     """Returns message attributes with explicit types, checked by MSA-3 and MSA-5.
 
     Raises:
-        InvalidParameterValue: a name, type or value is malformed, or there are more than ten.
+        InvalidParameterValue: a name, type or value is malformed, or there are more than ten attributes.
     """
     check_mapping("attributes", attributes)
     if not attributes:
@@ -88,7 +88,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks a batch in the order of BAT-7. Returns a result per entry, unless the whole call is refused (BAT-5).
+    """Checks a batch in the order of BAT-7. Returns a result per entry, or refuses the whole call (BAT-5).
 
     Bad ids, missing FIFO parameters and the total size refuse the call. Any other problem refuses its entry
     (BAT-4).
@@ -168,7 +168,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def kept_entry(entry: SendEntry) -> SendEntry:
-    """Copies an entry, so that its sender may change a JSON value or attributes before it is checked."""
+    """Copies an entry, so that the sender may change its JSON value or attributes before the check."""
     given = {name: getattr(entry, name) for name in ("attributes", "system_attributes")}
     kept: dict[str, Any] = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
     if entry.json is not ABSENT:
@@ -207,7 +207,7 @@ def _check_body(body: object) -> str:
 
 
 def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
-    """Checks that a FIFO entry has a group id, and a deduplication id unless derived (SND-4, SND-5)."""
+    """Checks that a FIFO entry has a group id, and a deduplication id unless it is derived (SND-4, SND-5)."""
     if not attributes.fifo:
         return
     if entry.group_id is None:

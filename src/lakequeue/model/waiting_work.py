@@ -1,4 +1,4 @@
-"""Work as generators that yield until when they wait. A thread can run one of them, or a few threads many."""
+"""Work as generators that yield the instants until which they wait. A few threads can run many generators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
-"""Work that yields an instant to wait for. An event that runner and work share ends the wait earlier."""
+"""Work that yields an instant to wait for. An event that the runner shares with the work ends the wait earlier."""
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
@@ -50,9 +50,9 @@ class _Piece:
 
 
 class WaitingThreads:
-    """Threads that run any number of works. A waiting work occupies no thread. Thread-safe.
+    """Threads that run any number of generators. A waiting generator occupies no thread. Thread-safe.
 
-    Threads start with the first works, and end with the last.
+    Threads start with the first generators, and end with the last.
 
     Args:
         clock: the clock of all waits.
@@ -73,7 +73,7 @@ class WaitingThreads:
         self._idle: list[threading.Event] = []
         """Threads that wait for ready work."""
         self._timer: threading.Event | None = None
-        """The idle thread that also waits for the first instant of waiting work."""
+        """The idle thread that also waits for the first instant at which waiting work continues."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
@@ -125,7 +125,7 @@ class WaitingThreads:
                     self._timer = None
 
     def _next(self) -> _Piece | None:
-        """Takes work that is ready. Lets another thread wait for the instants of the remaining work."""
+        """Takes work that is ready. If none is, returns None and lets a thread wait for the remaining work."""
         piece = self._ready.popleft() if self._ready else None
         if piece is None and self._waiting:
             first = min(self._waiting, key=self._waiting.__getitem__)
@@ -137,7 +137,7 @@ class WaitingThreads:
         return piece
 
     def _rest(self, wake: threading.Event) -> datetime:
-        """Makes a thread idle. Returns until when to wait."""
+        """Makes a thread idle. Returns the instant until which it must wait."""
         if self._timer is not None:
             self._idle.append(wake)
             return NEVER

@@ -98,7 +98,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
 
     Returns:
         The current row of the name: of this queue, or of a queue that another process created meanwhile. None if
-            making the tables took so long that a compactor may remove them.
+        making the tables took so long that a compactor may remove them.
 
     Raises:
         RequestThrottled: too many queues of this name were created meanwhile; nothing was changed.

@@ -16,7 +16,7 @@ from lakequeue.renewal.holds import Holds, Key, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
-"""Maximum number of batches that are extended one after another. More batches are extended in parallel."""
+"""Maximum number of batches that are extended in sequence. More batches are extended in parallel."""
 _AT_ONCE = 32
 
 _log = logging.getLogger("lakequeue")
@@ -34,9 +34,9 @@ class HeartbeatScheduler(Generic[Key]):
         broken: called with the error that ended the scheduler.
         batch: maximum number of receipts in one call of ``extend``. None: any number (HBN-11).
         watch: called every second with the keys of all held receipts. Returns the keys whose messages were
-            deleted. None: only an extension finds that a message was deleted.
-        shared: the receipts, with the lock that protects them, of a holder that protects more with it. None: the
-            scheduler has its own.
+            deleted. None: only extensions detect that a message was deleted.
+        shared: receipts and lock of a holder that also protects other data with the lock. None: the scheduler has
+            its own receipts and lock.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HeartbeatScheduler(Generic[Key]):
             self.look_by(at)
 
     def look_by(self, at: int) -> None:
-        """Checks again at this instant, or before."""
+        """Makes the scheduler check receipts at this instant or earlier."""
         if self._until is None or at < self._until:  # a consumer keeps hundreds at a time, due after the first one
             self._wake.set()
 
@@ -83,17 +83,17 @@ class HeartbeatScheduler(Generic[Key]):
             return self._holds.drop(key)
 
     def get(self, key: Key) -> Hold | None:
-        """Returns the state of a receipt. None if it is not kept."""
+        """Returns the state of a receipt; None if it is not kept."""
         with self._lock:
             return self._holds.get(key)
 
     def start(self, threads: WaitingThreads | None = None) -> None:
-        """Starts to extend, in threads that several schedulers share, or in a thread of its own."""
+        """Starts the scheduler, in threads that several schedulers share, or in a thread of its own."""
         threads = threads or WaitingThreads(self._clock, 1, "lakequeue heartbeat", late=True)
         threads.add(self._run(), self._wake)
 
     def stop(self) -> None:
-        """Ends the scheduler; nothing is extended after this returns."""
+        """Ends the scheduler. Extends nothing after this method returns."""
         with self._lock:
             self._holds.clear()
         self._stopped.set()

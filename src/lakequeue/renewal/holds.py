@@ -34,7 +34,7 @@ class Holds(Generic[Key]):
 
     Args:
         policy: decides when to extend a receipt, and by how much.
-        watches: whether the holder searches every second for messages that other processes deleted.
+        watches: True if the holder searches every second for messages that other processes deleted.
     """
 
     def __init__(self, policy: Renewal, watches: bool) -> None:
@@ -55,14 +55,14 @@ class Holds(Generic[Key]):
         return self._held.pop(key, None)
 
     def get(self, key: Key) -> Hold | None:
-        """Returns the state of a receipt. None if it is not kept."""
+        """Returns the state of a receipt; None if it is not kept."""
         return self._held.get(key)
 
     def clear(self) -> None:
         self._held.clear()
 
     def next(self, holds: Mapping[Key, Hold] | None = None) -> int | None:
-        """Returns when there is something to do for all receipts, or for some. None: never."""
+        """Returns when the next action for some receipts, by default for all, is due; None: never."""
         chosen = self._held if holds is None else holds
         instants = [at for _, at in self._checks(chosen)]
         if self._watches and not chosen.keys() <= self._over:
@@ -74,7 +74,7 @@ class Holds(Generic[Key]):
         return [key for key, at in self._checks(self._held) if at <= now]
 
     def wanted(self, keys: Iterable[Key], now: int) -> dict[Key, int]:
-        """Returns the timeouts to extend receipts by. Leaves out receipts whose twelve hours are used up."""
+        """Returns the timeouts to which to extend receipts. Omits receipts that have reached twelve hours."""
         wanted: dict[Key, int] = {}
         for key in keys:
             if (hold := self._held.get(key)) is None:
@@ -87,9 +87,9 @@ class Holds(Generic[Key]):
         return wanted
 
     def tight(self, wanted: Mapping[Key, int], verdicts: Mapping[Key, Verdict], now: int) -> dict[Key, int]:
-        """Returns shorter timeouts for receipts that may have been refused for the limit of twelve hours.
+        """Returns shorter timeouts for receipts that were perhaps refused because of the limit of twelve hours.
 
-        The commit is later than ``now``, so the last seconds of the twelve hours may just have passed.
+        The commit came later than ``now``, so the extension may just have exceeded the limit.
         """
         return {
             key: wanted[key] - _SECOND
@@ -101,7 +101,7 @@ class Holds(Generic[Key]):
         }
 
     def renewed(self, wanted: Mapping[Key, int], verdicts: Mapping[Key, Verdict], now: int) -> list[Key]:
-        """Notes the outcomes of extensions that were wanted at ``now``. Returns the receipts that are lost.
+        """Records the outcomes of extensions computed at ``now``. Returns the receipts that are lost.
 
         Receipts that were dropped meanwhile do not count (HBN-20).
         """
@@ -118,7 +118,7 @@ class Holds(Generic[Key]):
         return self.lose(lost)
 
     def to_watch(self, now: int) -> list[Key]:
-        """Returns the receipts whose messages to search for now, at most once a second."""
+        """Returns the receipts to check now for messages that were deleted, at most once a second."""
         keys = [key for key in self._held if key not in self._over]
         if not self._watches or now < self._watched + _WATCH:
             return []
@@ -126,7 +126,7 @@ class Holds(Generic[Key]):
         return keys
 
     def lose(self, keys: Collection[Key]) -> list[Key]:
-        """Stops extending receipts that are lost. Returns those that are still kept."""
+        """Stops extending receipts that are lost. Returns the receipts among them that were still kept."""
         lost = [key for key in keys if key in self._held]
         self._over.update(lost)
         return lost

@@ -31,8 +31,8 @@ class Hold:
     Attributes:
         received_at: start of the receipt.
         visible_at: end of the receipt unless it is extended.
-        timeout: its visibility timeout.
-        attempted_at: last attempt to extend the receipt. None if there was none.
+        timeout: visibility timeout of the receipt.
+        attempted_at: instant of the last attempt to extend the receipt. None without an attempt.
         failed: True if that attempt failed and may be repeated.
         exhausted: True if the receipt reaches twelve hours, the limit of a receipt, so that nothing extends it
             (HBN-22).
@@ -52,15 +52,15 @@ class Hold:
         Args:
             received_at: start of the receipt, by the queue's clock.
             visible_at: end of the receipt, by the queue's clock.
-            now: the present by the holder's clock. If that clock is behind, the receipt is moved back, so that it
-                starts no later than ``now``. None: the holder uses the queue's clock.
+            now: the present by the holder's clock. If the holder's clock is behind, the receipt is moved back, so
+                that it does not start after ``now``. None: the holder uses the queue's clock.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
 
     @property
     def attempted(self) -> int:
-        """Last attempt to extend the receipt, or else its start."""
+        """Instant of the last attempt to extend the receipt, or else of its start."""
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def is_over(self, now: int) -> bool:
@@ -86,7 +86,7 @@ class Renewal(Protocol):
 
     @property
     def receive_timeout(self) -> Duration | None:
-        """The visibility timeout for every receive. None: the queue's timeout (PRF-6)."""
+        """The visibility timeout for every receive; None: the queue's timeout (PRF-6)."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class Renewal(Protocol):
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:
-        """Returns when to extend a receipt next. None: never.
+        """Returns when to extend a receipt next; None: never.
 
         Args:
             hold: the receipt.
@@ -104,7 +104,7 @@ class Renewal(Protocol):
         ...
 
     def extension(self, hold: Hold, now: int) -> int:
-        """Returns the new timeout of a receipt that is extended now. 0 if its twelve hours are used up."""
+        """Returns the new timeout of a receipt that is extended now; 0 if the receipt has reached twelve hours."""
         ...
 
 
@@ -131,16 +131,16 @@ class HeartbeatRenewal:
 
     Args:
         visibility_timeout: timeout of every receive and of each extension. Replaces the queue's timeout.
-        extension_threshold: a receipt is extended once at most this much time is left.
+        extension_threshold: remaining time of a receipt at which it is extended.
         heartbeat_interval: time between two checks. 0 or less switches extension off (PRF-9).
-        disable_extension: switches extension off. Use this rather than an interval of 0 (HBN-16).
-        strict_options: refuse an interval of 0 or less, and check all options even if nothing is extended.
+        disable_extension: switches extension off. Preferred over an interval of 0 (HBN-16).
+        strict_options: True to refuse intervals of 0 or less, and to check options even if nothing is extended.
         initial: timeout of every receive, if it differs from the timeout of extensions.
             ``HeartbeatRenewal(180, extension_threshold=60, initial=120)`` receives for two minutes, and extends to
             three minutes after one (VIS-8).
 
     Raises:
-        InvalidOptions: names every option that is out of range (HBN-17).
+        InvalidOptions: an option is out of range. Names all such options (HBN-17).
     """
 
     visibility_timeout: Duration = 30
@@ -200,7 +200,7 @@ class ComputedRenewal:
             HNS-9).
 
     Raises:
-        InvalidOptions: names every option that is out of range.
+        InvalidOptions: an option is out of range. Names all such options.
     """
 
     message_visibility_timeout: Duration | None = None
@@ -246,7 +246,7 @@ def renewed_timeout(remaining: int, timeout: int) -> int:
 
 
 def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
-    """Returns the timeout, or the whole seconds left of the twelve hours if that is less (HBN-22, HNS-18)."""
+    """Returns the timeout, or the whole seconds left of the twelve hours if these are less (HBN-22, HNS-18)."""
     left = hold.received_at + LONGEST_RECEIPT - now
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 
@@ -262,7 +262,7 @@ class _Options:
 
     @property
     def micros(self) -> list[int | None]:
-        """The durations in order. None for an option that is not a duration."""
+        """The durations in order, with None for an option that is not a duration."""
         return list(self._micros.values())
 
     def within(self, name: str, low: int, high: int) -> None:

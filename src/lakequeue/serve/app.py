@@ -33,7 +33,7 @@ from lakequeue.serve.sqs.endpoint import SqsEndpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
-"""Number of requests that can wait for their commit at the same time. They share group commits."""
+"""Number of requests that can wait for their commits at the same time. The requests share group commits."""
 ADOPT_INTERVAL = 10.0
 """Seconds between two checks for message move tasks of servers that died."""
 CATALOG_TIMEOUT = 5.0
@@ -47,7 +47,7 @@ class Application:
     """The ASGI application of one root.
 
     Args:
-        access: authenticates requests. None allows every client of this machine.
+        access: authenticates requests. None: no authentication.
         max_body_bytes: maximum size of a request body.
         allowed_hosts: host names to allow in addition to the names of this machine. With ``access``, an empty
             collection allows every name.

@@ -47,13 +47,13 @@ class Caller(Protocol):
 
     @property
     def key(self) -> str | None:
-        """Id of the access key. None on a server without keys."""
+        """Id of the access key; None on a server without keys."""
 
     def may(self, action: str, queue: str | None) -> bool:
-        """Returns True if the caller may do an SQS action on a queue. None: an action on no single queue."""
+        """Returns True if the caller may do an SQS action on a queue; None if it concerns no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if some queue can exist on which the caller may do the action."""
+        """Returns True if a queue could exist on which the caller may do the action."""
 
 
 class PendingAuthentication(Protocol):
@@ -61,7 +61,7 @@ class PendingAuthentication(Protocol):
 
     @property
     def key(self) -> str | None:
-        """Name of the access key in the head. None if the server needs no signatures."""
+        """Id of the access key in the head; None if the server needs no signatures."""
 
     def covers(self, header: str) -> bool:
         """Returns True if the signature covers a header, named in lower case."""
@@ -125,13 +125,13 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do an action on a queue. None: an action on no single queue."""
+    """Raises RequestError unless the caller may do an action on a queue; None if it concerns no single queue."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic with a key id and its secret. Slows addresses that guess secrets.
+    """Authenticates by HTTP Basic with a key id and its secret. Refuses addresses that guess secrets.
 
     Args:
         now: returns the time in seconds.

@@ -15,15 +15,15 @@ from lakequeue.model.clock import Interrupt
 from lakequeue.serve.errors import RequestError
 
 MAX_PER_CALLER = 2
-"""Number of requests with a condition that one caller may run at the same time."""
+"""Maximum number of concurrent requests with a condition per caller."""
 MAX_IN_TOTAL = 16
-"""Number of requests with a condition that run at the same time. Each occupies a thread."""
+"""Maximum number of concurrent requests with a condition. Each occupies a thread."""
 
 _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Interrupts of the current requests. Each is set once its client disconnects or the server stops.
+    """Interrupts of the current requests. Each is set when its client disconnects or the server stops.
 
     Attributes:
         running: the interrupts of the requests that run now.
@@ -57,7 +57,7 @@ class Interrupts:
 
 
 class ConditionRunner:
-    """Limits how many requests with a condition run, and interrupts them when nobody waits for the answer."""
+    """Limits the number of concurrent requests with a condition, and interrupts those whose client is gone."""
 
     def __init__(self) -> None:
         self._by_caller: defaultdict[str, asyncio.Semaphore] = defaultdict(

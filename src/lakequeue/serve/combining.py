@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 class SingleFlight(Generic[_Result]):
     """Runs a blocking call in a thread of its own. Callers that arrive while it runs share its result.
 
-    Any number of callers occupies one thread, which requests that wait for storage cannot take.
+    Any number of callers occupies one thread. Requests that wait for storage cannot take it.
     """
 
     def __init__(self, call: Callable[[], _Result]) -> None:

@@ -24,17 +24,17 @@ MAX_UNREAD_BYTES = 128 * 2**20
 WRITE_BUFFER_BYTES = 64 * 1024
 """Number of unsent bytes above which a connection stops writing until its client has read."""
 UNREAD = "unread"
-"""Key in the request state: number of bytes of the answer that were not passed to the connection yet."""
+"""Key in the request state. Its value is the number of answer bytes not yet passed to the connection."""
 RECEIVES = "receives"
-"""Key in the request state: the answer may contain messages."""
+"""Key in the request state. True if the answer may contain messages."""
 HALF_CLOSED = "half closed"
-"""Key in the request state: the client has closed its sending side."""
+"""Key in the request state. True if the client has closed its sending side."""
 COMPLETE = "complete"
-"""Key in the request state: the whole body has arrived."""
+"""Key in the request state. True if the whole body has arrived."""
 CYCLE = "cycle"
-"""Key in the request state: uvicorn's cycle of request and response."""
+"""Key in the request state. Its value is uvicorn's cycle of request and response."""
 CONNECTION = "connection"
-"""Key in the request state: the `Connection`."""
+"""Key in the request state. Its value is the `Connection`."""
 
 
 class Connection(HttpToolsProtocol):
@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
         head_seconds: time limit for the head of a request, from its first byte or the start of the connection.
         answer_seconds: time limit for the client to read a buffered answer.
         unverified_seconds: time limit for the next request until a request has been verified.
-        lost: set when the connection has ended.
+        lost: event that is set when the connection has ended.
         leaving_seconds: time limit for the client to read the 503 answer.
         holder: key and address of the last verified request. None before the first.
         turned_away: True if the connection answers only 503.
@@ -95,7 +95,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503 and ends the connection soon. An accepted connection may still lack its transport.
+        """Answers 503 and ends the connection soon. Also works before an accepted connection has its transport.
 
         Reading goes on until the end, because the system resets a connection with unread data.
 
@@ -125,7 +125,7 @@ class Connection(HttpToolsProtocol):
     def end(self) -> None:
         """Ends a connection once: asyncio's transports cannot be ended twice.
 
-        uvloop never calls `connection_lost` for a connection that is cancelled while it is made.
+        uvloop never calls `connection_lost` for a connection that is cancelled before it is complete.
         """
         if self.transport is not None and not self.lost.is_set():
             self.transport.abort()
@@ -199,7 +199,7 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse(self) -> None:
-        """Answers the requests before an invalid request, then 400, and no more."""
+        """Answers the requests before an invalid request, then 400. Ignores later requests."""
         if self._refused:
             return
         self._refused = True

@@ -20,9 +20,9 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Codes with another name in the JSON protocol that the service model lacks (ERR-6)."""
+"""JSON protocol's names of codes, where they differ and the service model lacks them (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
-"""Framework codes with another name in the Query protocol, where clients look for that name."""
+"""Query protocol's names of framework codes, by which clients look for the error."""
 _NAMES = {
     **ATTRIBUTE_NAMES,
     **MEMBERS,
@@ -48,7 +48,7 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """Returns the message of an error, with SQS names and the values that an attribute may have."""
+    """Returns the message of an error, with SQS names, and with the values that an attribute may have."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:
@@ -76,7 +76,7 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """The error for a body that cannot be parsed, or a member whose type differs from the service model."""
+    """Returns the error for a malformed body, or a member whose type differs from the service model."""
     return RequestError("SerializationException", message)
 
 
@@ -127,7 +127,7 @@ class ErrorResponse:
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
     """Returns the response for an exception. Notes its code in ``call``, and logs faults of the server.
 
-    The same error has the same code in logs and metrics, whatever the protocol.
+    An error has the same code in logs and metrics in every protocol.
     """
     response = ErrorResponse.of(error)
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
@@ -141,5 +141,5 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """Returns a random UUID that may be guessed. The system's generator would release the GIL for each id."""
+    """Returns a random UUID, maybe predictable. The system's generator would release the GIL for each id."""
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

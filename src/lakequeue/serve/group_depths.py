@@ -1,4 +1,4 @@
-"""Figures of message groups, read so seldom that they take a small part of a server's time.
+"""Figures of message groups, read so seldom that reading takes a small part of a server's time.
 
 A sum reads the groups of all stored messages of a queue, so scrapes and pages share it.
 """
@@ -31,12 +31,12 @@ class GroupFigures:
     quiet_visible: int
     """Visible messages of the groups that are not noisy."""
     quiet_oldest_age: float
-    """Seconds since the oldest of these messages was sent. 0 if there are none."""
+    """Seconds since the oldest of the ``quiet_visible`` messages was sent; 0 without messages."""
     groups: int
     """Number of groups with messages visible or in flight. 0 if no message has a group."""
     top: list[GroupCounts]
     read_at: float
-    """Monotonic seconds."""
+    """Time of the read, in monotonic seconds."""
 
 
 class GroupDepths:
@@ -54,16 +54,16 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """Returns the queues whose groups are tenants, the longest unread first. Drops all other figures."""
+        """Returns the queues whose groups are tenants, longest unread first. Drops figures of other queues."""
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns the figures of a queue, and reads them anew if due.
+        """Returns the figures of a queue, and reads them again if due.
 
-        None if the queue's groups are not tenants, or were not read yet.
+        Returns None if the queue's groups are not tenants, or were not read yet.
         """
         if not settings(queue).groups_are_tenants:
             return None

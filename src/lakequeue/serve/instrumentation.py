@@ -20,10 +20,10 @@ class ApiCall:
     """The action of a request and its result. The endpoint and the console fill it in.
 
     Attributes:
-        action: SQS action. For the console, the SQS action that the caller needs permission for.
+        action: SQS action; for the console, the SQS action whose permission the caller needs.
         caller: name of the authenticated client. None if not authenticated.
         by_console: True for a request to the console.
-        code: ``OK``, or the name of the error, which is the same in every protocol.
+        code: ``OK``, or the name of the error, equal in every protocol.
     """
 
     action: str = "-"
@@ -56,7 +56,7 @@ class RequestRecord:
 
 
 class RequestObserver(Protocol):
-    """Receives the start and the end of every request."""
+    """Is notified of the start and the end of every request."""
 
     def begun(self) -> None: ...
 

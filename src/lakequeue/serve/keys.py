@@ -35,12 +35,12 @@ from lakequeue.serve.sqs.model import operations
 
 ANY = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})
-"""Actions that rules can allow: the actions of SQS, and Rewind, which only the console offers."""
+"""Actions that rules can allow: the actions of SQS, and Rewind, which only the console has."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Compared with the secret for an unknown key id, so that the check takes the same time."""
+"""Secret that is compared for an unknown key id, so that the check takes the same time as for a known one."""
 
 
 @attrs.frozen
@@ -64,7 +64,7 @@ class Key:
 
     Attributes:
         name: the access key id, which is not secret.
-        rules: None allows everything.
+        rules: rules that allow actions; None allows everything.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file. With ``group_reads``, the group of the file may read it, too.
+        """Reads a key file. With ``group_reads``, the file may be readable by its group.
 
         Raises:
             InvalidOptions: other users can read or write the file, or its content is invalid. Names every problem.

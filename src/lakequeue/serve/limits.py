@@ -34,7 +34,7 @@ MAX_UNVERIFIED_BYTES = 128 * 2**20
 UNCOUNTED_BYTES = 64 * 2**10
 """Number of bytes of each body that do not count, so that large requests never block small ones."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Maximum number of bytes in received messages, counted from before they are read until their answers are sent."""
+"""Maximum number of bytes in received messages. A message counts from before its read until its answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
 """Maximum number of bytes in received messages of one key."""
 MEMORY_FACTOR = 5
@@ -42,7 +42,7 @@ MEMORY_FACTOR = 5
 ANSWER_TIMEOUT = 10.0
 """Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Number of receives of a key that may wait for memory with claimed messages. Others wait before they claim."""
+"""Maximum number of receives of a key that wait for memory after their claim. Others wait before they claim."""
 
 
 @attrs.define(eq=False)
@@ -80,10 +80,10 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Until verified, it counts for the key that the request names.
+    """The body of a current request. Until the body is verified, it counts for the key that the request names.
 
     Attributes:
-        dropped: True if the request ends to free memory for another.
+        dropped: True if the request ends to free memory for another request.
     """
 
     content: bytes = b""
@@ -110,7 +110,7 @@ class RequestBodies:
 
         Args:
             max_bytes: maximum size of this body, if below the maximum of the server.
-            key: the key that the request names. None if it needs no signature.
+            key: the key that the request names. None if requests need no signature.
 
         Raises:
             RequestError: the body is too large or too slow, or too many large bodies are being read.
@@ -205,7 +205,7 @@ class CountedAnswer(Counted):
 
 
 class CountedAnswers:
-    """Counts received messages from before they are read until their answers are sent. Limits their memory.
+    """Counts received messages until their answers are sent, to limit their memory. Begins before they are read.
 
     A long poll that waits for messages does not count.
     """
@@ -220,7 +220,7 @@ class CountedAnswers:
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts an answer if there is memory and no earlier receive of the key waits. Else False. Thread-safe."""
+        """Counts an answer. False if there is too little memory, or an earlier receive of the key waits."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
@@ -235,7 +235,7 @@ class CountedAnswers:
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits until few receives of the key wait for memory, because returning a claim costs a commit.
+        """Waits until fewer receives of the key wait for memory, because returning a claim costs a commit.
 
         Raises:
             ClientDisconnect, RequestError: as for ``wait``.

@@ -43,8 +43,8 @@ class Listener:
     Args:
         connect: makes the protocol of a connection.
         limit: maximum number of connections.
-        strangers: maximum number of connections of one address without a verified request.
-        proxies: addresses without this limit.
+        strangers: maximum number of connections without a verified request from one address.
+        proxies: addresses to which ``strangers`` does not apply.
     """
 
     handshake_seconds = 5.0
@@ -68,7 +68,7 @@ class Listener:
         self._clients: dict[asyncio.Task[None], _Client] = {}  # the oldest first
         self._at: Counter[str] = Counter()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Connections that were turned away. They do not count."""
+        """Connections that were turned away, which do not count towards the limit."""
         self._most_leaving = _spare_descriptors(limit)
         self._closed = 0
         self._report_after = 0.0
@@ -111,7 +111,7 @@ class Listener:
                 accepted.close()
 
     def _make_room(self, address: str) -> bool:
-        """Closes a connection if the limit is reached. Returns True if there is space for a new connection."""
+        """Closes a connection if the limit is reached. True if there is space for a new connection."""
         if self._at[address] >= self._most_strangers and address not in self._proxies:
             neighbours = [task for task in self._strangers() if self._clients[task].address == address]
             if len(neighbours) >= self._most_strangers:
@@ -125,7 +125,7 @@ class Listener:
         return self._close(self._first(strangers))
 
     def _first(self, tasks: Sequence[asyncio.Task[None]]) -> asyncio.Task[None]:
-        """Returns the oldest idle connection, or else the oldest."""
+        """Returns the oldest idle connection, or the oldest connection if none is idle."""
         return next((task for task in tasks if not self._clients[task].connection.is_asked), tasks[0])
 
     def _strangers(self) -> Iterator[asyncio.Task[None]]:
@@ -179,7 +179,7 @@ def _spare_descriptors(connections: int) -> int:
 
 
 def descriptors_for(connections: int) -> int:
-    """Raises the soft limit on file descriptors. Returns the number of connections it suffices for."""
+    """Raises the soft limit on file descriptors. Returns the number of connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again for connections that get a 503
     if soft == resource.RLIM_INFINITY or soft >= wanted:

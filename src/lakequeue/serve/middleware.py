@@ -30,7 +30,7 @@ PART_BYTES = 64 * 1024
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
-"""Paths that a browser may open from its address bar. They perform no action. ``?`` stands for any query."""
+"""Matches paths that a browser may open from its address bar. They perform no action. ``?`` is any query."""
 
 
 class RequestChecks:

@@ -35,13 +35,13 @@ from lakequeue.serve.group_depths import GroupDepths
 QUEUES = 100
 """Default number of queues with labels of their own."""
 OTHER = "(other)"
-"""Label for the sum of all other queues. No queue can have this name."""
+"""Label for the sum of all queues without their own labels. No queue can have this name."""
 SHARDS = 16
-"""Number of shards of a queue with labels of their own. Further shards are summed, too."""
+"""Maximum number of shards of a queue with their own labels. Further shards are summed."""
 READ_INTERVAL = 10.0
 """Seconds for which depths are kept. Scrapes in between read nothing."""
 SCAN_SECONDS = 5.0
-"""Seconds that a scrape spends on reading queues. It leaves out the queues after that."""
+"""Seconds that a scrape spends on reading queues. The scrape omits queues that it has not read by then."""
 
 _TOTALS = {
     "sent": "Messages accepted from senders by this server.",
@@ -61,7 +61,7 @@ class QueueMetrics:
     """Collects the metrics of queues. Use it from one thread at a time.
 
     Args:
-        queues: number of queues with labels of their own. The oldest queues have them, so that a new queue takes
+        queues: number of queues with labels of their own. The oldest queues get labels, so that a new queue takes
             no label away.
         now: returns monotonic seconds.
     """
@@ -133,7 +133,7 @@ class QueueMetrics:
         return [readable(1), number, summed, compacted, *schedules, *attributes, *self._gauges(own)]
 
     def _schedules(self) -> list[Metric]:
-        """Returns the numbers of schedules that an operator should look at. Empty if they cannot be read."""
+        """Returns the numbers of failing and of overdue schedules. Empty if the schedules cannot be read."""
         try:
             kinds = Counter(each.kind for each in schedule_concerns(self._lake))
         except LakeQueueError as error:
@@ -217,7 +217,7 @@ class QueueMetrics:
     def _count(self) -> list[Metric]:
         """Returns the totals by label.
 
-        Each event counts for the label that its queue has now, and stays there, so that no total ever falls.
+        An event counts for the label that its queue has at that time, and stays there, so no total ever falls.
         """
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}

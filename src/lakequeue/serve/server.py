@@ -26,16 +26,16 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""Of all connections, one in this many may be from one address without a verified request (with keys)."""
+"""Share of all connections (one in this many) without a verified request that one address may hold, with keys."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
-"""Bytes of the smallest block of memory that returns to the system as soon as it is freed."""
+"""Minimum size in bytes of memory blocks that return to the system as soon as they are freed."""
 KEEP_ALIVE_SECONDS = 75
-"""Seconds that an idle connection stays open. SDKs wait less, so that the client closes it first."""
+"""Seconds that an idle connection stays open. SDKs close connections earlier, so that the client is first."""
 
 
 _CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
-"""The defaults of Python."""
+"""The default ciphers of Python."""
 
 
 @attrs.frozen
@@ -76,10 +76,10 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application. The first signal stops it after the current requests, the second one at once.
+    """Runs an application. The first signal stops it after the current requests, the second at once.
 
     Args:
-        certificate: None: HTTP without TLS.
+        certificate: the TLS certificate. None: HTTP without TLS.
         connections: maximum number of open connections. The limits of the system may lower it.
         proxies: addresses and networks whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` headers are trusted.
     """
@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
         """Binds the port, and returns the URL of the server.
 
         Raises:
-            OSError: the port is in use, or the address is not one of this machine.
+            OSError: the port is in use, or the address does not belong to this machine.
         """
         self._socket = listen(self.config.host, self.config.port)
         address, port = self._socket.getsockname()[:2]
@@ -156,7 +156,7 @@ class Server(uvicorn.Server):
 
 
 def _return_large_blocks() -> None:
-    """Makes freed memory of large messages return to the system, even if a thread's heap is fragmented."""
+    """Makes freed memory of large messages return to the system, even if the heaps of threads are fragmented."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB
@@ -184,7 +184,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Opens a listening socket. A name with several addresses gets its first address.
 
     Raises:
-        OSError: the port is in use, or the address is not one of this machine.
+        OSError: the port is in use, or the address does not belong to this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -10,13 +10,13 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""One key, and one address, may hold at most one in this many connections."""
+"""One key, or one address, may hold at most one connection in this many."""
 STRANGERS = 8
-"""One in this many connections is reserved for clients without a verified request, for example for ``/health``."""
+"""One connection in this many is reserved for clients without a verified request, for example for ``/health``."""
 BEGINNERS = 8
-"""One in this many connections is reserved for keys that hold few."""
+"""One connection in this many is reserved for keys that hold few connections."""
 FEW = 32
-"""A key holds few connections if it holds less than one in this many."""
+"""A key with less than one connection in this many holds few."""
 
 
 @attrs.frozen
@@ -46,7 +46,7 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Moves a connection from one holder to another. None: the connection has no verified request, or ends.
+        """Moves a connection from one holder to another. None: before a verified request, or after its end.
 
         Raises:
             RequestError: the new holder has its share already, or too many connections are open. Nothing changes.

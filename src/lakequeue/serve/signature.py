@@ -36,7 +36,7 @@ MAX_EXPIRES = 7 * 24 * 3600
 
 _PARTS = ("Credential", "SignedHeaders", "Signature")
 _IN_URL = "X-Amz-"
-"""Prefix of these parts in a signed URL."""
+"""Prefix of the signature's parts in a signed URL."""
 _EXPIRES = re.compile("[1-9][0-9]{0,5}")
 _TIMESTAMP = re.compile("[0-9]{8}T[0-9]{6}Z")
 _SIGNATURE = re.compile("[0-9a-f]{64}")
@@ -58,7 +58,7 @@ class Signature:
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
     _queries: Set[str] = attrs.field(repr=False)
-    """Canonical forms of the query, any of which the client may have signed."""
+    """Canonical forms of the query. The client may have signed any of them."""
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
@@ -114,7 +114,7 @@ class Signature:
 
 
 class _Signer(SigV4Auth):
-    """Signs the headers that the client signed, instead of botocore's choice."""
+    """Computes a signature over the headers that the client signed, instead of botocore's choice of headers."""
 
     @staticmethod
     def request(
@@ -146,7 +146,7 @@ def _encoded(text: str) -> str:
 
 
 def mismatch() -> RequestError:
-    """The error for a signature that was not made with the key's secret."""
+    """Returns the error for a signature that was not made with the key's secret."""
     return _mismatch("The signature does not match the request. Check the secret access key and the signing.")
 
 

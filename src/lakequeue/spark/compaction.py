@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""A Python task takes 20 to 60 ms to start, as long as a pass over a busy queue."""
+"""Number of queues of a task. A Python task takes 20 to 60 ms to start, as long as a pass over a busy queue."""
 
 
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Runs a pass over a queue of the region, or over the whole root. Spark tasks then share the queues.
+    """Runs a pass over a queue of the region, or over the whole root. Spark tasks share the queues of a root.
 
     A task makes whole passes like ``LakeQueue.compact``, under the same fences, so it may be killed, repeated or
     run twice at once. If tasks cannot read the root, or the root commits through Spark, this process makes all
@@ -70,7 +70,7 @@ def compact_every(
 
     Args:
         lq: the root; its clock decides what has expired.
-        spark: the session that the query runs in, and whose tasks compact the queues.
+        spark: the session of the query. Its tasks compact the queues.
         seconds: interval between the starts of two passes; a longer pass delays the next.
         report: called with the summaries of each pass.
         queue: name of the only queue to compact; None for all.

@@ -8,14 +8,14 @@ from lakequeue import errors
 from lakequeue.model.causes import cause_of, of_spark
 
 NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
-"""Errors that smaller batches cannot avoid."""
+"""Errors that do not depend on the messages, so that smaller batches cannot avoid them."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
 """Texts in Spark's errors when a query was stopped."""
 _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Classes of PySpark's errors of a program, with their subclasses and their counterparts in Spark Connect."""
+"""Names of PySpark's classes for errors of a program. Includes subclasses, and counterparts in Spark Connect."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
@@ -24,7 +24,7 @@ _RETURN_TYPE = re.compile(
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
 """SQLSTATE classes of a wrong query and of an unsupported feature.
 
-Excludes 42K03, a missing path, which a message may name, and 42K0B, a date that Spark 2 read in another way.
+Excludes 42K03, a missing path, which a message may name, and 42K0B, a date that Spark 2 read differently.
 """
 
 

@@ -33,7 +33,7 @@ _CHOICE = ("state", "messageId", "fromOffset", "beforeOffset", "sentFrom", "sent
 _ROWS = ("orderBy", "onBadRow", "badRows")
 _LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds", "delivers")
 _OF_SPARK = {"checkpointlocation", "queryname"}
-"""Spark's own options that it passes on to a stream's sink."""
+"""Names of Spark's own options that Spark passes on to a stream's sink."""
 LONGEST = LONGEST_RECEIPT / MICROS
 DEFAULT_MAX_MESSAGES = 100_000
 
@@ -107,9 +107,9 @@ class SourceOptions:
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
     delivers: bool = False
-    """Rows are appended to the queue's delivery table. Then only their holder deletes the messages of a batch."""
+    """True if rows are appended to the queue's delivery table. Then the holder deletes their messages."""
     state: Sequence[str] = ()
-    """States of the messages to read. Empty for all."""
+    """States of the messages to read; empty for all states."""
     message_id: str | None = None
     from_offset: int | None = None
     before_offset: int | None = None
@@ -121,7 +121,7 @@ class SourceOptions:
         """Checks and parses options. Spark passes names in lower case. ``_`` between words is allowed.
 
         Raises:
-            InvalidOptions: options are unknown, missing or out of range; names all, with the valid values.
+            InvalidOptions: options are unknown, missing or out of range. Names all of them, with the valid values.
         """
         known = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
         storage: dict[str, str] = {}

@@ -29,10 +29,10 @@ def as_messages(
 
     Args:
         df: any DataFrame or stream.
-        body: column with the bodies; ``*`` for each row as a JSON object, without NULLs, with instants in UTC to
-            the microsecond, and NaN and infinity, which JSON lacks, as texts.
+        body: column with the bodies; ``*`` for each row as a JSON object. The object has no NULLs, instants in UTC
+            to the microsecond, and NaN and infinity, which JSON lacks, as texts.
         group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
-        order_by: column to order by; it keeps its name.
+        order_by: column to order by, which keeps its name.
         priority: column for ``priority``, if any.
 
     Raises:
@@ -56,16 +56,16 @@ def as_messages(
 
 
 def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, delivers: bool) -> Any:
-    """Calls the function of a job; returns what ``process_lease`` expects from its work.
+    """Calls the function of a job. Returns the result in the form that ``process_lease`` expects from its work.
 
     Args:
         messages: ``Lease.messages``.
-        handle: from messages to results, or to a pair of results and failed messages; None for results deletes the
-            messages without results. Without a function, the messages are the results.
-        delivers: the results are appended to the queue's delivery table.
+        handle: takes the messages. Returns results, or a pair of results and failed messages. With None as
+            results, the messages are deleted without results. Without a function, the messages are the results.
+        delivers: True if the results are appended to the queue's delivery table.
 
     Raises:
-        InvalidOptions: the function returned something else, or results that have no table.
+        InvalidOptions: the function returned another type, or results although the queue has no table.
     """
     if handle is None:
         return messages.drop("receipt_handle")

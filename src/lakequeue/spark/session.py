@@ -61,9 +61,9 @@ _NOISE = re.compile(
 )
 """Lines of Spark's log to drop.
 
-Lines about an aborted write: its exception gives the reason, and a stopped query has no error. Spark interrupts
-the thread of a stopped query, perhaps while it notifies the sink, and then logs a failed abort. Also stacks, and
-the notice of the log level.
+Drops lines about an aborted write, because the exception gives the reason, and a stopped query has no error. Spark
+interrupts the thread of a stopped query, perhaps while it notifies the sink, and then logs a failed abort. Also
+drops stacks, and the notice of the log level.
 """
 _STARTED = "the JVM has started\n"
 
@@ -73,12 +73,12 @@ def build_session(
 ) -> SparkSession:
     """Starts a Spark session for lakequeue, or returns the running one.
 
-    Under ``spark-submit`` the master, memory and packages come from there. Elsewhere the jar for the installed
-    pyspark and delta-spark is resolved through Ivy (cached after the first time).
+    Under ``spark-submit``, its master, memory and packages apply. Elsewhere the jar for the installed pyspark and
+    delta-spark is resolved through Ivy (cached after the first time).
 
     Args:
         app_name: Name in the cluster's lists.
-        master: For example ``local[2]``; None leaves it to spark-submit (``local[*]`` without it).
+        master: For example ``local[2]``; None: from spark-submit, or ``local[*]`` without spark-submit.
         root: The root to open in the session; for a root on an object store, adds Spark's file system for it.
         extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``. They override the
             defaults here.
@@ -219,7 +219,7 @@ JARS: Mapping[str, Sequence[str]] = {
 _WHEEL_ONLY = {"4.4.1"}
 """Releases of delta-spark whose jars were never published."""
 _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
-"""Releases whose artifact does not name the version of Spark."""
+"""Releases whose Maven artifact does not have the version of Spark in its name."""
 
 
 IN_SPARK = (
@@ -233,9 +233,9 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Dependencies of Delta and of store clients that each Spark has, with jcl-over-slf4j for commons-logging.
+"""Dependencies of Delta and of store clients that every Spark contains (jcl-over-slf4j for commons-logging).
 
-Delta has 25 such jars of 76 MB, which each executor would fetch.
+For Delta, these are 25 jars of 76 MB, which each executor would fetch.
 """
 
 
@@ -247,9 +247,9 @@ def excluded(scheme: str) -> tuple[str, ...]:
 def delta_jar(spark: str, delta: str) -> str:
     """Returns the Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
 
-    It is the release of delta-spark if that has a jar for this Spark, else the newest release that has. The Python
-    package is a thin wrapper that works with a newer or older jar. Releases unknown to this version of lakequeue
-    are assumed to have jars.
+    The jar has the release of delta-spark if there is one for this Spark, else the newest release with a jar for
+    this Spark. The Python package is a thin wrapper that works with a newer or older jar. Releases unknown to this
+    version of lakequeue are assumed to have jars.
 
     Raises:
         QueueClientError: no jar of Delta for this Spark is published.

@@ -79,12 +79,12 @@ class QueueReader(datasource.DataSourceReader):
 class StreamLeases:
     """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
-    It lives in a Python process next to the driver for as long as the query runs, and extends leases from there.
+    This object lives in a Python process next to the driver while the query runs, and extends leases from there.
     The executors read without opening the queue. Spark makes one call at a time.
 
-    Spark asks for the next offset only after it has finished the last batch and written it to the commit log, so
-    that it cannot repeat it. So that call deletes the lease of the offset where the next batch starts. Spark's own
-    ``commit`` comes with the next batch that has messages, which may be hours later.
+    Spark asks for the next offset only after it has finished the last batch and written the batch to the commit
+    log, so that it cannot repeat the batch. So ``latest_offset`` deletes the lease of the offset where the next
+    batch starts. Spark calls ``commit`` only with the next batch that has messages, which may be hours later.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -113,7 +113,7 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Returns the offset after the next batch. The same offset if no message is available.
+        """Returns the offset after the next batch; the ``start`` offset if no message is available.
 
         Raises:
             InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
@@ -141,7 +141,7 @@ class StreamLeases:
 
     @one_line
     def tasks(self, start: Offset, end: Offset) -> Sequence[tuple[LeaseTask, Mapping[str, str | None]]]:
-        """Returns what the tasks of a batch read, each with the values of constant columns."""
+        """Returns the reads of a batch's tasks, each with the values of constant columns."""
         self._offered = None
         self.commit(start)
         self._reached = end
@@ -153,7 +153,7 @@ class StreamLeases:
     def _lease(self, end: Offset) -> Lease | None:
         """Returns the lease of a batch, or None if the lease has lost all its messages.
 
-        Messages that the batch of an earlier process has lost come with later batches.
+        Messages that an earlier process has lost from its batch come with later batches.
         """
         lease_id = self._id(end)
         if lease_id in self._kept:
@@ -169,7 +169,7 @@ class StreamLeases:
     def commit(self, end: Offset) -> None:
         """Deletes the messages of a batch that has ended. A repetition has no effect.
 
-        Messages of a delivery are deleted by their holder. Those that are left are undecided (TAB-31).
+        The holder of a delivery deletes its messages. Remaining messages of a delivery are undecided (TAB-31).
         """
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):

@@ -40,7 +40,7 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def error_in(text: str) -> LakeQueueError | None:
-    """Returns the error of lakequeue in a text by Spark. None if there is no such error."""
+    """Returns the error of lakequeue in a text by Spark; None if the text has none."""
     match = _LINE.search(text)
     kind = match and getattr(errors, match[1], None)
     if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):
@@ -62,7 +62,7 @@ def check(chosen: StructType) -> None:
     """Checks a schema that the user gave: some of the columns, with their types.
 
     Raises:
-        InvalidOptions: names the columns that are unknown or of another type.
+        InvalidOptions: columns are unknown or have another type. Names these columns.
     """
     known = {field.name: field.dataType.simpleString() for field in schema().fields}
     problems = [

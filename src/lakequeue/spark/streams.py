@@ -51,8 +51,8 @@ def stream_to_queue(
     """Starts a query that sends every row of a stream as a message, exactly once.
 
     It is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit per
-    shard, which also records the number of the batch. So when Spark repeats a batch, for example after a crash,
-    nothing is sent twice.
+    shard, which also records the number of the batch. So if Spark repeats a batch, for example after a crash, no
+    message is sent twice.
 
     Args:
         df: a stream with the columns of ``Queue.send_dataframe``.
@@ -112,14 +112,14 @@ def stream_from_queue(
     """Starts a query that passes the messages of a queue to a function, at least once.
 
     It is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at most
-    ``max_messages``. The next one comes at once if the batch took longer than the interval.
+    ``max_messages``. The next micro-batch comes at once if this batch took longer than the interval.
 
-    When ``handle_batch`` returns, the messages are deleted, except the failed ones that it returns, which become
-    visible again at once. When it raises, all become visible again at once, and come in batches half as large,
-    until the message that causes the error is alone. Then the query ends (DLQ-12). An error of analysis, parsing
-    or types would come with any messages, so it ends the query at once. When the process dies, the messages become
-    visible after their visibility timeout. A query restarted on the checkpoint repeats the batch under its number,
-    with the messages that its lease still holds.
+    When ``handle_batch`` returns, the messages are deleted, except the failed messages that it returns, which
+    become visible again at once. When it raises an error, all messages become visible again at once, and come in
+    batches half as large, until the message that causes the error is alone. Then the query ends (DLQ-12). An error
+    of analysis, parsing or types would occur with any messages, so it ends the query at once. When the process
+    dies, the messages become visible after their visibility timeout. A query restarted on the checkpoint repeats
+    the batch under its number, with the messages that its lease still holds.
 
     Args:
         q: the queue; its root was opened with a Spark session.
@@ -144,7 +144,7 @@ def stream_from_queue(
         such as QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too long.
 
     Raises:
-        InvalidOptions: options are out of range; names all.
+        InvalidOptions: options are out of range. Names all of them.
         QueueDoesNotExist: the queue was deleted.
         QueueClientError: the root has no Spark session, or a clock of its own.
     """
@@ -211,14 +211,14 @@ class _Batches:
 def process_lease(
     lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None, delivers: bool = False
 ) -> LeaseCounts:
-    """Does the work on a lease. Then deletes its messages, except the failed ones that the work returns.
+    """Does the work on a lease. Then deletes its messages, except failed messages that the work returns.
 
-    If it delivers, the work returns rows, which are appended to the queue's table, or a pair of rows and failed
-    messages. If the table refuses the rows, that is an error of the work.
+    With ``delivers``, the work returns rows, which are appended to the queue's table, or a pair of rows and failed
+    messages. If the table refuses the rows, the work has failed.
 
-    If the work raises, releases all messages. Several come again in halves, and the result counts none as done. An
-    error of the program itself is raised at once, and does not count as a receive. A renewal extends the lease
-    meanwhile.
+    If the work raises an error, releases all messages. Several messages come again in halves, and the result
+    counts no message as done. An error of the program itself is raised at once, and does not count as a receive. A
+    renewal extends the lease meanwhile.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
@@ -258,7 +258,7 @@ def process_lease(
 
 
 def _is_pair(result: object) -> bool:
-    """True for rows, and the messages that failed."""
+    """True for a pair of rows and failed messages."""
     return isinstance(result, tuple) and len(result) == 2
 
 
@@ -271,7 +271,7 @@ def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Explains why a trigger is invalid. A remote session would report that only after the start."""
+    """Explains why a trigger is invalid. A remote session would report an invalid trigger only after the start."""
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
@@ -297,7 +297,7 @@ def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Starts a query, and returns it when its sources run or when it has ended.
 
     Spark gives the Python process of a source 10 s to connect, fixed in its code. A query that ends because a busy
-    machine needed longer has read nothing, so it is started again, at most ``_STARTS`` times in all.
+    machine needed longer has read nothing. So it is started again, up to ``_STARTS`` starts in all.
 
     Args:
         start: starts the query; called again for each new start.

@@ -51,14 +51,14 @@ ROWS, MAX_ROWS = 50, 200
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
 """Counts by which queues may be sorted."""
 MAX_TESTED = 100_000
-"""Maximum number of messages to read for a page with a condition. The next page continues there."""
+"""Maximum number of messages to read for a page with a condition. The next page continues after them."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
 """Number of newest messages of a dead-letter queue whose errors are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
-"""Maximum messages of a redrive per request. A larger redrive takes several, and can stop in between."""
+"""Maximum messages of a redrive per request. A larger redrive takes several, and can stop between them."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
@@ -68,7 +68,7 @@ ACTIONS = (
 
 
 class ConsoleApi:
-    """A method per request. Methods block and are thread-safe. The caller's permission is checked before."""
+    """Has a method per request. Methods block and are thread-safe. Callers check the permission before."""
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -82,9 +82,9 @@ class ConsoleApi:
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns a page of queues by name, by a count, or by trouble, with their depth if the caller may see it.
 
-        By trouble: first unreadable queues, then the queues with the most dead letters, then by name. Sorting by a
-        count needs the depth of all queues, by trouble the depth of dead-letter queues, and by name only the
-        page's. ``counted`` is the number of queues without a depth newer than ``RANK_AGE``, or None.
+        By trouble, unreadable queues come first, then queues with the most dead letters, then the rest by name. To
+        sort by a count, it reads the depth of all queues; by trouble, of dead-letter queues; by name, of the
+        page's queues. ``counted`` is the number of queues without a depth newer than ``RANK_AGE``, or None.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -141,7 +141,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
-        """Counts the queues whose latest depth is too old for sorting. Returns their number."""
+        """Counts messages of the queues whose latest depth is too old for sorting. Returns their number."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in concurrently(self.depths.read, others))
 
@@ -161,7 +161,7 @@ class ConsoleApi:
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns what an operator should check: queues that the caller may see, and the root."""
+        """Returns the concerns that an operator should check, about visible queues and the root."""
         given.end()
         return self._attention.of(caller)
 
@@ -195,7 +195,7 @@ class ConsoleApi:
         return {}
 
     def _place(self, caller: Caller) -> Answer:
-        """Returns the fields of every view: place of the queues, and the caller."""
+        """Returns the fields that every view has: the place of the queues, and the caller."""
         place = {"region": self._lake.region, "root": self._root(caller)}
         return place | {"version": __version__, "caller": caller.name}
 
@@ -239,7 +239,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, counted some seconds ago; None without groups."""
+        """Returns the largest message groups of a queue, counted some seconds ago; None if there are no groups."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -248,7 +248,7 @@ class ConsoleApi:
         return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
 
     def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the consumers of a queue: first by their last receive, idle consumers at the end."""
+        """Returns the consumers of a queue by their last receive, newest first, then idle consumers."""
         given.end()
         found = self._on_queue(name, consumers)
         return {"consumers": [documents.consumer(each) for each in found[:ROWS]], "total": len(found)}
@@ -288,7 +288,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages that pass the filters; ``history``: rewindable ones sent since an instant."""
+        """Returns a page of messages that pass the filters. ``history``: rewindable ones sent since an instant."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -421,7 +421,7 @@ class ConsoleApi:
             return self._actions.run("SetQueueAttributes", members, "")
 
     def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Runs an action of SQS on a queue. Accepts its members."""
+        """Runs an action of SQS on a queue. Accepts the members of the action."""
         return self._actions.run(action, _members(action, name, given), "")
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
@@ -437,7 +437,7 @@ class ConsoleApi:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change that may end a concern, so that the first page no longer lists it."""
+        """Runs a change that may end a concern, so that the first page of the console no longer lists it."""
         try:
             return self._on_queue(name, call)
         finally:
@@ -445,7 +445,7 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns the condition of a redrive. Needs permission to receive, because the counts reveal bodies."""
+    """Returns the condition of a redrive. Requires permission to receive: counts reveal bodies."""
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

@@ -1,4 +1,4 @@
-"""What an operator should check: concerns about queues and about the root."""
+"""Concerns that an operator should check, about queues and about the root."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ KEPT_SECONDS = 30
 MOST = 200
 """Maximum number of listed concerns."""
 MOST_COUNTED = 20
-"""Dead-letter queues whose errors are counted, those with the most messages."""
+"""Maximum number of dead-letter queues whose errors are counted: those with the most messages."""
 PAUSE = "SetQueueAttributes"
-"""Action whose permission a pause needs, because ``set_attributes`` can pause a queue, too."""
+"""Action whose permission a pause needs, because ``set_attributes`` can also pause a queue."""
 
 
 @attrs.frozen
@@ -55,17 +55,17 @@ class _Seen:
     queues: Sequence[tuple[Queue, Any]]
     """Each queue with its depth and its consumers, or with the error of reading them."""
     earlier: dict[str, int]
-    """Number of visible messages an hour before, by queue key."""
+    """Number of visible messages an hour earlier, by queue key."""
     errors: dict[str, dict[str, int]]
     """Dead letters by class of error, by the queue's name."""
     schedules: Sequence[Concern] | LakeQueueError
     """The schedules that fail or are overdue, or the error of reading them."""
     shortage: Shortage | None
-    """What the root's disk is short of."""
+    """Resource that the root's disk is short of; None if it has enough."""
 
 
 class Attention:
-    """Finds what an operator should check. Thread-safe."""
+    """Finds the concerns that an operator should check. Thread-safe."""
 
     def __init__(self, lake: LakeQueue, depths: DepthHistory) -> None:
         self._lake = lake
@@ -76,7 +76,7 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Returns the consumers of each queue, oldest receive first, then the idle ones."""
+        """Returns the consumers of each queue, oldest receive first, then idle consumers."""
         found = [
             (queue.name, each)
             for queue, state in self._newest().queues
@@ -95,17 +95,17 @@ class Attention:
             return self._seen
 
     def forget(self) -> None:
-        """Drops everything read. A concurrent read may miss the last change."""
+        """Drops everything that was read. A concurrent read may miss the last change."""
         self._stale = True
 
     def consumers(self) -> dict[str, int]:
-        """Returns the number of consumers by queue, as last read for another view. Reads nothing."""
+        """Returns the number of consumers by queue, from the last read for another view. Reads nothing itself."""
         seen = self._seen
         known = () if seen is None else seen.queues
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller) -> dict[str, Any]:
-        """Returns the concerns about queues that the caller may see: the worst kind first, at most ``MOST``."""
+        """Returns the concerns about queues that the caller may see: most urgent kind first, at most ``MOST``."""
         seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
@@ -165,7 +165,7 @@ class Attention:
         return _Seen(now, kept, before, errors, schedules, shortage(self._lake))
 
     def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
-        """Returns the errors of dead letters by queue. Counts only what has changed since the last call."""
+        """Returns the errors of dead letters by queue. Counts only queues that changed since the last call."""
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
             (state[0].stored, state[0].sent, queue)
@@ -200,7 +200,7 @@ class Attention:
 
 
 def _may(caller: Caller, concern: Concern) -> bool:
-    """True if the caller may do the console's action that ends such a concern."""
+    """True if the caller may do the console's action that ends a concern of this kind."""
     needed = {"paused": PAUSE, "dead letters": "StartMessageMoveTask"}.get(concern.kind)
     return needed is not None and caller.may(needed, concern.queue)
 

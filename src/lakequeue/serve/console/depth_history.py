@@ -21,7 +21,7 @@ BUCKETS = 60
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
-"""Maximum age in microseconds of a depth for sorting a list. All depths are recorded once a minute."""
+"""Maximum age of a depth, in microseconds, for sorting the list of queues. Depths are recorded once a minute."""
 _RATES = 5
 """Minutes over which rates are computed."""
 _SPAN = SPAN // timedelta(microseconds=1)
@@ -39,7 +39,7 @@ class DepthHistory:
         self._read_at = 0
 
     def queues(self) -> list[Queue]:
-        """Returns all queues. Drops the history of deleted ones."""
+        """Returns all queues. Drops the history of deleted queues."""
         queues = self._lake.list_queues()
         keys = {queue.key for queue in queues}
         with self._lock:
@@ -53,7 +53,7 @@ class DepthHistory:
             self.record(queue, depth(queue))
 
     def record(self, queue: Queue, depth: Depth) -> None:
-        """Records a depth; replaces an earlier one of the same minute."""
+        """Records a depth. Replaces an earlier depth of the same minute."""
         with self._lock:
             recorded = self._recorded.setdefault(queue.key, deque(maxlen=_SPAN // _MINUTE))
             if recorded and recorded[-1].at // _MINUTE == depth.at // _MINUTE:
@@ -64,7 +64,7 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Returns messages per minute over the last minutes, up to ``_RATES``; None before the second minute.
+        """Returns messages per minute over the last minutes, up to ``_RATES``; None in the first minute.
 
         ``deleted`` includes expired and purged messages. ``received`` counts messages handed out by this server.
         """
@@ -102,13 +102,13 @@ class DepthHistory:
         return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
-        """Returns the number of visible messages an hour ago by queue key, where it is known."""
+        """Returns the number of visible messages an hour ago by queue key. Omits queues without a known number."""
         now = to_micros(self._lake.clock.now())
         keys = [queue.key for queue in queues]
         return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
 
     def _points(self, queues: Sequence[Queue], now: int) -> list[list[tuple[int, int]]]:
-        """Returns for each queue the instants of known counts, each with the number of visible messages."""
+        """Returns for each queue its known counts: the instant, and the number of visible messages."""
         stored = self._stored_by_compactor(now)
         return [
             [*stored.get(queue.key, ()), *((depth.at, depth.counts.visible) for depth in self.recorded(queue))]
@@ -140,9 +140,9 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns for each depth the messages sent and deleted, and how long they stayed, in the minute before.
+    """Returns for each depth the messages sent and deleted in the minute before, and their average stay.
 
-    The values are None where no depth is known that is a minute older.
+    The values are None if no depth of a minute earlier is known.
     """
     found = list[dict[str, float | None]]()
     first = 0

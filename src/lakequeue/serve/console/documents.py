@@ -56,9 +56,9 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns up to ``limit`` messages and ``MAX_PAGE_BYTES``, with short bodies; ``next`` if more may follow.
+    """Returns at most ``limit`` messages and ``MAX_PAGE_BYTES``, with short bodies; ``next`` if more may follow.
 
-    ``tested``: number of messages read, if that ended the search.
+    ``tested``: number of messages read, if the search ended because it had read too many.
     """
     listed: list[dict[str, Any]] = []
     size, more = 0, False
@@ -73,7 +73,7 @@ def message_list(search: Search, limit: int) -> dict[str, Any]:
 
 
 def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
-    """Returns the only found message, with its whole body.
+    """Returns the first found message, with its whole body.
 
     Raises:
         ResourceNotFoundException: no message was found.
@@ -84,7 +84,7 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the counts of changed messages, of unchanged ones by state, and of missing ones."""
+    """Returns the number of changed messages, of unchanged messages by state, and of missing messages."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
@@ -99,7 +99,7 @@ def shown_root(root: str) -> str:
 def errors(search: Search) -> dict[str, Any]:
     """Returns dead letters by source queue and class of error, most frequent first, each with its newest text.
 
-    ``tested``: number of messages read, if that ended the search.
+    ``tested``: number of messages read, if the search ended because it had read too many.
     """
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:

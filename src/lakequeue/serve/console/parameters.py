@@ -30,10 +30,10 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 class Parameters:
     """Parameters of a request. Each is read once.
 
-    Every method raises InvalidParameterValue or a RequestError for a value of another type.
+    Every method raises InvalidParameterValue or a RequestError for a value of a wrong type.
 
     Attributes:
-        interrupt: set when nobody waits for the answer any more.
+        interrupt: set when the client no longer waits for the answer.
     """
 
     def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
@@ -62,7 +62,7 @@ class Parameters:
         return value
 
     def places(self) -> list[int] | None:
-        """Returns where a page of messages begins, from the previous page; None for the first page."""
+        """Returns where a page of messages begins, as the previous page says; None for the first page."""
         text = self.string("after")
         if text is None:
             return None
@@ -71,7 +71,7 @@ class Parameters:
         return [int(part) for part in text.split(".")]
 
     def choice(self, name: str, *values: str) -> str:
-        """Returns one of some values; the first if it is absent."""
+        """Returns a parameter that must have one of the given values; the first value if it is absent."""
         value = self.string(name) or values[0]
         if value not in values:
             raise refusal(value, name, f"Must be one of {', '.join(filter(None, values))}.")
@@ -116,7 +116,7 @@ class Parameters:
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns the filters state, text and where as one condition; None without any."""
+        """Returns the filters ``state``, ``text`` and ``where`` as one condition; None without filters."""
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
         if state:
@@ -154,7 +154,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds to a refusal the first of these fields that its text names."""
+    """Adds to a refusal the first of the given fields that the refusal's text names."""
     try:
         yield
     except QueueServiceError as error:
@@ -165,7 +165,7 @@ def about_one_of(*fields: str) -> Iterator[None]:
 
 
 def field_of(error: Exception) -> str | None:
-    """Returns the name of the field that an error is about, if known."""
+    """Returns the name of the field that an error is about; None if unknown."""
     return getattr(error, _FIELD, None)
 
 

@@ -1,8 +1,8 @@
 """Routes of the console under ``/console``: the page, and its JSON API.
 
 The page is part of the package, loads nothing from elsewhere, and is served to everybody, because it has no data.
-On a server with keys, each request to the API has a key id and its secret by HTTP Basic; the page asks for them.
-Changes are a POST of JSON with a header that other sites cannot make a browser send.
+On a server with keys, each request to the API has a key id and its secret by HTTP Basic. The page asks the user
+for both. Changes are a POST of JSON with a header that other sites cannot make a browser send.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from lakequeue.serve.sqs.actions import Actions
 PATH = "/console"
 STATIC = Path(__file__).parent / "static"
 HEADER = "x-lakequeue-console"
-"""Header of every change, with any value. Forms of other sites send none, and their scripts may not."""
+"""Header of every change, with any value. Forms of other sites cannot send it, and their scripts may not."""
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of the depth of every queue, for the sparklines."""
 MAX_CONCURRENT = 16
-"""Maximum number of concurrent requests without a condition. The other threads are for SQS clients."""
+"""Maximum number of concurrent requests without a condition, because SQS clients need threads too."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -57,7 +57,7 @@ HEADERS = {
 }
 
 _FILTERS = frozenset({"id", "ids", "state", "text", "where"})
-"""Parameters that make a condition."""
+"""Parameters that become a condition."""
 _Handler = Callable[[Caller, str, Parameters], Answer]
 
 
@@ -120,7 +120,7 @@ class Console:
         ]
 
     async def record_depths(self) -> None:
-        """Records the depth of every queue once a minute, until it is cancelled."""
+        """Records the depth of every queue once a minute, until the task is cancelled."""
         while True:
             await asyncio.sleep(RECORD_INTERVAL)
             with suppress(Exception):  # storage may be back in a minute

@@ -65,7 +65,7 @@ MAX_SHARDS = 16
 """Maximum number of shards that an SQS client can give a queue. Each shard is a pair of tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
-"""Start of a page token. The name of the last queue on the page follows."""
+"""Start of a page token, before the name of the last queue on the page."""
 
 
 class Actions:
@@ -73,7 +73,7 @@ class Actions:
 
     Args:
         account: account in the URLs and ARNs of queues.
-        sender: SenderId of all messages. None: the name of the caller, which the parameters hold under ``SENDER``.
+        sender: SenderId of all messages. None: the name of the caller, in the parameter ``SENDER``.
         max_shards: maximum number of shards that a client can give a queue.
         encryption: the encryption that the operator declares.
     """
@@ -167,7 +167,7 @@ class Actions:
         """Calls a function with the queue of a URL.
 
         Raises:
-            QueueDoesNotExist: there is no such queue.
+            QueueDoesNotExist: the queue does not exist.
         """
         return self._on_named(queue_name(url), call)
 
@@ -181,14 +181,14 @@ class Actions:
         return call(self.queue(name))
 
     def queue(self, name: str) -> Queue:
-        """Returns the queue of a name, opened once for all requests."""
+        """Returns the queue with a name. Opens it once for all requests."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = self.lake.queue(name)
         return queue
 
     def opened(self, url: str) -> Queue | None:
-        """Returns the queue of a URL, or None if it is not open yet. Does not block."""
+        """Returns the queue of a URL if it is open already, else None. Does not block."""
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
@@ -366,7 +366,7 @@ class Actions:
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
-        """Makes messages visible whose receiver has disconnected. Messages of a group keep their order."""
+        """Makes messages visible if their receiver has disconnected. Messages of a group keep their order."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message_batch(self, parameters: Structure, base_url: str) -> Structure:

@@ -14,7 +14,7 @@ from lakequeue.serve.sqs.queue_urls import queue_name
 
 
 def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
-    """Returns the names of the queues in a request. [None] if it concerns no single queue."""
+    """Returns the names of the queues in a request; [None] if the request concerns no single queue."""
     if "QueueUrl" in parameters:
         return [queue_name(parameters["QueueUrl"])]
     arns = [parameters[name] for name in ("SourceArn", "DestinationArn") if name in parameters]

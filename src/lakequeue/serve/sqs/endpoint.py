@@ -37,7 +37,7 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Number of bytes from which a body is parsed, and an answer written, in a thread."""
+"""Number of bytes from which bodies are parsed, and answers written, in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (
@@ -70,7 +70,7 @@ class SqsEndpoint:
     Attributes:
         bodies: reads the bodies of requests.
         answers: counts the messages of receives.
-        receives: interrupts of receives, which then return what there is.
+        receives: interrupts of receives, which then return the messages that they have.
         waiting: number of long polls in progress.
     """
 
@@ -184,7 +184,7 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue, or from its successor if it was deleted. Returns the queue, too."""
+        """Receives from a queue, or from the new queue of its name if it was deleted. Also returns the queue."""
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
@@ -234,7 +234,7 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
 
 
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
-    """Returns the action that the headers name. None if a form names it."""
+    """Returns the action that the headers name; None if the request is a form, which names it."""
     if is_json(headers):
         target = headers.get("x-amz-target", "")
         if not target:

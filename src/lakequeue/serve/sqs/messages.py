@@ -24,7 +24,7 @@ from lakequeue.serve.sqs.queue_urls import queue_arn
 SENDER = "SenderId"
 """Parameter of a send: the name of the signing key. The service model lacks this member."""
 PRIORITY = "Priority"
-"""A member that only the console sends, because SQS has no priorities."""
+"""Additional member that only the console sends, because SQS has no priorities."""
 CALLER = "Caller"
 """Parameter of StartMessageMoveTask: the caller, who needs permission for the queues that messages return to."""
 SOURCE = "DeadLetterQueueSourceArn"
@@ -51,7 +51,7 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
 
 
 def add_trace_header(given: Structure, trace: str) -> None:
-    """Copies the X-Amzn-Trace-Id header of a SendMessage to AWSTraceHeader, unless the parameters contain that."""
+    """Copies the X-Amzn-Trace-Id header of a SendMessage to AWSTraceHeader, unless the client has set that."""
     attributes = given.setdefault("MessageSystemAttributes", {})
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
@@ -94,7 +94,7 @@ def received_message(
         names: system attributes that the client asked for.
         attribute_names: message attributes that the client asked for.
         account: account in ARNs of queues.
-        sender: SenderId of messages without a sender of their own.
+        sender: SenderId of messages without a stored sender.
     """
     known = message.attributes
     if sender is not None:
@@ -142,7 +142,7 @@ def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
 
 
 def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
-    """Builds the result of a batch. ``members`` returns the members of an entry in addition to its id."""
+    """Builds the result of a batch. ``members`` returns the further members of an entry, besides its id."""
     parts = {
         "Successful": [{"Id": done.id} | members(done) for done in result.successful],
         "Failed": [

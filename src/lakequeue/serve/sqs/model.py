@@ -17,7 +17,7 @@ from lakequeue.serve.errors import RequestError, malformed
 VERSION = "2012-11-05"
 """Version of the API, and part of its XML namespace."""
 MAX_ITEMS = 1_000
-"""Maximum number of elements in a list or map: more than any action allows, and few enough to validate quickly."""
+"""Maximum number of elements in a list or map. No action allows as many, and they can be validated quickly."""
 
 _MEMBERS = """
 AWSAccountIds Actions AttributeNames Attributes BinaryListValues BinaryValue DataType DelaySeconds DestinationArn
@@ -44,7 +44,7 @@ def operation(name: str) -> OperationModel:
     """Returns the action of a name.
 
     Raises:
-        RequestError: there is no such action.
+        RequestError: SQS has no action with this name.
     """
     found = operations().get(name)
     if found is None:
@@ -53,7 +53,7 @@ def operation(name: str) -> OperationModel:
 
 
 def invalid_action(name: str) -> RequestError:
-    """The error for an action that does not exist, or not at this path."""
+    """Returns the error for an action that does not exist, or does not exist at this path."""
     return RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
 
 
@@ -64,7 +64,7 @@ def validated(shape: Shape, value: Any, where: str) -> Any:
         where: name of the member, for the error message.
 
     Raises:
-        RequestError: the value has another type, or members that the shape lacks.
+        RequestError: the value has a wrong type, or members that the shape lacks.
         MissingParameter: a required member is absent.
     """
     match shape:

@@ -42,7 +42,7 @@ class MoveTask:
 
     Attributes:
         server: id of the server that runs the task.
-        written: when that server last stored the task.
+        written: when the server last stored the task.
         rate: maximum number of messages per second. None: no limit.
         sources: names of the queues that messages may return to. None: any queue.
     """
@@ -66,7 +66,7 @@ class MoveTask:
 
     @property
     def handle(self) -> str:
-        """The task handle, for CancelMessageMoveTask."""
+        """Returns the task handle, for CancelMessageMoveTask."""
         return base64.urlsafe_b64encode(
             json.dumps({"taskId": self.id, "sourceArn": self.source}).encode()
         ).decode()
@@ -97,7 +97,7 @@ class MoveTask:
         Args:
             moved: number of messages that this step moved.
             more: True if more messages can be moved.
-            failure: why the remaining messages cannot be moved. None if they can.
+            failure: why the remaining messages cannot be moved. None if they can be moved.
         """
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
@@ -109,7 +109,7 @@ def parse_task_handle(handle: str) -> tuple[str, str]:
     """Returns the id of the task and the ARN of its source queue.
 
     Raises:
-        InvalidParameterValue: not a task handle.
+        InvalidParameterValue: the text is not a task handle.
     """
     try:
         parts = json.loads(base64.urlsafe_b64decode(handle))
@@ -164,8 +164,8 @@ class MoveTasks:
         Raises:
             RequestError: messages would return to a queue to which the caller may not send.
             ResourceNotFoundException: a queue does not exist.
-            InvalidParameterValue: the source is not a dead-letter queue, the destination is the source or of the
-                other kind (standard or FIFO), the rate is out of range, or the queue has an active task.
+            InvalidParameterValue: the source is not a dead-letter queue, the destination is the source, or a queue
+                of the other kind (standard or FIFO), the rate is out of range, or the queue has an active task.
         """
         if rate is not None and not 1 <= rate <= MAX_RATE:
             raise InvalidParameterValue.of(
@@ -212,7 +212,7 @@ class MoveTasks:
         """Makes a task end before its next step. Returns the number of messages moved so far.
 
         Raises:
-            InvalidParameterValue: not a task handle.
+            InvalidParameterValue: the text is not a task handle.
             ResourceNotFoundException: the task is not active.
         """
         id, arn = parse_task_handle(handle)
@@ -235,7 +235,7 @@ class MoveTasks:
         return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
-        """Takes over tasks that their servers no longer update. Call it regularly."""
+        """Takes over tasks whose servers no longer update them. Call it regularly."""
         for name, stored in all_move_tasks(self._lake).items():
             try:
                 for task in load_tasks(stored):
@@ -245,7 +245,7 @@ class MoveTasks:
                 _log.warning("cannot take over message move tasks of %s: %s", name, error)
 
     def stop(self) -> None:
-        """Stops after the current steps. Another server takes the tasks over, or this one after a restart."""
+        """Stops after the current steps. Another server takes the tasks over, or this server after a restart."""
         self._stopped.set()
         with self._lock:
             threads, self._threads = self._threads, []
@@ -304,7 +304,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns why a message could not return to its source, in AWS's words. None if all messages could."""
+        """Returns why a message could not return to its source, in AWS's words; None if all could return."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:

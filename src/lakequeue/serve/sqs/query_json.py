@@ -1,6 +1,6 @@
 """Responses of the Query protocol in JSON, for clients that accept JSON, such as SQS proxies.
 
-The members of the XML responses have other names here, and null for a missing value.
+The members of the XML responses have different names in JSON, and null for a missing value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakequeue.serve.sqs.query_protocol import error_message, error_type, key_na
 
 RESPONSE_TYPE = "application/json"
 _NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
-"""Lists with other names than in the service model."""
+"""Names of lists that differ from the service model."""
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:

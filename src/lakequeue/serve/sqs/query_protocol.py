@@ -1,7 +1,7 @@
 """The Query protocol of older SDKs: parameters as a form in the body or the URL, responses in XML.
 
-Its names are older than the JSON service model. Each element of a list or map is a separate field with the name of
-the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single element needs no number.
+Its names predate the JSON service model. Each element of a list or map is a separate field with the name of the
+element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single element needs no number.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def action(fields: dict[str, str], path: str) -> str:
     """Returns the name of the action in a form.
 
     Raises:
-        RequestError: the form names no action or another version of the API, or the action has no queue although
-            the path names a queue.
+        RequestError: the form names no action or another version of the API, or the path names a queue that the
+            action does not take.
     """
     version = fields.get("Version", VERSION)
     if version != VERSION:
@@ -79,7 +79,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses the parameters of an action. The path can name the queue instead of QueueUrl.
+    """Parses the parameters of an action. The path may name the queue, in place of QueueUrl.
 
     Raises:
         RequestError: the form does not fit the service model.
@@ -121,7 +121,7 @@ def error_type(response: ErrorResponse) -> str:
 
 
 def error_message(response: ErrorResponse) -> str:
-    """Returns the message of an error, as this protocol words it."""
+    """Returns the message of an error in the words of this protocol."""
     if response.message == QueueDoesNotExist.default_message:
         return "The specified queue does not exist for this wsdl version."
     return response.message
@@ -192,7 +192,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map: numbered, or a single one with a member in ``single``."""
+    """Yields the elements of a list or map: numbered, or a single element with a member in ``single``."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

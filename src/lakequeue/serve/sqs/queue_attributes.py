@@ -29,7 +29,7 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     _KEY: ("",),
     _PERIOD: ("", "300"),
 }
-"""Attributes for encryption with a client's key, and their values that request no such encryption."""
+"""Attributes for encryption with a client's key, each with the values that request no such encryption."""
 _SSE = "SqsManagedSseEnabled"
 _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
 """Attributes whose values SQS accepts in upper or lower case, as in ``True``."""
@@ -41,8 +41,8 @@ class Encryption:
     """The encryption that the operator declares. The storage does the encryption.
 
     Attributes:
-        ignore_kms: keys of clients are stored and shown, but encrypt nothing. If False, they are refused.
-        sse_managed: the storage encrypts everything, and queues without a client's key report this.
+        ignore_kms: True to store and show keys of clients, which encrypt nothing. False to refuse such keys.
+        sse_managed: True if the storage encrypts everything. Queues without a client's key report this.
     """
 
     ignore_kms: bool = False
@@ -53,7 +53,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
     """Returns the attributes to set.
 
     Raises:
-        InvalidAttributeName: neither SQS nor lakequeue has such an attribute.
+        InvalidAttributeName: neither SQS nor lakequeue has this attribute.
         InvalidAttributeValue: a key comes together with SQS's own encryption, or with a reuse period outside of 60
             to 86400 seconds.
         InvalidParameterValue: a policy is malformed, or contains an ARN of another account.
@@ -85,7 +85,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Adds the end of one kind of encryption to changes that begin the other. A queue has at most one."""
+    """Ends one kind of encryption in changes that begin the other kind. A queue has at most one kind."""
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -155,8 +155,8 @@ def add_permission(
     """Adds a permission to a policy. Returns the policy as JSON.
 
     Raises:
-        MissingParameter: no account or no action.
-        OverLimit: more than seven actions (ERR-6).
+        MissingParameter: no account or no action is given.
+        OverLimit: more than seven actions are given (ERR-6).
         InvalidParameterValue: an action is unknown, or the label exists already.
     """
     if not accounts:

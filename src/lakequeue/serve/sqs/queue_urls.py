@@ -25,7 +25,7 @@ def is_own(arn: str, account: str) -> bool:
 
 
 def queue_name(url: str) -> str:
-    """Returns the name of the queue in a URL: the last part of its path. Host and account do not matter.
+    """Returns the name of the queue in a URL, which is the last part of its path. Host and account do not matter.
 
     Raises:
         QueueDoesNotExist: the URL names no queue.
