@@ -46,7 +46,7 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import compaction_notes, stats
 from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import is_permanent
+from lakequeue.storage.store_failures import is_full, is_permanent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,6 +80,7 @@ __all__ += [
     "Room",
     "Search",
     "concurrently",
+    "is_full",
     "is_permanent",
     "local_path",
     "page_of",

@@ -14,6 +14,8 @@ import attrs
 import pytest
 
 from clients.browsing import PATIENCE
+from conformance.damage import live
+from insides import messages_of
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue, SendEntry, __version__
 from lakequeue.entry_verbs import report_consumer
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
@@ -977,6 +979,54 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
         page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
         shows(page.locator(".toast", has_text="moved")).to_have_text("1 message of cured-letters moved.")
     assert lake.queue("cured").receive()[0].body == "b"
+
+
+def test_a_damaged_queue_says_so_and_how_to_mend_it(lake: LakeQueue, visit: Visit):
+    queue = LakeQueue(lake.root).create_queue("torn")
+    queue.send("a")
+    queue.send("b")
+    live(Path(messages_of(queue)))[1].unlink()
+    page = visit.open("#/q/torn")
+    shows(page.locator(".queue > .trouble")).to_contain_text(
+        "The queue torn is damaged: `lakequeue check torn` shows how"
+    )
+    shows(page.locator(".tiles dd").first).to_have_text("2")
+    shows(page.locator(".chart").first).to_be_hidden()
+    shows(page.locator("table.messages")).to_be_hidden()
+    shows(visit.button("Next page")).to_be_hidden()
+    shows(visit.button("Send…")).to_be_enabled()
+
+
+def test_a_queue_that_cannot_be_read_at_all_says_why(lake: LakeQueue, visit: Visit):
+    page = visit.page
+    page.route(
+        re.compile("/api/queues/gone-wrong"),
+        lambda route: route.fulfill(status=503, json={"code": "ServiceUnavailable", "message": "It is damaged."}),
+    )
+    visit.open("#/q/gone-wrong")
+    shows(page.get_by_role("alert").filter(has_text="It is damaged.")).to_contain_text("All queues")
+    shows(page.locator(".chart").first).to_be_hidden()
+
+
+def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(lake: LakeQueue, visiting: Visiting):
+    full = {
+        "text": "The root's disk is full.",
+        "cure": "lakequeue purge old drops it; the largest queues: old 2 MiB, new 1 MiB",
+        "commands": ["lakequeue purge old"],
+        "queues": ["old", "new"],
+    }
+    with visiting() as visit:
+        page = visit.page
+        answer = {"root": [full], "concerns": [], "total": 0, "urgent": True, "full": True}
+        page.route("**/api/attention", lambda route: route.fulfill(json=answer))
+        visit.open()
+        concerns = page.get_by_role("region", name="What needs attention")
+        shows(concerns.get_by_role("heading", name="The disk is full")).to_have_css("color", "rgb(180, 35, 24)")
+        shows(concerns.get_by_role("listitem")).to_have_css("color", "rgb(180, 35, 24)")
+        shows(concerns.locator("code")).to_have_text("lakequeue purge old")
+        shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
+        shows(concerns.get_by_role("link")).to_have_text(["old", "new"])
+        shows(concerns).to_contain_text("the largest queues: old 2 MiB, new 1 MiB")
 
 
 def test_a_message_that_an_unknown_process_holds_leads_to_its_release(lake: LakeQueue, visit: Visit):

@@ -18,6 +18,8 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from conformance.damage import live
+from insides import messages_of
 from lakequeue import (
     Consumer,
     Context,
@@ -37,6 +39,8 @@ from lakequeue.serve.app import Application
 from lakequeue.serve.console import routes as console_module
 from lakequeue.serve.console.depth_history import BUCKETS, SPAN
 from lakequeue.serve.console.routes import HEADERS, STATIC
+from lakequeue.serve.damage import KEPT, MOST, MetDamage
+from lakequeue.serve.instrumentation import ApiCall, RequestRecord
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 from serve.consoles import ASKED, Console, Keys, keyed, rewindable, versions, visited, visiting, with_letters
@@ -488,6 +492,62 @@ def test_a_queue_that_cannot_be_read_does_not_take_the_list_with_it(console: Con
     response = console.http.get("/console/api/queues/broken")
     assert (response.status_code, response.json()["code"]) == (503, "ServiceUnavailable")
     assert str(console.lake.root) not in response.text
+
+
+def test_damage_that_a_call_met_needs_attention_until_the_call_succeeds(console: Console, clock: ManualClock):
+    lake = LakeQueue(console.lake.root, clock=clock)
+    orders = lake.create_queue("orders")
+    orders.send("a")
+    orders.send("b")
+    file = live(Path(messages_of(orders)))[1]
+    whole = file.read_bytes()
+    file.unlink()
+    assert console.get("attention")["concerns"] == [], "the counts do not need the file"
+    path = "/console/api/queues/orders/messages"
+    response = console.http.get(path)
+    message = (
+        "The queue orders is damaged: `lakequeue check orders` shows how, `lakequeue repair orders` mends it."
+    )
+    assert (response.status_code, response.json()["message"]) == (503, message)
+    assert lake.root not in response.text
+    clock.advance(31)
+    [concern] = console.get("attention")["concerns"]
+    assert (concern["kind"], concern["queue"]) == ("unreadable", "orders")
+    assert concern["commands"] == ["lakequeue check orders", "lakequeue repair orders"]
+    file.write_bytes(whole)
+    assert console.http.get(path).status_code == 200
+    assert console.get("attention")["concerns"] == []
+
+
+def test_damage_that_an_sqs_client_met_needs_attention_for_an_hour(console: Console, clock: ManualClock):
+    orders = LakeQueue(console.lake.root, clock=clock).create_queue("orders")
+    orders.send("a")
+    [file] = live(Path(messages_of(orders)))
+    file.unlink()
+    fields = {"Action": "ReceiveMessage", "QueueUrl": "http://127.0.0.1/000000000000/orders"}
+    refused = console.http.post("/", data=fields)
+    assert refused.status_code == 503 and "`lakequeue repair orders` mends it" in refused.text
+    assert console.lake.root not in refused.text
+    assert [each["kind"] for each in console.get("attention")["concerns"]] == ["unreadable"]
+
+
+def test_damage_is_remembered_for_an_hour_and_of_a_limited_number_of_calls(clock: ManualClock):
+    met, begun = MetDamage(), clock.now()
+
+    def ended(queue: str, damaged: str | None, by_console: bool = False) -> None:
+        call = ApiCall("ReceiveMessage", queue, damaged=damaged, by_console=by_console)
+        met.ended(RequestRecord(clock.now(), "-", "POST", "/", call))
+
+    ended("orders", None)
+    ended("orders", "table")
+    ended("orders", None)
+    assert [*met.tables(begun + KEPT)] == ["table"], "a receive that finds nothing proves nothing"
+    assert [*met.tables(begun + KEPT + timedelta(seconds=1))] == []
+    ended("orders", None, by_console=True)
+    assert [*met.tables(begun)] == []
+    for number in range(MOST + 1):
+        ended(f"queue-{number}", str(number))
+    assert [*met.tables(begun)] == [str(number) for number in range(1, MOST + 1)]
 
 
 # --- one queue

@@ -220,7 +220,7 @@ def test_storage_that_fails_ends_a_task_without_telling_more(
 
     monkeypatch.setattr(move_tasks, "redrive_checked", failing)
     harness.server().start(harness.dead.arn, None, None)
-    assert harness.ends()["FailureReason"] == "The storage failed."
+    assert harness.ends()["FailureReason"] == "The storage of the queues failed."
 
 
 @pytest.mark.spec("DLQ-8")

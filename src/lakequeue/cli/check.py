@@ -42,7 +42,7 @@ def doctor(
     ctx: CommandContext,
     strict: bool = flag(False, "Exit code 1 for warnings, too, for use by monitoring.", "--strict"),
 ) -> None:
-    """Check all queues, and report what needs attention. Exit code 1: damage."""
+    """Check all queues, and report what needs attention. Exit code 1: damage, or a full disk."""
     from rich.console import Group
     from rich.text import Text
 
@@ -57,7 +57,8 @@ def doctor(
         "\n".join(_health_lines(health)), no_wrap=True, overflow="ignore"
     )  # so that commands can be copied
     ctx.obj.answer(document, Group(lines, _shards(health), _verdict(health.findings, len(health.warnings))))
-    if damaged or (strict and document["warnings"]):
+    full = health.shortage is not None and health.shortage.full
+    if damaged or full or (strict and document["warnings"]):
         raise typer.Exit(REFUSED)
 
 
@@ -203,8 +204,8 @@ def _verdict(found: list[Finding], warnings: int = 0) -> str:
     if damaged:
         cure = "lakequeue repair --all shows its steps, and asks"
         return f"{render.count(damaged, 'finding')} of damage; {cure} ({used})"
-    above = f", {render.count(warnings, 'warning')} above" if warnings else ""
-    return f"sound{above} ({used})"
+    verdict = f"no damage, {render.count(warnings, 'warning')}" if warnings else "sound"
+    return f"{verdict} ({used})"
 
 
 def versions() -> dict[str, str]:

@@ -125,7 +125,8 @@ class RootHealth:
 
 def doctor(root: Root) -> RootHealth:
     """Checks the health of a root with any number of queues. Changes nothing, and reads every file."""
-    findings, space = check(root), space_of(root.path)
+    short, space = shortage(root), space_of(root.path)
+    findings = check(root, space=short is None)
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
     living = [row for row in rows if row.deleted_at is None]
@@ -161,7 +162,7 @@ def doctor(root: Root) -> RootHealth:
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
     health.concerns.sort(key=lambda each: each.urgency)
-    health.shortage = shortage(root)
+    health.shortage = short
     health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
     return health
 

@@ -26,11 +26,24 @@ class Shortage:
         text: a sentence.
         cure: the commands that free space.
         largest: names and sizes of the largest queues; empty without queues, or if the shortage is not urgent.
+        queues: names of the largest queues.
+        commands: the commands in ``cure``.
+        full: True if calls fail because nothing fits any more.
     """
 
     text: str
     cure: str
     largest: str = ""
+    queues: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    full: bool = False
+
+    def without_names(self) -> Shortage:
+        """Returns this shortage for callers who may not see every queue."""
+        if not self.queues:
+            return self
+        cure, commands = _cure("QUEUE")
+        return Shortage(self.text, cure, commands=commands, full=self.full)
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (self.text, self.cure, self.largest)))
@@ -40,7 +53,7 @@ def shortage(root: Root) -> Shortage | None:
     """Returns the shortage of the root's disk; None if there is enough, and on an object store.
 
     Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then reads the sizes of all files, to
-    name the largest queues. ``only_urgent``: return None if the shortage is not urgent.
+    name the largest queues.
     """
     space = space_of(root.path)
     if space is None:
@@ -57,15 +70,25 @@ def shortage(root: Root) -> Shortage | None:
     rows = [row for row in root.rows() if row.deleted_at is None]
     largest = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
     shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)
+    names = tuple(name for _, name in largest)
+    cure, commands = _cure(names[0] if names else "QUEUE")
     return Shortage(
-        _text(space),
-        "lakequeue purge QUEUE drops what nobody needs, then lakequeue compact --now 0 frees its space",
-        shown and f"the largest queues: {shown}",
+        _text(space), cure, shown and f"the largest queues: {shown}", names, commands, full=_is_full(space)
     )
 
 
+def _cure(name: str) -> tuple[str, tuple[str, str]]:
+    purge, compact = f"lakequeue purge {name}", "lakequeue compact --now 0"
+    cure = f"{purge} drops its messages if nobody needs them, then {compact} frees their space"
+    return cure, (purge, compact)
+
+
+def _is_full(space: Space) -> bool:
+    return space.free_bytes < FULL_BYTES or space.free_files == 0
+
+
 def _text(space: Space) -> str:
-    if space.free_bytes < FULL_BYTES or space.free_files == 0:
+    if _is_full(space):
         return "the root's disk is full: sends, receives and deletes fail"
     free = f"{space.free_bytes / space.size_bytes:.0%} of the root's disk, {space.free_bytes / 2**20:,.0f} MiB,"
     files = "" if space.free_files is None else f", with room for {space.free_files:,} files"

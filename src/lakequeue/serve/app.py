@@ -96,7 +96,7 @@ class Application:
             lifespan=self._lifespan,
         )
         checked = RequestChecks(self._route, None if any_host else allowed_hosts)
-        self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog()))
+        self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog(), self.console.damage))
 
     def stop(self) -> None:
         """Ends the waits of requests (long polls and conditions). Call it before the server stops."""

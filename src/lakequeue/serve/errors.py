@@ -9,7 +9,15 @@ import uuid
 
 import attrs
 
-from lakequeue.errors import REPEAT, InvalidAttributeValue, QueueClientError, QueueServiceError, RequestThrottled
+from lakequeue.entry_verbs import is_full
+from lakequeue.errors import (
+    REPEAT,
+    DamagedTable,
+    InvalidAttributeValue,
+    QueueClientError,
+    QueueServiceError,
+    RequestThrottled,
+)
 from lakequeue.model.attributes import ATTRIBUTE_NAMES
 from lakequeue.model.messages import BatchFailure
 from lakequeue.model.redrive_policies import MEMBERS
@@ -39,6 +47,8 @@ _NAMES = {
 _IN_HINTS = re.compile("|".join(rf"\b{name}\b" for name in ATTRIBUTE_NAMES if "_" in name))
 _log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
+_TABLES_OF_QUEUES = ("/messages", "/receipts")
+"""Ends of the paths of a queue's tables."""
 RETRY_SECONDS = 1
 """Seconds after which a client may try again if other clients used up a limit."""
 
@@ -100,8 +110,12 @@ class ErrorResponse:
     retry_after: int | None = None
 
     @classmethod
-    def of(cls, error: Exception) -> ErrorResponse:
-        """Returns the response for an exception. It reveals no internals of the server."""
+    def of(cls, error: Exception, queue: str | None = None) -> ErrorResponse:
+        """Returns the response for an exception. It reveals no internals of the server.
+
+        Args:
+            queue: name of the queue that the client gave. None if it gave none.
+        """
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
@@ -119,9 +133,21 @@ class ErrorResponse:
                 )
             case QueueClientError():
                 unknown = f" It may have taken effect; {REPEAT}." if error.outcome_unknown else ""
-                message = f"The storage of the queues failed.{unknown}"
+                message = f"{_storage_failure(error, queue)}{unknown}"
                 return cls(_FRAMEWORK + "ServiceUnavailable", "ServiceUnavailable", message, 503, False, new_id())
         return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, new_id())
+
+
+def _storage_failure(error: QueueClientError, queue: str | None) -> str:
+    """Describes a failure of the storage without its paths, and names the commands for an operator."""
+    if isinstance(error, DamagedTable):
+        if queue is None or not error.table.endswith(_TABLES_OF_QUEUES):
+            return "The root is damaged: `lakequeue check` shows how, `lakequeue repair --all` mends it."
+        cure = f"`lakequeue check {queue}` shows how, `lakequeue repair {queue}` mends it"
+        return f"The queue {queue} is damaged: {cure}."
+    if is_full(str(error)):
+        return "The disk of the root is full: `lakequeue doctor` says how to make room."
+    return "The storage of the queues failed."
 
 
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
@@ -129,7 +155,8 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
     An error has the same code in logs and metrics in every protocol.
     """
-    response = ErrorResponse.of(error)
+    response = ErrorResponse.of(error, None if call.queue == "-" else call.queue)
+    call.damaged = error.table if isinstance(error, DamagedTable) else None
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
     call.code, call.request_id = code or response.code, response.request_id
     action = "a request" if call.action == "-" else call.action

@@ -24,6 +24,7 @@ class ApiCall:
         caller: name of the authenticated client. None if not authenticated.
         by_console: True for a request to the console.
         code: ``OK``, or the name of the error, equal in every protocol.
+        damaged: path of the damaged table that made the action fail. None without damage.
     """
 
     action: str = "-"
@@ -32,6 +33,7 @@ class ApiCall:
     code: str = "OK"
     request_id: str = ""
     by_console: bool = False
+    damaged: str | None = None
 
 
 @attrs.define

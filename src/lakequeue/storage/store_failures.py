@@ -87,15 +87,22 @@ _LASTING = (
     "Permission denied (os error 13)",
 )
 """Texts that identify permanent failures."""
+_FULL_ADVICE = (
+    "; `lakequeue doctor` names the largest queues: purge one, then `lakequeue compact --now 0` "
+    "(docs/operation/disk-full.md)"
+)
 
 
 def first_line(error: BaseException) -> str:
     """Describes an error in one line. For a store, gives the cause and the setting to change."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
-    advice = "; `lakequeue compact --now 0` makes room, as the page on full disks says"
-    full = "No space left on device" in line or "Disk quota exceeded" in line
-    return line + advice if full and advice not in line else line
+    return line + _FULL_ADVICE if is_full(line) and _FULL_ADVICE not in line else line
+
+
+def is_full(line: str) -> bool:
+    """Returns True if the text of an error says that a disk, or a quota of it, is full."""
+    return "No space left on device" in line or "Disk quota exceeded" in line
 
 
 def is_permanent(error: BaseException) -> bool:

@@ -35,6 +35,7 @@ from lakequeue.serve.console import documents
 from lakequeue.serve.console.attention import PAUSE, Attention
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory, throughput
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
+from lakequeue.serve.damage import MetDamage
 from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.serve.keys import ANY
@@ -73,9 +74,9 @@ class ConsoleApi:
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
         self._lake = actions.lake
-        self.depths = DepthHistory(actions.lake)
+        self.depths, self.damage = DepthHistory(actions.lake), MetDamage()
         self._groups = GroupDepths()
-        self._attention = Attention(actions.lake, self.depths)
+        self._attention = Attention(actions.lake, self.depths, self.damage)
 
     # --- read
 
@@ -155,7 +156,7 @@ class ConsoleApi:
         except QueueDoesNotExist:  # deleted since it was listed
             return None
         except LakeQueueError as error:
-            return row | {"error": ErrorResponse.of(error).message}
+            return row | {"error": ErrorResponse.of(error, queue.name).message}
         self.depths.record(queue, now)
         row |= {"pauses": documents.pauses(settings(queue)), "may": {"Pause": caller.may(PAUSE, queue.name)}}
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}

@@ -26,11 +26,12 @@ from lakequeue.entry_verbs import (
     settings,
     shortage,
 )
-from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.errors import DamagedTable, LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS, NEVER, shown_duration, to_micros
 from lakequeue.serve.auth import Caller
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import DepthHistory
+from lakequeue.serve.damage import MetDamage
 from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.keys import ANY
 
@@ -67,8 +68,9 @@ class _Seen:
 class Attention:
     """Finds the concerns that an operator should check. Thread-safe."""
 
-    def __init__(self, lake: LakeQueue, depths: DepthHistory) -> None:
+    def __init__(self, lake: LakeQueue, depths: DepthHistory, damage: MetDamage) -> None:
         self._lake = lake
+        self._damage = damage
         self._depths = depths
         self._lock = threading.Lock()
         self._seen: _Seen | None = None
@@ -113,20 +115,25 @@ class Attention:
             policy = settings(queue).redrive
             if policy is not None and queue.name in may:
                 sources.setdefault(policy.dead_letter_queue, []).append(queue.name)
-        damaged: list[dict[str, Any]] = []
+        met, damaged = {*self._damage.tables(self._lake.clock.now())}, list[dict[str, Any]]()
         found: list[Concern] = []
         for queue, state in seen.queues:
             if queue.name not in may:
                 continue
-            if isinstance(state, LakeQueueError):
+            if isinstance(state, DamagedTable) or any(f"/{queue.key}/" in table for table in met):
+                damaged.append(_damaged(queue.name))
+            elif isinstance(state, LakeQueueError):
                 text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
-                cure = "lakequeue check shows what is damaged"
-                each = Concern(queue.name, "unreadable", text, cure, ("lakequeue check",))
+                check = f"lakequeue check {queue.name}"
+                each = Concern(queue.name, "unreadable", text, f"{check} shows what is damaged", (check,))
                 damaged.append(attrs.asdict(each))
-            else:
+            if not isinstance(state, LakeQueueError):
                 depth, busy = state
                 found += concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
-        root, upkeep = [*_space(caller, seen.shortage)], self._compaction(to_micros(self._lake.clock.now()))
+        root, upkeep = [*_space(caller, seen.shortage)], list[dict[str, Any]]()
+        full = seen.shortage is not None and seen.shortage.full
+        if not full:  # a commit of the compactor needs space first
+            upkeep = self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
             root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
@@ -137,6 +144,7 @@ class Attention:
         return {
             "root": root + upkeep,
             "urgent": bool(root),
+            "full": full,
             "concerns": listed[:MOST],
             "total": len(damaged) + len(found),
         }
@@ -199,14 +207,26 @@ class Attention:
         return found
 
 
+def _damaged(name: str) -> dict[str, Any]:
+    check, repair = f"lakequeue check {name}", f"lakequeue repair {name}"
+    text = f"{name} is damaged: a call within the last hour met a missing or changed file"
+    cure = f"{check} shows what is damaged, {repair} mends it"
+    return attrs.asdict(Concern(name, "unreadable", text, cure, (check, repair)))
+
+
 def _may(caller: Caller, concern: Concern) -> bool:
     """True if the caller may do the console's action that ends a concern of this kind."""
     needed = {"paused": PAUSE, "dead letters": "StartMessageMoveTask"}.get(concern.kind)
     return needed is not None and caller.may(needed, concern.queue)
 
 
-def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, str]]:
+def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:
     if short is not None:
-        named = short.largest if caller.may(ANY, None) else ""
-        cure = f"{short.cure}; {named}" if named else short.cure
-        yield {"text": f"{short.text[0].upper()}{short.text[1:]}.", "cure": cure}
+        short = short if caller.may(ANY, None) else short.without_names()
+        cure = "; ".join(filter(None, (short.cure, short.largest)))
+        yield {
+            "text": f"{short.text[0].upper()}{short.text[1:]}.",
+            "cure": cure,
+            "commands": short.commands,
+            "queues": short.queues,
+        }

@@ -67,12 +67,13 @@ class Console:
     Attributes:
         routes: must come before the route of the SQS endpoint.
         depths: history of the depths of queues.
+        damage: damage that requests met, of SQS clients too.
         conditions: runs requests with a condition.
     """
 
     def __init__(self, actions: Actions, basic: BasicAuthentication, bodies: RequestBodies) -> None:
         api = ConsoleApi(actions)
-        self.depths = api.depths
+        self.depths, self.damage = api.depths, api.damage
         self.conditions = ConditionRunner()
         self._bodies = bodies
         self._concurrent = asyncio.Semaphore(MAX_CONCURRENT)

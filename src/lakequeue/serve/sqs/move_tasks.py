@@ -32,7 +32,7 @@ from lakequeue.errors import (
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import to_micros
 from lakequeue.serve.auth import AnonymousCaller, Caller, access_denied
-from lakequeue.serve.errors import RequestError
+from lakequeue.serve.errors import ErrorResponse, RequestError
 from lakequeue.serve.sqs.queue_urls import is_own, queue_arn
 
 
@@ -273,7 +273,8 @@ class MoveTasks:
         except RequestError as error:
             self._fail(source, task, error.code)
         except LakeQueueError as error:
-            reason = "The storage failed." if isinstance(error, QueueClientError) else str(error)
+            failed = isinstance(error, QueueClientError)
+            reason = ErrorResponse.of(error, source.name).message if failed else str(error)
             self._fail(source, task, reason)
         except Exception:
             _log.error("a message move task of %s failed", source.name, exc_info=True)

@@ -4,6 +4,7 @@
 import { authorization } from "./login.js";
 
 const TIMEOUT = 120_000;
+export const FAILED = 503; // status of a failure of the storage, such as damage
 
 export function get(path, parameters = {}, signal) {
   const query = new URLSearchParams();

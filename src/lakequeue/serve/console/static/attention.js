@@ -20,7 +20,7 @@ const KINDS = {
   growing: ["Growing", "messages"],
   paused: ["Paused", "messages"],
 };
-const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { unreadable: ["cannot be read", "bad"], expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {
@@ -43,15 +43,16 @@ export function pauseMark(name, { group, reason, since }, may, reload) {
   );
 }
 
-// The words of a cure; its commands are code.
-function cureOf({ cure, commands = [] }) {
+// The words of a cure; its commands are code, and the queues of a full disk are links.
+function cureOf({ cure, commands = [], queues = [] }) {
+  const links = queues.map((name, index) => [`${index ? "," : ":"} ${name} `, [index ? ", " : ": ", el("a", { href: queueHash(name) }, name), " "]]);
   const parts = [];
   let rest = cure;
-  for (const command of commands) {
-    const at = rest.indexOf(command);
+  for (const [text, shown] of [...commands.map((command) => [command, copied(command)]), ...links]) {
+    const at = rest.indexOf(text);
     if (at < 0) continue;
-    parts.push(rest.slice(0, at), copied(command));
-    rest = rest.slice(at + command.length);
+    parts.push(rest.slice(0, at), shown);
+    rest = rest.slice(at + text.length);
   }
   return el("span", { class: "quiet" }, " – ", parts, rest);
 }
@@ -113,7 +114,7 @@ export function attention(signal, reload) {
     if (state === drawn) return; // so that a selection stays
     drawn = state;
     const kinds = Object.keys(KINDS).map((kind) => [kind, found.concerns.filter((each) => each.kind === kind)]);
-    const storage = found.root.length ? [el("div", { class: "root" }, el("h3", {}, "Storage"), el("ul", {}, found.root.map((each) => item(each))))] : [];
+    const storage = found.root.length ? [el("div", { class: found.full ? "root full" : "root" }, el("h3", {}, found.full ? "The disk is full" : "Storage"), el("ul", {}, found.root.map((each) => item(each))))] : [];
     const queues = kinds.filter(([, list]) => list.length).map(([kind, list]) => group(kind, list));
     items.replaceChildren(...(found.urgent ? [...storage, ...queues] : [...queues, ...storage]));
     const left = found.total - found.concerns.length;

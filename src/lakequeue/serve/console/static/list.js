@@ -66,7 +66,7 @@ export function list(signal, reload, again) {
   const pages = pager(kept, reload);
   const table = el(
     "table",
-    { class: "queues" },
+    { class: "queues", hidden: true },
     el("thead", {}, el("tr", {}, heads, el("th", { scope: "col", class: "sparks" }, span))),
     body,
   );

@@ -53,7 +53,7 @@ export function messages(name, listName, signal, reload) {
   const heads = deleted ? ["Sent", "Group", "Body"] : ["Sent", "State", "Received", "Group", "Reason", "Body"];
   const table = el(
     "table",
-    { class: `messages ${listName}` },
+    { hidden: true, class: `messages ${listName}` },
     el(
       "thead",
       {},

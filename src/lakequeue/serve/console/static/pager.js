@@ -5,7 +5,7 @@ import { el, show } from "./dom.js";
 
 // `given` are the parameters of the list, of which `after` says where the page begins.
 export function pager(given, reload, ...more) {
-  const button = (label, click) => el("button", { type: "button", click }, label);
+  const button = (label, click) => el("button", { type: "button", hidden: true, click }, label);
   const first = button("First page", () => turn("", 0));
   const back = button("Previous", () => history.back());
   const next = button("Next page", () => turn(following, pagesBefore() + 1));

@@ -3,7 +3,7 @@
 import { destinations, pause, purge, redrive, rewind, send } from "./actions.js";
 import { lettersHash, queueHash } from "./address.js";
 import { pauseMark } from "./attention.js";
-import { get, queuePath } from "./api.js";
+import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
 import { count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
@@ -75,19 +75,24 @@ export function queue(name, tab, signal, reload) {
     el("a", { href: queueHash(name, key), "aria-current": key === tab ? "page" : false }, label),
   );
   const rates = el("p", { class: "rates" });
-  const missing = el("div", { class: "empty", role: "alert", hidden: true }, el("p", {}, `There is no queue named ${name}.`), el("p", {}, el("a", { href: "#/" }, "All queues")));
+  const why = el("p");
+  const missing = el("div", { class: "empty", role: "alert", hidden: true }, why, el("p", {}, el("a", { href: "#/" }, "All queues")));
+  const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, consumers, attributes }[tab]();
+  const depths = el("div", { class: "card depths", hidden: tab !== "messages" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, speed.node);
   const page = el(
     "div",
     { class: "queue" },
     el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("fieldset", { class: "tools" }, actions.map(([button]) => button))),
     el("dl", { class: "tiles" }, TILES.map(([, label], index) => el("div", {}, el("dt", {}, label), values[index]))),
     rates,
-    el("div", { class: "card depths", hidden: tab !== "messages" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, speed.node),
+    depths,
     el("nav", { class: "tabs", "aria-label": "Parts of the queue" }, tabs),
+    fault,
     part.root,
   );
   const root = el("section", {}, missing, page);
+  const faults = new Map();
   let last = null;
 
   function listOf() {
@@ -254,6 +259,28 @@ export function queue(name, tab, signal, reload) {
     rates.title = "Received here: through this server; other consumers are not counted. Deleted: also what expired or was purged. Stays: from when it is visible to when it is deleted, by what waits and what is deleted.";
   }
 
+  // Shows a part of the page, or why it cannot be read, so that the other parts stay.
+  async function reading(node, read) {
+    try {
+      await read();
+      faults.delete(node);
+    } catch (error) {
+      if (error.status !== FAILED) throw error;
+      faults.set(node, error.message);
+    }
+    show(node, !faults.has(node));
+    setText(fault, [...new Set(faults.values())].join(" "));
+    show(fault, faults.size > 0);
+  }
+
+  async function draw() {
+    const found = await get(queuePath(name, "/points"), { hours }, signal);
+    picture.update(found);
+    speed.update(found);
+    show(speed.node, found.points.some((point) => point.deleted !== null));
+    drawnAt = performance.now();
+  }
+
   function span(value) {
     hours = value;
     drawnAt = -Infinity;
@@ -269,7 +296,10 @@ export function queue(name, tab, signal, reload) {
       try {
         last = await get(queuePath(name), {}, signal);
       } catch (error) {
-        if (error.code !== "QueueDoesNotExist") throw error;
+        const absent = error.code === "QueueDoesNotExist";
+        if (last === null) show(page, false);
+        if (!absent && (error.status !== FAILED || last !== null)) throw error;
+        setText(why, absent ? `There is no queue named ${name}.` : error.message);
         show(missing, true);
         show(page, false);
         return null;
@@ -295,14 +325,8 @@ export function queue(name, tab, signal, reload) {
         button.title = button.disabled ? "There is nothing to purge." : "";
       }
       showRates(last.rates);
-      await part.update(last);
-      if (tab === "messages" && performance.now() - drawnAt > CHART_INTERVAL) {
-        const found = await get(queuePath(name, "/points"), { hours }, signal);
-        picture.update(found);
-        speed.update(found);
-        show(speed.node, found.points.some((point) => point.deleted !== null));
-        drawnAt = performance.now();
-      }
+      await reading(part.root, () => part.update(last));
+      if (tab === "messages" && performance.now() - drawnAt > CHART_INTERVAL) await reading(depths, draw);
       return last;
     },
   };
