@@ -48,6 +48,11 @@ __all__ = [
 ]
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as ``1 message`` or ``1,000 messages``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str, longest: int = 500) -> str:
     """Makes a text from storage safe to print: one line without control characters, of limited length."""
     cut = text if len(text) <= longest else f"{text[:longest]}…"

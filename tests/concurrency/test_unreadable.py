@@ -45,7 +45,7 @@ def test_what_can_be_read_is_delivered_and_the_rest_comes_again(
         with caplog.at_level(logging.ERROR, "lakequeue"):
             found = elsewhere(queue).receive(max_messages=10)
     assert [message.body for message in found] == ["0", "1", "3", "4"]
-    assert "1 messages of orders cannot be read, from offset 2 to 2: the disk is bad here" in caplog.text
+    assert "1 message of orders cannot be read, from offset 2 to 2: the disk is bad here" in caplog.text
     clock.advance(30)
     again = {message.body: message.receive_count for message in elsewhere(queue).receive(max_messages=10)}
     assert again == dict.fromkeys("0134", 2) | {"2": 1}

@@ -60,7 +60,7 @@ def command_lines() -> dict[str, list[str]]:
 
 
 def test_every_place_has_a_command() -> None:
-    assert len(command_lines()) == 1 + 3 + 3 + 3
+    assert len(command_lines()) == 1 + 3 + 4 + 4
 
 
 @pytest.mark.parametrize("place", command_lines())
@@ -104,7 +104,7 @@ def test_the_page_starts_units_files_and_deployments_that_exist(tmp_path: Path) 
     known = {unit.name for unit in UNITS}
     deployed = {each["metadata"]["name"] for each in MANIFESTS if "metadata" in each}
     assert not {name for name in units if not {name, f"{name}.service"} & (known | deployed)}
-    services = {line.split()[0] for line in re.findall(r"compose\.yaml (?:run --rm|logs|exec) (.+)", page)}
+    services = {line.split()[0] for line in re.findall(r"compose\.yaml (?:run --rm|logs|exec)(?: -T)? (.+)", page)}
     assert services and services <= COMPOSE["services"].keys()
 
 

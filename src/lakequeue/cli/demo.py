@@ -35,9 +35,11 @@ def demo(
         exists=True,
         file_okay=False,
     ),
-    no_spark: bool = flag(False, "Process them without Spark and Java, in about ten seconds.", "--no-spark"),
+    no_spark: bool = flag(
+        False, "Process them by the workers of a consumer, without Spark and Java.", "--no-spark"
+    ),
 ) -> None:
-    """Send, process and settle real files through a queue; takes one to three minutes."""
+    """Send, process and settle real files: with Spark in one to three minutes, or --no-spark in ten seconds."""
     if not no_spark:
         MissingPackage.check("demo without --no-spark", "spark", "pyspark")
     console = output.error_console() if ctx.obj.json else output.console()

@@ -14,7 +14,7 @@ import attrs
 
 from lakequeue.cli.output import error_console, printable
 from lakequeue.cli.values import shown_size
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import QueueClientError, counted
 from lakequeue.model.attributes import kind_of
 from lakequeue.model.clock import shown_duration
 from lakequeue.model.messages import text_of
@@ -141,9 +141,7 @@ def titles(names: Iterable[str]) -> list[str]:
     return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 
-def count(number: int, noun: str) -> str:
-    """Formats a number with its noun: ``1 message``, ``2,000 messages``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+count = counted
 
 
 def lost(found: Depth) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from lakequeue.errors import LakeQueueError
+from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, shown_duration, to_micros
@@ -123,26 +123,26 @@ def found(
     age = counts.oldest_age or 0.0
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
-        text = f"{name} has {_messages(now.stored, 'dead letter')} of {', '.join(sources)}"
+        text = f"{name} has {counted(now.stored, 'dead letter')} of {', '.join(sources)}"
         text = f"{text}, the oldest {shown_duration(age)} old"
         commands = f"lakequeue peek {quoted}", f"lakequeue redrive {quoted}"
         cure = f"{commands[0]} shows why, {commands[1]} sends them back once the cause is fixed"
         yield Concern(name, "dead letters", text, cure, commands)
     elif counts.visible and not counts.in_flight and not attributes.paused and age > UNREAD_SECONDS:
-        text = f"nobody receives the {_messages(counts.visible, 'visible message')} of {name}"
+        text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
         text, cure = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
         if processes := [process for each in known for process in each.processes]:
-            text += f", though {_messages(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
+            text += f", though {counted(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
             cure = f"see what their log says: {', '.join(map(str, processes[:3]))}"
         command = f"lakequeue peek {quoted}"
         yield Concern(name, "unread", text, f"{cure}; {command} shows them", (command,))
     elif _has_grown(counts.visible, before) and not attributes.paused:
-        text = f"{name} grew from {before:,} to {_messages(counts.visible, 'visible message')} within an hour"
+        text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
         command = f"lakequeue consumers {quoted}"
         yield Concern(name, "growing", text, f"add consumers; {command} lists them", (command,))
     yield from _full(name, attributes, counts, now.stored)
     if counts.undecided:
-        text = f"{name} has {_messages(counts.undecided, 'undecided message')} of deliveries into"
+        text = f"{name} has {counted(counts.undecided, 'undecided message')} of deliveries into"
         text = f"{text} {attributes.table or 'a table that it no longer has'}"
         command = f"lakequeue decide {quoted} --again --dry-run"
         cure = f"a consumer that reaches the table decides; {command} lists them"
@@ -162,7 +162,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
         return
     longest, quoted = attributes.limits("message_retention_period").high, shlex.quote(name)
     noun = "dead letter" if sources else "message"
-    oldest = f"the only {noun}" if now.stored == 1 else f"the oldest of the {_messages(now.stored, noun)}"
+    oldest = f"the only {noun}" if now.stored == 1 else f"the oldest of the {counted(now.stored, noun)}"
     text = f"{oldest} of {name} is deleted for good in {shown_duration(left)}"
     text = f"{text}, {shown_duration(retention)} after its send"
     if sources:
@@ -188,10 +188,6 @@ def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
     command = f"""lakequeue peek {quoted} --where "state = 'in_flight'\""""
     freed = f"lakequeue reschedule {quoted} ID --in-flight frees it"
     return f"{command} shows its id, {freed}", (command,)
-
-
-def _messages(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _has_grown(visible: int, before: int | None) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from lakequeue.errors import DamagedTable, OverLimit, QueueClientError
+from lakequeue.errors import DamagedTable, OverLimit, QueueClientError, counted
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import (
     SHORTEST_POLL,
@@ -457,8 +457,9 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
             _check_emptied(queue, part.shard, next(emptied, None))
     if unreadable:
         spans = ranges(sorted(unreadable))
-        text = "%d messages of %s cannot be read, from offset %d to %d: %s"
-        _log.error(text, len(unreadable), queue.name, spans[0][0], spans[-1][1], worst and first_line(worst))
+        what, reason = counted(len(unreadable), "message"), worst and first_line(worst)
+        text = "%s of %s cannot be read, from offset %d to %d: %s"
+        _log.error(text, what, queue.name, spans[0][0], spans[-1][1], reason)
         if own:
             _uncount(queue, part, spans)
     return rows, unreadable

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from lakequeue.errors import MissingPackage, QueueClientError, TableUnavailable, UnsupportedOperation
+from lakequeue.errors import (
+    MissingPackage,
+    QueueClientError,
+    TableUnavailable,
+    UnsupportedOperation,
+    counted,
+)
 from lakequeue.model.clock import MICROS
 from lakequeue.model.deliveries import Mark, Undecided, application_id, is_catalog_name
 from lakequeue.operations import delivery_protocol as protocol
@@ -136,13 +142,14 @@ def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided])
         except MissingPackage:
             return done
         except (QueueClientError, UnsupportedOperation) as error:
-            _log.warning("%s messages of %s are undecided: %s", each.messages, queue.name, error)
+            what = counted(each.messages, "message")
+            _log.warning("a delivery of %s is undecided, with %s: %s", queue.name, what, error)
             continue
         if not decided:
             _log.warning(
-                "%s messages of %s are undecided, and the table cannot say if their rows arrived; look, then run "
-                "`lakequeue decide %s`",
-                *(each.messages, queue.name, queue.name),
+                "a delivery of %s is undecided, with %s, and the table cannot say if their rows arrived; "
+                "look, then run `lakequeue decide %s`",
+                *(queue.name, counted(each.messages, "message"), queue.name),
             )
             continue
         queue.delivery.failed.pop(place)
