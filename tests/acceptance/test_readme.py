@@ -121,14 +121,12 @@ def run_shell(script: str) -> str:
     return done.stdout
 
 
-def follow(
-    page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str], reads: timedelta = timedelta()
-) -> None:
-    """Executes blocks one after another, as a reader pastes them who takes ``reads`` for each.
+def follow(page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str]) -> None:
+    """Executes blocks one after another, as a slow reader pastes them.
 
     The clock begins in the past and is right at the last block, so that later commands agree with it.
     """
-    left = reads * len(chosen)
+    left = READING * len(chosen)
 
     def now(_: SystemClock) -> datetime:
         return datetime.now(timezone.utc) - left
@@ -139,7 +137,7 @@ def follow(
     with ExitStack() as servers, pytest.MonkeyPatch.context() as patch:
         patch.setattr(SystemClock, "now", now)
         for block in chosen:
-            left -= reads
+            left -= READING
             source = block.source.replace("9324", port)
             capsys.readouterr()
             if block.language == "python":
@@ -172,7 +170,7 @@ def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) 
         with tarfile.open(OLDER) as archive:
             archive.extractall(filter="data")
         Path("root").rename("my-queues")
-    follow(page, PAGES[page], capsys, READING)
+    follow(page, PAGES[page], capsys)
 
 
 @pytest.mark.spec("RCP-1")
