@@ -92,7 +92,7 @@ def _answering(
     answer: Callable[[_Result, LoopThreads], _Answer],
     undo: Callable[[_Result], object] | None = None,
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
-    """Like ``_verb``, for a method whose result needs a class for asyncio."""
+    """Turns a method into a coroutine, like ``_verb``, if its result must be wrapped in a class for asyncio."""
     run = _verb(method, undo)
 
     @functools.wraps(method)
@@ -112,7 +112,7 @@ class Message(messages.Message):
         await messages.settler_of(self).delete(self.receipt_handle)
 
     async def change_visibility(self, visibility_timeout: Duration) -> None:  # type: ignore[override]
-        """Makes the message visible in this many seconds, 0 at once; see ``Queue.change_visibility``."""
+        """Makes the message visible in this many seconds, or at once if 0; see ``Queue.change_visibility``."""
         await messages.settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 
@@ -165,7 +165,7 @@ class Lease(_AsyncFace[sync_lease.Lease]):
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
-        """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Use it in a thread."""
+        """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Evaluate it in a thread."""
         return await self._threads(lambda: self._sync.messages)
 
     async def delivery(self) -> sync_lease.Delivery:

@@ -114,7 +114,7 @@ def of_face(
 
 
 class Wrapped:
-    """A ``LakeQueue`` or ``Queue`` around a synchronous one. Copies pickled together share their threads."""
+    """Base of asyncio's classes, around a synchronous object. Copies pickled together share their threads."""
 
     _sync: Any
 
@@ -200,7 +200,7 @@ def redrive_checked(
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
-    """Like ``Queue.redrive``. ``check`` may refuse a source queue, given its name, by raising an error."""
+    """Moves messages as ``Queue.redrive``. ``check`` gets the name of each source queue, and may raise."""
     target = None if destination is None else destination._runtime
     return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 
@@ -285,7 +285,7 @@ errors_of = of_face(concern.errors_of)
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
-    """Returns the schedules of the region that fail or are overdue, by name, except paused ones."""
+    """Returns the schedules of the region that fail or are overdue, by name, without paused schedules."""
     return [*lake.schedules._runtime.concerns()]
 
 

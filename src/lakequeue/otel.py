@@ -73,7 +73,7 @@ class _Instruments:
 
 
 class _Sends:
-    """Gives every send a span, and its messages the context of the span."""
+    """Makes a span for every send, and gives its messages the context of the span."""
 
     def __init__(self, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._tracer = tracer
@@ -101,7 +101,7 @@ class _Sends:
 
 
 class _ConsumerObserver:
-    """Observes a consumer."""
+    """Makes spans and metrics of one consumer."""
 
     def __init__(self, queue: Queue, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._queue = queue.name

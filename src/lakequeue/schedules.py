@@ -138,7 +138,7 @@ class Schedules:
     def run_due(self) -> int:
         """Sends the due messages. Returns the number of messages that this call sent (JOB-7).
 
-        A schedule whose message is refused keeps its time, and the reason as ``last_error``. Others continue.
+        A schedule whose message is refused keeps its time, and the reason as ``last_error``. The rest continue.
         """
         return self._runtime.run_due()
 

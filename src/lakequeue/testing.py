@@ -142,7 +142,7 @@ class ManualClock:
                 self._advancing += Counter()
 
     async def advance_async(self, seconds: float | timedelta) -> None:
-        """Like ``advance``, for use inside an event loop, whose tasks run meanwhile and come to rest too."""
+        """Moves time as ``advance``, inside an event loop, whose tasks run meanwhile and also come to rest."""
         me = _current()
         with self._changed:
             self._advancing[me] += 1

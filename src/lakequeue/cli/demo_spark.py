@@ -49,7 +49,7 @@ WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
 
 @attrs.define
 class _BatchTally:
-    """The work of the consumer, in numbers of batches and messages."""
+    """Numbers of batches and messages that the consumer processed."""
 
     batches: int = 0
     done: int = 0
@@ -60,7 +60,7 @@ class _BatchTally:
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
     """Sends the entries and processes them in Spark. Returns 0 if all were processed and deleted, else 3.
 
-    The path of the results is the root's with ``-demo-results`` appended.
+    The results are at the path of the root with ``-demo-results`` appended.
     """
     from pyspark.sql import SparkSession
 
@@ -92,7 +92,7 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 def _consume(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
 ) -> _BatchTally:
-    """Leases until the queue is empty: no message is visible, in flight or delayed."""
+    """Leases and processes batches until no message is visible, in flight or delayed."""
     tally = _BatchTally()
     size = -(-sent // BATCHES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -124,7 +124,7 @@ def _consume(
 
 
 def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
-    """Parses, stores and settles one batch. Returns the numbers of messages done and failed.
+    """Parses, stores and settles one batch. Returns the numbers of processed and of failed messages.
 
     Results are stored before the messages are deleted. A crash in between repeats the batch (at least once), so a
     reader of the results keeps one row per message.

@@ -46,7 +46,7 @@ FROM messages WHERE queue = 'lakequeue-demo-dead-letters' ORDER BY path LIMIT 10
 
 @attrs.define
 class _WorkerTally:
-    """The work of all workers together."""
+    """Numbers of messages that all workers together processed."""
 
     done: int = 0
     lines: int = 0

@@ -140,7 +140,7 @@ class CommandGroup(_PlainHelp, TyperGroup): ...
 
 
 class RewindCommand(Command):
-    """Accepts ``-10m`` as an instant, instead of options."""
+    """A command that accepts ``-10m`` as an instant, instead of as options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         after = zip(["", *args], args, strict=False)

@@ -177,7 +177,7 @@ class Reader:
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry:
-        """Parses a line as an entry with its number as id. QueueServiceError describes an invalid line."""
+        """Parses a line as an entry with the line's number as id. Raises QueueServiceError for an invalid line."""
         return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of queues in a local root. Prints nothing. Not for object stores, which take too long."""
+    """Completes names of queues in a local root. Prints nothing. Object stores would take too long."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:

@@ -1,4 +1,4 @@
-"""Printing. All output, plain text and rich's, passes ``printable``."""
+"""Prints results and errors. All output, plain text and rich's, passes ``printable``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _console_type() -> type[Console]:
     from rich.console import Console
 
     class Printing(Console):
-        """Passes texts through ``printable``. Keeps rich's own control codes."""
+        """A rich console that passes texts through ``printable``, and keeps rich's own control codes."""
 
         def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
             for segment in super().render(*arguments, **options):

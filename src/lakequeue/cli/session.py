@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
 
 DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes."""
+"""Exit codes of commands."""
 
 spares_pandas = False
 """True if this process runs only the command's own code, because users' code may give pandas objects to Arrow."""

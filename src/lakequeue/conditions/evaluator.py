@@ -34,7 +34,7 @@ _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Allowed kinds of expressions, all on one row. Subqueries, windows, ``*`` and lambdas are not allowed."""
+"""Allowed kinds of expressions, which all use a single row. Excludes subqueries, windows, ``*`` and lambdas."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),

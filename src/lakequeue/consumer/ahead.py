@@ -1,4 +1,4 @@
-"""How many messages a consumer holds: the messages in its hands, and messages claimed ahead for a short time."""
+"""Computes how many messages a consumer holds: the messages in its hands, and messages claimed ahead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 3
 store with other processes.
 """
 BEHIND = 4
-"""Messages that no handler began are given back to other processes after this many times ``Ahead.window``."""
+"""Multiple of ``Ahead.window`` after which messages that no handler began are given back to other processes."""
 KNOWN_ROUNDS = 8
 """Number of last rounds that are remembered. The longest of them decides how much work is claimed ahead."""
 GROWTH = 8
@@ -46,7 +46,7 @@ class Ahead:
         self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands
-        """The last result of ``capacity``, which limits the growth of the next."""
+        """Last result of ``capacity``, which limits the growth of its next result."""
 
     def received(self, messages: Sequence[Message]) -> None:
         """Records the average size of received messages."""

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
 _MOST_THREADS = 8
-"""Maximum number of threads that receive from several queues, and of threads that extend receipts. All may wait
-for storage.
+"""Maximum number of threads that receive from several queues, and of threads that extend receipts. All threads may
+wait for storage.
 """
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
@@ -270,17 +270,17 @@ class Consumer:
 
     @property
     def handled(self) -> int:
-        """Messages of the current or last run whose handlers succeeded."""
+        """Number of messages of the current or last run whose handlers succeeded."""
         return sum(loop.handled for loop in self._loops)
 
     @property
     def failed(self) -> int:
-        """Messages of the current or last run whose handlers failed."""
+        """Number of messages of the current or last run whose handlers failed."""
         return sum(loop.failed for loop in self._loops)
 
     @property
     def unended(self) -> int:
-        """Messages of the last run whose handlers had not ended at its end; 0 during a run."""
+        """Number of messages of the last run whose handlers had not ended at its end; 0 during a run."""
         return sum(loop.unended for loop in self._loops)
 
     @property

@@ -56,9 +56,9 @@ class _Batch:
 
     delivering: Delivering
     began: int
-    """In microseconds."""
+    """Begin of the batch, in microseconds."""
     contexts: list[Context] = attrs.field(factory=list)
-    """Contexts of the messages, which are lost together."""
+    """Contexts of the batch's messages, which are all lost together."""
     broken: set[str | None] = attrs.field(factory=set)
     """FIFO groups in which a message failed. Their later messages are not delivered before that message."""
 
@@ -224,7 +224,7 @@ class DeliveryLoop(RunLoop):
     def _refused(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], began: int, error: Exception
     ) -> None:
-        """Handles each half of messages whose rows the table refused. A single message has failed."""
+        """Handles halves of the messages whose rows the table refused. A single refused message has failed."""
         messages = [each.message for each in done]
         if len(done) == 1:
             for part in delivering.anew() or ():

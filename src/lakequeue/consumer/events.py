@@ -24,7 +24,7 @@ class Fate(Enum):
 
 
 class Settlement(Enum):
-    """What a round achieved for a message."""
+    """The result of a round for a message."""
 
     SETTLED = "it was deleted, or made visible"
     AGAIN = "storage failed, and may work later"
@@ -88,7 +88,7 @@ class Settled:
 
 @attrs.define
 class RoundFailed:
-    """A round raised an error, so it is unknown what it settled."""
+    """A round raised an error, so its results are unknown."""
 
     round: Exchange
 
@@ -183,7 +183,7 @@ class GiveBack:
 
 @attrs.define
 class Gather:
-    """Wait until a hand finds nothing to do, at most for this duration."""
+    """Wait until a hand finds nothing to do, at most for ``micros``."""
 
     longest: int
 
@@ -197,7 +197,7 @@ class Linger:
 
 @attrs.define
 class Exchange:
-    """Settle messages, and claim others in the same commit. ``room`` is the number of messages to claim."""
+    """Settle messages, and claim ``room`` messages in the same commit."""
 
     done: Sequence[Done]
     failures: Mapping[str, DeadLetterReason]

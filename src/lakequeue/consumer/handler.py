@@ -161,7 +161,7 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _wrong_result(handler: Any) -> str | None:
-    """Returns the annotated type of a handler's result if that type is no outcome; None otherwise."""
+    """Returns the annotated type of a handler's result if it is no ``Outcome``; None otherwise."""
     try:
         annotated = typing.get_type_hints(handler).get("return", Outcome)
     except Exception:  # a name that only a type checker imports, an object that carries no annotations

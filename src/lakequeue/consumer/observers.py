@@ -23,18 +23,18 @@ HISTOGRAMS = {
     "handler": "Time that a handler took.",
     "lag": "Time from the send of a message to its receive.",
 }
-"""Histograms of these observers, in seconds, with descriptions."""
+"""Histograms of observers that measure a consumer, in seconds, with descriptions."""
 
 
 class Observer(Protocol):
     """Receives the events of one consumer, from any of its threads."""
 
     def received(self, messages: Sequence[Message], now: datetime) -> None:
-        """Messages were received."""
+        """Called when messages were received."""
         ...
 
     def handling(self, message: Message) -> AbstractContextManager[None]:
-        """Entered around each call of the handler, in its thread."""
+        """Returns a block that surrounds each call of the handler, in its thread."""
         ...
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
@@ -47,11 +47,11 @@ class Observer(Protocol):
         ...
 
     def extended(self, count: int) -> None:
-        """Receipts were extended."""
+        """Called when receipts were extended."""
         ...
 
     def lost(self, count: int) -> None:
-        """Receipts were found to be lost."""
+        """Called when receipts were found to be lost."""
         ...
 
 

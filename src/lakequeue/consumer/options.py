@@ -1,4 +1,4 @@
-"""The options of a consumer, checked."""
+"""The options of a consumer, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ConsumerOptions:
     concurrency: int
     renewal: Renewal
     failed_at_once: bool | None
-    """``retry_failed_at_once``."""
+    """See ``retry_failed_at_once`` of ``Consumer``."""
     wait_time: Duration | None
     prefetch: int | None
     outage: Outage

@@ -508,13 +508,13 @@ class Pool:
         return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
 
     def _given_back_at(self) -> int | None:
-        """Returns when messages held ahead are given back; None if none are, or ``prefetch`` asks for them."""
+        """Returns when messages held ahead are given back; None without such messages, or with ``prefetch``."""
         if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
             return None
         return ahead[0].since + self._ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """Returns the newest waiting jobs beyond those that the usable hands can handle, in order of receives."""
+        """Returns the newest waiting jobs, as many as exceed the usable hands, in order of receives."""
         number = len(self.active) - self._usable()
         return newest(self._waiting(), number) if number > 0 else ()
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class Presence:
-    """Reports a run of a consumer, in a thread of its own, until ``stop``. Failures of storage end nothing.
+    """Reports a run of a consumer, in a thread of its own, until ``stop``. Failures of storage do not end the run.
 
     Args:
         name: the consumer's name.

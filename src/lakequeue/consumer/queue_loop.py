@@ -165,7 +165,7 @@ class QueueLoop(RunLoop):
     # --- the pool
 
     def report(self, event: events.Event, now: int | None = None) -> list[events.Action]:
-        """Passes an event to the pool, and performs the actions that do not wait. Returns the others."""
+        """Passes an event to the pool. Performs the actions that do not wait, and returns the rest."""
         with self._lock:
             actions = self.pool.on(event, self._now() if now is None else now)
             if self.pool.hungry is not self._hungry.is_set():
@@ -456,7 +456,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles messages that are due. Returns when the next are due; None: not before a handler ends."""
+        """Settles messages that are due. Returns when further ones are due; None: not before a handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Exchange):
                 self._exchange(action)
@@ -464,7 +464,7 @@ class QueueLoop(RunLoop):
             return self.pool.next_event()
 
     def _stop(self) -> None:
-        """Ends the heartbeat. Messages still being handled become visible, and are lost to their handlers."""
+        """Ends the heartbeat. Makes messages whose handlers still run visible, and marks their receipts lost."""
         try:
             self.report(events.GraceOver())
             self.unended = len(self.pool.unended)

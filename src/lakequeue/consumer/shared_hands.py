@@ -22,7 +22,7 @@ STOP_TIMEOUT = 30
 
 @attrs.define
 class Controls:
-    """What the user asked of a consumer: its number of handlers, a pause, or a stop. Loops and hands obey."""
+    """Settings of a consumer that its user may change during a run. The loops and hands read them."""
 
     concurrency: int
     stopping: bool = False

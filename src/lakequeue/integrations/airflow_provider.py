@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The entry point ``apache_airflow_provider``: the connection type, and the scheme of message queues."""
+    """Returns Airflow's entry point ``apache_airflow_provider``: the connection type, and the scheme of queues."""
     module = "lakequeue.integrations.airflow"
     operators = {"integration-name": "lakequeue", "python-modules": [module]}
     triggers = {"integration-name": "lakequeue", "python-modules": [f"{module}_triggers"]}

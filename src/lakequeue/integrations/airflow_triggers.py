@@ -216,7 +216,7 @@ def root_of(connection: Any) -> tuple[str, dict[str, str]]:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """Returns a message in the form for XComs and events, which JSON can hold."""
+    """Returns a message as a dict that can be stored as JSON in XComs and events."""
     return {
         "message_id": message.message_id,
         "receipt_handle": message.receipt_handle,

@@ -35,7 +35,7 @@ _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Classes that decompress in parts, by kombu's function. Classes of optional packages are added if installed."""
+"""Classes that decompress in parts, by kombu's function. Optional packages add theirs if installed."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):

@@ -47,7 +47,7 @@ _KOMBU = (
 )
 
 Binding: TypeAlias = "tuple[str, str | None, str]"
-"""Routing key, pattern and queue."""
+"""Routing key, pattern and queue of a kombu binding."""
 
 
 class Broker:

@@ -117,9 +117,9 @@ class QueueAttributes:
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a deduplication id counts until its message is deleted."""
     paused: str | None = _of("Paused", "text", None)
-    """Why the queue is paused, so that receives find nothing (JOB-1)."""
+    """Reason of the queue's pause, during which receives find no messages (JOB-1); None without a pause."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
-    """Why message groups are paused, by group in JSON."""
+    """Reasons of paused message groups, by group in JSON."""
     paused_since: str | None = _of("PausedSince", "text", None)
     """Start of each pause in microseconds, by group in JSON. An empty text means the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
@@ -280,7 +280,7 @@ class QueueAttributes:
 
     @cached_property
     def reasons(self) -> dict[str, str] | None:
-        """Why message groups are paused, by group."""
+        """Reasons of paused message groups, by group."""
         return None if self.paused_groups is None else json.loads(self.paused_groups)
 
     @cached_property
@@ -480,7 +480,7 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replaces a rewind range of True by the retention period (RWD-2)."""
+    """Replaces the rewind range True by the retention period (RWD-2)."""
     if settings["rewind_range"] is True:
         settings["rewind_range"] = settings["message_retention_period"]
     return settings
@@ -508,7 +508,7 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
-    """Refuses attributes of the other kind of queue, whatever their value (QUE-9, DDP-14, FAI-1)."""
+    """Refuses attributes that only the other kind of queue has, with any value (QUE-9, DDP-14, FAI-1)."""
     wrong = [each for each in _SETTABLE if each.field in fields and each.only in _absent(fifo, rules)]
     for field, only in [(each.field, each.only) for each in wrong]:
         if field == "content_based_deduplication":

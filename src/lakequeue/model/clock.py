@@ -93,7 +93,7 @@ def seconds(micros: int) -> int | float:
 
 
 class Clock(Protocol):
-    """The source of time, and of the waits that users notice."""
+    """The source of time. All waits that users notice go through it."""
 
     def now(self) -> datetime:
         """Returns the current time as an aware UTC instant."""

@@ -35,12 +35,12 @@ class Mark(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Version of the application id in an append."""
+        """Version of the application id in an append of the delivery."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id in a block."""
+        """Version of the application id in a block of the delivery."""
         return 2 * self.number + 1
 
 

@@ -68,7 +68,7 @@ class LoopThreads:
 
 
 class OwnThreads(LoopThreads):
-    """Runs work in threads of its own, which start when needed."""
+    """Runs work in its own threads, which start when needed."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Maximum number of messages in a rate limit. A shard cannot deliver as many per second."""
+"""Maximum number of messages in a rate limit. No shard can deliver that rate per second."""
 
 
 def parse_rate(value: Any) -> str:

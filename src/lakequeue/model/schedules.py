@@ -18,7 +18,7 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""Which of the times at which no process could send get their message later."""
+"""Values of ``missed``: which times get a message later, if no process could send at them."""
 LATE = timedelta(minutes=5)
 """Age from which a due time counts as missed, for ``missed='none'``."""
 SKEW = timedelta(minutes=15)

@@ -20,7 +20,7 @@ class MessageState(str, Enum):
     UNDECIDED = "undecided"
     """Received for a delivery into a table, by a lease that has ended. The table decides it (TAB-5)."""
     DELAYED = "delayed"
-    """Sent with a delay that is not over. Never received."""
+    """Sent with a delay that has not ended. Never received."""
     HELD = "held"
     """Sent while the queue had its maximum of delayed messages. Released when fewer are delayed (INF-9)."""
     DELETED = "deleted"

@@ -41,7 +41,7 @@ class _TablesMissing(Exception):
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by Python name. A lookup by an SQS name returns the value that SQS would."""
+    """Attributes by Python name. A lookup by an SQS name returns the value in the form of SQS."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)

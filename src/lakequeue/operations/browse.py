@@ -54,7 +54,7 @@ _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
-"""Maximum size in memory of a queue's batches. A shard's batch may have at least an eighth of it."""
+"""Maximum size in memory of all batches of a queue. A batch of a shard may have at least an eighth of it."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -79,7 +79,7 @@ class MessageBatch:
     """Stored messages of one shard, in the order of sending."""
 
     judge: Judge
-    """Contains the runs of the messages."""
+    """Computes the states of the messages. Has the runs that contain them."""
     offsets: Integers
     rows: pa.Table
     """Rows of the log, one per offset."""
@@ -157,7 +157,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, or None at the end of the tested messages; with its shard and offset."""
+    """A message that meets the condition, with its shard and offset; None at the end of the tested messages."""
 
     came_at: datetime
     shard: int
@@ -234,7 +234,7 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Returns the oldest messages of a queue, or the oldest ones that meet a condition over ``SCHEMA``."""
+    """Returns the oldest messages of a queue, or the oldest messages that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))

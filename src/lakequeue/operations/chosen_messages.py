@@ -38,7 +38,7 @@ class ChosenCounts:
 
     Attributes:
         done: number of messages that the operation changed.
-        stayed: number of unchanged messages by their state just before.
+        stayed: number of unchanged messages, by their state before the operation.
         missing: number of messages that the queue no longer stores.
     """
 
@@ -48,7 +48,7 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes the visible messages among the given ones. A rewind can restore them."""
+    """Deletes the given messages that are visible. A rewind can restore them."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -144,7 +144,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields the places of messages with an id: first those sent near the time in the id, if any; then all."""
+    """Yields places of messages with an id: first of messages sent near the time in the id, if any; then all."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):

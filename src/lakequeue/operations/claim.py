@@ -56,12 +56,12 @@ class ClaimPlan:
 
     queue: OpenQueue
     wanted: Claim
-    """The command, for all shards together."""
+    """The claim for all shards together. Each shard gets a claim for the messages still missing."""
     enough: int = 0
     """Number of messages after which no further shard is asked; if 0, ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
-    """Receipts to settle in the same commits."""
+    """Receipts to settle in the same commits as the claims."""
     decides: bool = True
     """True if the process may write into the queue's delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
@@ -108,7 +108,7 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides deliveries that a claim met (TAB-26). True if a claim may find more messages now."""
+        """Decides undecided deliveries of a claim's shard (TAB-26). True if a claim may now find more messages."""
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans

@@ -70,11 +70,11 @@ class CompactionSummary:
     deleted: bool = False
     """True if the queue was deleted earlier, and this pass removed its data."""
     expired: int = 0
-    """Number of messages removed by retention, including deleted ones in the history."""
+    """Number of messages removed by retention, including deleted messages in the history."""
     segments_dropped: int = 0
     """Number of segments removed because no message was left."""
     segments_merged: int = 0
-    """Number of segments merged with others or into one file."""
+    """Number of segments that were merged with other segments, or rewritten into one file."""
     segments_cut: int = 0
     """Number of segments of which an unneeded part, at least half, was removed."""
     ledgers_rewritten: int = 0
@@ -129,7 +129,7 @@ class QueuePass:
     key: str
     note: Note | None
     within: float | None = None
-    """See ``compact_root``."""
+    """Seconds; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
         """Makes the pass, maybe on another machine. Does nothing if the queue was deleted meanwhile.

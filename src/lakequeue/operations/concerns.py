@@ -27,18 +27,18 @@ STUCK_SECONDS = 3600
 """Age of a consumer's oldest receive at which it counts as stuck, unless the visibility timeout is longer."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
+"""Number of messages, and share of the earlier depth, by which a queue must have grown in ``GROWTH_SECONDS``."""
 COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
 COMPACTION_SECONDS = 6 * 3600
 """Seconds without a compactor's pass that cause a warning, as in the alert NoCompaction."""
 FULL_SHARE = 0.95
-"""Share of a limit at which a queue counts as at the limit."""
+"""Share of a limit from which a queue counts as being at the limit."""
 EXPIRING_SHARE = 0.25
 """Share of the retention. It is a concern if the oldest message expires within this share."""
 LETTERS = 1_000
-"""Dead letters of a queue, the newest ones, whose errors are counted."""
+"""Maximum number of newest dead letters of a queue whose errors are counted."""
 ERRORS = 5
-"""Classes of errors that are named, the most frequent first."""
+"""Maximum number of named classes of errors, the most frequent first."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
@@ -52,9 +52,9 @@ class Concern:
 
     queue: str
     kind: str
-    """Element of ``KINDS``."""
+    """Kind of the concern, one of ``KINDS``."""
     text: str
-    """Sentence that names the queue."""
+    """Sentence that describes the concern and names the queue."""
     cure: str
     """Commands or a page that help."""
     commands: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Concern:
     group: str | None = None
     """Paused message group; None for the whole queue."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    """Number of dead letters by class of error, the most frequent first. Empty if none has an error."""
+    """Number of dead letters by class of error, the most frequent first. Empty if no dead letter has an error."""
 
     @property
     def urgency(self) -> int:
@@ -87,7 +87,7 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 def errors_of(queue: OpenQueue) -> dict[str, int]:
     """Counts the newest ``LETTERS`` messages of a dead-letter queue by class of error, the most frequent first.
 
-    Messages that nobody failed with an error, such as those of consumers that died, are left out.
+    Omits messages without an error, for example if their consumer died.
     """
     try:
         reasons = page(
@@ -113,7 +113,7 @@ def found(
         name: the queue's name.
         attributes: the queue's attributes.
         now: the queue's depth.
-        known: the queue's consumers, with idle ones.
+        known: the queue's consumers, including idle consumers.
         sources: names of the queues with this queue as dead-letter queue.
         before: number of visible messages ``GROWTH_SECONDS`` ago; None if unknown.
     """

@@ -1,4 +1,4 @@
-"""A round of a consumer: settles finished messages and claims the next ones, in one commit per shard."""
+"""A round of a consumer: settles finished messages and claims further messages, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exchange(
     """Settles receipts, then claims messages without waiting, in the same commit if both are in the same shard.
 
     Args:
-        wanted: handles with seconds until the message becomes visible; None: delete it.
+        wanted: pairs of a handle and the seconds until its message becomes visible; None deletes the message.
         request: the receive to make; None: claim nothing.
         failures: reasons of failed handlers, by receipt handle; stored with the messages.
     """

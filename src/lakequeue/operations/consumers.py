@@ -1,4 +1,4 @@
-"""The consumers of a queue: those with messages in flight, from the ledger, and idle ones, from their files.
+"""The consumers of a queue: from the ledger if they have messages in flight, and idle consumers from their files.
 
 Neither source is complete. Receives need not name a consumer, and a process that calls ``receive`` has no file.
 """
@@ -43,7 +43,7 @@ class ActiveConsumer:
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns the consumers by their last receive, newest first, then the idle ones (JOB-14).
+    """Returns the consumers by their last receive, newest first, then idle consumers (JOB-14).
 
     Args:
         queue: the queue.

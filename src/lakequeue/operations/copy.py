@@ -50,7 +50,7 @@ from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
-"""Maximum number of retakes of shards because files vanished or messages moved."""
+"""Maximum number of times that shards are copied again because files vanished or messages moved."""
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
@@ -68,7 +68,7 @@ class ShardCopy:
     log: TableSnapshot
     epoch: int
     move_number: int
-    """Number of the ledger's last move to another queue."""
+    """Number of the last move to another queue in the ledger."""
     counts: StateCounts
 
     @property
@@ -76,7 +76,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if messages of other queues arrived after the snapshot, or it lacks bulk sends that others have."""
+        """True if, since the snapshot, messages of other queues or one of the bulk sends ``sends`` arrived."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -234,7 +234,7 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Returns shards that were added to queues meanwhile. Also reads the rows of these queues again."""
+        """Returns shards that were added to queues during the copy. Also reads the rows of these queues again."""
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
@@ -288,7 +288,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Returns the attributes of a queue with a delivery id of the copy's own (TAB-11)."""
+        """Returns the attributes of a queue, with a new delivery id if they have one (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -339,7 +339,7 @@ class CopiedQueue:
 
     @classmethod
     def of(cls, row: QueueRow, shards: Sequence[ShardCopy]) -> CopiedQueue:
-        """A queue and its shards."""
+        """Returns the summary of a copied queue and its shards."""
         tables = [table for shard in shards for table in (shard.ledger, shard.log)]
         return cls(
             row.name,

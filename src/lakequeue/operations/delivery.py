@@ -34,7 +34,7 @@ class Delivering:
 
     Attributes:
         settle: deletes messages after the append.
-        leased: the messages, without failed ones that were released.
+        leased: the messages, without released failed messages.
         counts: messages that an append deleted, and messages that the lease no longer held.
     """
 
@@ -75,7 +75,7 @@ class Delivering:
         return receipt_handles.decode(handle, self.queue.key, self.queue.row.handle_key).offset
 
     def extend(self, visibility_timeout: Duration) -> None:
-        """Ends the receipts ``visibility_timeout`` seconds from now. Raises LeaseLost if none is left."""
+        """Ends the receipts ``visibility_timeout`` seconds from now. Raises LeaseLost if no receipt is left."""
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
@@ -89,7 +89,7 @@ class Delivering:
             failed: reasons by receipt handle; None: count the message as not received.
 
         Raises:
-            LeaseLost: the lease no longer holds all of them, so nothing of the lease may be appended.
+            LeaseLost: the lease no longer holds all failed messages, so no rows of the lease may be appended.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 

@@ -1,4 +1,4 @@
-"""The protocol of deliveries into a table: who may append, what arrived, and who decides (TAB-25).
+"""The protocol of deliveries into a table: who may append, if rows arrived, and who decides (TAB-25).
 
 The table's own log decides. An append and a block of one delivery exclude each other there, and only a newly
 opened table says which of the two landed. ``docs/guides/tables.md`` has a picture.
@@ -52,11 +52,11 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns a kept snapshot if it is still the newest, else a new snapshot. Threads share no snapshot."""
+        """Returns a kept snapshot if it is still the newest, else a new snapshot. Each thread gets its own."""
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot for the next delivery. Nothing may have been committed on it."""
+        """Keeps a snapshot for the next delivery. The snapshot must not have been used for a commit."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
@@ -101,10 +101,10 @@ class DeliveryMarks(Protocol):
 
 
 class DeliveryStatus(Enum):
-    """State of a delivery, by the log of its table."""
+    """State of a delivery, according to the log of its table."""
 
     OPEN = "open"
-    """Neither the rows nor a block landed. The rows may still land."""
+    """The log has neither the rows nor a block. The rows may still land."""
     ARRIVED = "arrived"
     """The table has the rows."""
     BLOCKED = "blocked"

@@ -21,7 +21,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats import StatsRow
 
 NEWEST_COMMITS = 50
-"""Newest entries of each log to read for lost races. Each takes one request on object stores."""
+"""Number of newest entries of each log to read for lost races. Each entry takes a request on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Minimum number of these entries per log, and maximum for all shards of a queue."""
 

@@ -101,7 +101,7 @@ class _Past:
 
 
 def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_versions.Version]:
-    """Returns up to ``MOST`` versions since an instant: all of them, or the versions at evenly spaced instants."""
+    """Returns up to ``MOST`` versions since an instant: all, or the versions at evenly spaced instants."""
     at = [version.committed_at for version in versions]
     versions = versions[max(0, bisect_right(at, since) - 1) :]
     if len(versions) <= MOST:

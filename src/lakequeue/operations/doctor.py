@@ -56,7 +56,7 @@ class RootHealth:
     """The results of ``doctor``."""
 
     findings: list[Finding]
-    """Results of ``check``."""
+    """Results of ``LakeQueue.check``."""
     free_bytes: int | None
     """Free bytes on the file system of a local root; None on an object store."""
     free_files: int | None
@@ -67,9 +67,9 @@ class RootHealth:
     """Seconds by which the newest commit is ahead of this machine's clock; 0 if the clock is right."""
     queues: int
     shards: list[ShardHealth] = attrs.field(factory=list)
-    """Sorted by the size of their ledgers, largest first."""
+    """Shards by the size of their ledgers, largest first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """Why queues are missing from ``shards``, one text per queue."""
+    """Reasons why queues are missing from ``shards``, one text per queue."""
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose dead-letter queue does not exist, or is the queue itself."""
 
@@ -78,7 +78,7 @@ class RootHealth:
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
     """Reasons of pauses by queue and message group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
-    """All pauses with their begin, by queue."""
+    """All pauses, with their start, by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
     """Queues that an operator should check, and why; most urgent first."""
     schedules: list[str] = attrs.field(factory=list)
@@ -86,7 +86,7 @@ class RootHealth:
     shortage: Shortage | None = None
     """Resource that the root's disk is short of, and a remedy; None if there is enough."""
     unreserved: list[str] = attrs.field(factory=list)
-    """Reserves that are missing for the case of a full disk, see ``storage.reserve``."""
+    """Missing parts of the reserve for a full disk, see ``storage.reserve``."""
     store_use: StoreUse | None = None
     """Requests of running consumers to the object store. None if no consumer runs, or on a disk."""
 

@@ -51,7 +51,7 @@ class JudgedShard:
 
     judge: Judge
     messages: str
-    """Path of the table."""
+    """Path of the log's table."""
     files: Sequence[LogFile]
     """Files with messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
@@ -152,7 +152,7 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each possible state. Every message of a range of offsets meets one of them."""
+        """Returns a condition for each possible state. Every message of a range of offsets meets one condition."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:

@@ -100,9 +100,9 @@ def lease(
     Args:
         queue: the queue.
         max_messages: maximum number of messages.
-        visibility_timeout: seconds; None is the queue's.
-        consumer: name of the consumer that gets them.
-        delivers: rows may be appended to the delivery table of the queue, if it has one.
+        visibility_timeout: seconds; None: the queue's timeout.
+        consumer: name of the consumer that gets the messages.
+        delivers: True if rows may be appended to the queue's delivery table, if it has one.
     """
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)

@@ -1,7 +1,7 @@
 """Computes the states of messages for all reads that change nothing, in Arrow.
 
-``peek``, conditions, exports, SQL and Spark's data source show these states. The state machine has rules of its
-own. Tests compare both, and the SQL text of ``sql_views``.
+``peek``, conditions, exports, SQL and Spark's data source show these states. The state machine has its own rules.
+Tests compare these states, the state machine, and the SQL of ``sql_views``.
 """
 
 from __future__ import annotations

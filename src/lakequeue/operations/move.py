@@ -62,11 +62,11 @@ class DeadLetterMoves:
 
     queue: OpenQueue
     settling: Settling | None
-    """Receipts to settle in the same commits, before the claims."""
+    """Receipts to settle before the claims, in the same commits."""
     steps: Steps
-    """Moves made by the receive."""
+    """Commits of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of dead-letter queues that do not exist. Their messages stay."""
+    """ARNs of dead-letter queues that do not exist. Messages for these queues stay."""
 
     def resolve(self) -> None:
         """Finds the dead-letter queue of the redrive policy in the catalog, unless this process knows it."""

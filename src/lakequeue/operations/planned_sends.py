@@ -25,13 +25,13 @@ Columns = Sequence[tuple[str, str]]
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send with rows that other processes write; a value that travels to them and back."""
+    """A bulk send with rows that other processes write. It is passed to these processes and back."""
 
     columns: Columns
     order_by: str | None
     """Column that orders the messages of each group, on FIFO queues."""
     writer: TaskWriter
-    """Writer for tasks. It has no key in a stream yet, because only the tasks learn the number of their batch."""
+    """Writer for tasks. In a stream it gets its key in the tasks, because only they know the batch number."""
     needed: bool = True
     """False if the send was made before, or its files are ready to commit. Tasks then write no rows."""
 
@@ -119,5 +119,5 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
 
 def discard(queue: OpenQueue, send: PlannedSend) -> None:
-    """Removes the files of a send that no process has begun to commit."""
+    """Removes the files of a send. Only for a send that no process has begun to commit."""
     send.writer.staging.discard(bulk_target(queue).tables)

@@ -139,7 +139,7 @@ def _differing(current: QueueAttributes, given: Mapping[str, Any]) -> dict[str, 
 
 
 def find(root: Root, name: str) -> OpenQueue:
-    """Opens the queue with this name in the region. Raises QueueDoesNotExist if there is none (QUE-27)."""
+    """Opens the queue with this name in the region. Raises QueueDoesNotExist if the queue is missing (QUE-27)."""
     with root.storage_errors():
         queue = _opened(root, name)
     with queue.service("queue"):

@@ -44,7 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Poll interval of waiters behind the first, in its longest intervals. Normally a wake-up makes them poll."""
+"""Poll interval of all waiters but the first, in multiples of the first's. Normally a wake-up makes them poll."""
 
 MOST_FAILURES = 32
 """Number of failed reads in one receive after which it stops splitting unreadable ranges."""
@@ -54,7 +54,7 @@ UNREADABLE_BYTES = 2**20
 """Assumed size of a message that cannot be read: the largest possible size."""
 
 Row = dict[str, Any]
-"""A message as column -> value."""
+"""A message as a dict from column to value."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -64,14 +64,14 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 class Room(Protocol):
-    """Memory for the messages of a receive, reserved before it reads them."""
+    """Protocol: memory for the messages of a receive, reserved before the receive reads them."""
 
     def take(self, size: int) -> bool:
         """Reserves ``size`` bytes for bodies and attributes. False if there is too little. Called in threads."""
         ...
 
     async def wait(self, size: int) -> None:
-        """Reserves ``size`` bytes, once possible. An error ends the receive; claimed messages become visible."""
+        """Reserves ``size`` bytes when free. An error ends the receive, and claimed messages become visible."""
         ...
 
 
@@ -119,7 +119,7 @@ class _Claimed:
 
     @property
     def own(self) -> list[ClaimedPart]:
-        """Returns the parts of this claim. A repeated attempt's receipts are in an earlier answer, too (ATT-3)."""
+        """Returns the parts except those of a repeated attempt, whose receipts were returned before (ATT-3)."""
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
     @property
@@ -140,7 +140,7 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible, because nobody gets the answer. True if all messages become visible."""
+    """Makes claimed messages visible, because no caller gets them. True if all messages become visible."""
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -285,7 +285,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages. Returns an instant instead if there can be no messages before it."""
+        """Claims messages. If there can be no messages before an instant, returns the instant instead."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -374,7 +374,7 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Merges messages of shards by send time (RWD-10, RWD-12). A group, or shard, keeps its order."""
+    """Merges messages of shards by send time (RWD-10, RWD-12). Messages of a group, or shard, keep their order."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked
@@ -466,7 +466,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the receive of messages that nobody sees. They stay hidden until their timeout."""
+    """Undoes the receive of messages that reach no caller. The messages stay hidden until their timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The relations of SQL - ``queues``, ``messages`` and the others of ``SCHEMAS`` - as Arrow, without a JVM.
+"""The relations of SQL - ``queues``, ``messages`` and all others in ``SCHEMAS`` - as Arrow, without a JVM.
 
 Each is an Arrow dataset, because DuckDB and polars pass columns and filters to datasets. A read shows the tables
 as they are when it begins, and yields batches of bounded size.
@@ -37,7 +37,7 @@ COUNTS = pa.schema(
         ("oldest_age", pa.float64()),
     ]
 )
-"""``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
+"""Columns of counts. ``oldest_age``: seconds since the oldest stored message was sent, or NULL."""
 UNDECIDED = pa.field("undecided", pa.int64())
 _PLACE = [SCHEMA.field("queue"), SCHEMA.field("region")]
 _LEDGER = {field.name: field for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]}
@@ -225,7 +225,7 @@ class _RootTables:
     """Instant of the states; None: the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues of that instant, or the only queues to read. None: all queues that exist at each read."""
+    """Queues of the past instant, or the only queues to read. None: all queues that exist at each read."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:

@@ -59,7 +59,7 @@ def repair(
 
 
 def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
-    """Moves future instants of a wrong clock back, see ``LakeQueue.repair``."""
+    """Sets future instants of a wrong clock back, see ``LakeQueue.repair``."""
     done: list[Repair] = []
     with _mending(root, apply) as (engine, making):
         rows = [row for row in root.rows() if name is None or (row.region, row.name) == (root.region, name)]
@@ -197,7 +197,7 @@ class _Before:
     newest: bool
     """True if nothing was received or deleted since. Otherwise any remaining message may have been."""
     found: FoundShard
-    """The shard before the repair."""
+    """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
         """Removes messages that are gone, and adds messages that get new offsets from ``end`` on."""
@@ -272,7 +272,7 @@ def _plan(
 
 
 def _undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Returns the rows without marks, a note about them, and an epoch above those of all deliveries (TAB-11)."""
+    """Returns the rows without marks, a note about the marks, and an epoch above all deliveries' (TAB-11)."""
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
     head, runs, marked = without_marks(rows.head, rows.runs)

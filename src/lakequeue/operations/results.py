@@ -126,11 +126,11 @@ class GroupCounts:
     """
 
     group_id: str | None
-    """None for the messages without a group."""
+    """Message group; None for the messages without a group."""
     visible: int
     in_flight: int
     oldest_age: float | None
-    """Seconds since its oldest visible message was sent; None if none is visible."""
+    """Seconds since the group's oldest visible message was sent; None without visible messages."""
     noisy: bool | None
     """True if the group has far more messages than the other groups (FAI-3); None on FIFO queues."""
 
@@ -160,7 +160,7 @@ class PeekedMessage:
     receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
-    """When it becomes, or became, visible; None unless it is visible, in flight or delayed."""
+    """Instant at which the message becomes, or became, visible; None unless visible, in flight or delayed."""
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
@@ -169,13 +169,13 @@ class PeekedMessage:
     """Instant of the move to this queue; None if the message was sent here."""
     dedup_id: str | None = None
     trace_header: str | None = None
-    """``AWSTraceHeader`` of its send (SND-15)."""
+    """``AWSTraceHeader`` of the message's send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
     """Failure of a dead letter's last handler; None if the consumer was killed, or is a foreign one (DLQ-4)."""
     consumer: str | None = None
     """Name of the consumer that has the message in flight; None without a name, or if it is not in flight."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """Last ten failed attempts, oldest first (JOB-10). Those of a dead letter begin in its source queue."""
+    """Last ten failed attempts, oldest first (JOB-10). A dead letter also has the attempts in its source queue."""
     priority: int = 0
     """Priority; 0 on queues without priorities (JOB-5)."""
 

@@ -37,7 +37,7 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Maximum number of schedules of a root. Each change writes all of them."""
+"""Maximum number of schedules of a root. Each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
 """Seconds that the end of a block waits for sends of its thread. If it is killed, the next check sends them."""
@@ -91,7 +91,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Changes a schedule; removes it if ``change`` returns None."""
+        """Applies ``change`` to a schedule, or removes the schedule if ``change`` returns None."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -110,7 +110,7 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields the schedules of the region that fail or are overdue, by name, except paused ones.
+        """Yields the schedules of the region that fail or are overdue, by name, except paused schedules.
 
         Args:
             thorough: also compare each schedule with its messages, which reads each queue.

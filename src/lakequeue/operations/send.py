@@ -36,13 +36,13 @@ Entries = Mapping[int, ValidEntry]
 """Messages by their index in the caller's batch."""
 
 Send: TypeAlias = SendEntry | Sequence[SendEntry]
-"""One message or a batch."""
+"""One message, or a batch of messages."""
 Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientError
 """Result of a send."""
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Wraps each send: gets verb, queue name and entries; yields the entries to send. Set by ``lakequeue.otel``."""
+"""Wraps each send. Gets verb, queue name and entries; yields the entries to send. Set by ``lakequeue.otel``."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -57,7 +57,7 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Runs sends of separate callers in one commit per shard. A refused send does not affect the others.
+    """Runs sends of separate callers in one commit per shard. A refused send does not affect other sends.
 
     Raises:
         QueueServiceError, QueueClientError: no send succeeded.

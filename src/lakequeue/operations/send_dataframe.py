@@ -145,7 +145,7 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """Returns the largest version of an application id in the queue's shards; 0 if there is none."""
+    """Returns the largest version of an application id in the queue's shards; 0 if no shard has the id."""
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -171,7 +171,7 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes manifests of complete or abandoned bulk sends. Returns the files of the others by shard."""
+    """Removes manifests of complete or abandoned bulk sends. Returns the files of the remaining ones by shard."""
     return commit_files.sweep_manifests(bulk_target(queue))
 
 

@@ -35,9 +35,9 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""Receipt handle with seconds until the message becomes visible; None: delete it."""
+"""Receipt handle, with seconds until its message becomes visible; None deletes the message."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
-"""Why a receipt was not settled; None: it was settled."""
+"""Reason why a receipt was not settled; None if it was settled."""
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits the waiting commands of a shard. Returns why it failed; None if it did not."""
+        """Commits the waiting commands of a shard. Returns the error if the commit failed; None otherwise."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -192,7 +192,7 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
     Raises:
         QueueDoesNotExist: the queue was deleted.
-        QueueClientError: storage failed for all of them.
+        QueueClientError: storage failed for all receipts.
     """
     with queue.service("settle") as call:
         outcomes = _settled(queue, wanted)

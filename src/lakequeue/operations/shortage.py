@@ -1,4 +1,4 @@
-"""Reports that a root's disk is short of space, which queues use most of it, and how to free space."""
+"""Reports that a root's disk is short of space, and names the largest queues and a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakequeue.storage.reserve import Space, space_of
 LEAST_FREE, LOW_BYTES, LOW_FILES = 0.2, 10 * 2**30, 100_000
 """Space is short below this share of the disk and these bytes, or these free files. The alerts use the same."""
 FULL_BYTES = 2**20
-"""Free bytes below which the disk counts as full, because a commit may need that many."""
+"""Free bytes below which the disk counts as full, because a commit may need as much."""
 _SHOWN = 3
 
 

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 64 << 20
-"""Size of the files that one task reads, or of its part of one file."""
+"""Size of the files, or of the part of a file, that one task reads."""
 RANGE_BYTES = 16 << 20
 """Size of the files that a task of a view reads at once. Spark spreads the ranges of a query over its cores."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
 """Number of messages, and size of their files, in one value of Spark in a view."""
 OPENING = 4 << 20
-"""Cost of opening a file, as bytes. Spark uses the same figure."""
+"""Cost of opening a file, expressed in bytes. Spark uses the same number."""
 NO_OFFSET = (1 << 63) - 1
-"""An offset after all others."""
+"""An offset after all other offsets."""
 
 _T = TypeVar("_T")
 

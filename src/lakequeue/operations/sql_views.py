@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Maximum number of shards, because Spark plans each scan with jobs of its own."""
+"""Maximum number of shards. Spark plans a scan of each shard with separate jobs."""
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
@@ -294,7 +294,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages with the run of each, if any. ``only``: condition on the messages to read.
+    """Returns a query for messages, each with its run or NULL. ``only``: condition on the messages to read.
 
     No filter on the ledger reaches its scans, here and in ``_heads``: Delta plans unfiltered scans with one Spark
     job less each (a query over 16 shards: 68 jobs with filters, 53 without).

@@ -86,7 +86,7 @@ class TaskReader:
     now: datetime | None
     """Instant of the states; None: the time of the task's read, so that no message is from the future."""
     as_of: datetime | None = None
-    """Read the tables as of this time."""
+    """Instant as of which to read the tables; None: now."""
 
     @property
     def _opened(self) -> Root:

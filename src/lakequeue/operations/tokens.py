@@ -31,7 +31,7 @@ class Tokens:
     """Number of the look at the shards that this receive made, see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """False if the bucket is empty. True without a rate limit, or with a single shard.
+        """False if the bucket of the queue's rate limit is empty. True without a limit, or with a single shard.
 
         On an object store it reads all shards concurrently, unless the bucket was empty at its last read.
         """
@@ -51,7 +51,7 @@ class Tokens:
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Pays for messages of a shard, and claims them with ``claim``."""
+        """Charges the bucket for messages of a shard, and claims these messages with ``claim``."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0

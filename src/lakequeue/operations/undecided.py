@@ -125,7 +125,7 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
     """Decides deliveries whose receipts have ended, if their table can be reached (TAB-26).
 
-    A failed decision is tried again after 30 seconds. Other messages do not wait for it.
+    A failed decision is tried again after 30 seconds. Other messages do not wait for the decision.
 
     Returns:
         The number of deliveries that are no longer undecided.

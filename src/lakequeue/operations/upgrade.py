@@ -37,7 +37,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the number of converted tables, the number of all tables, and the next queue."""
 _FORMER = 5
 _EMPTIED = -1.0
-"""``delay_seconds`` of an emptied message in layout 5."""
+"""Value of ``delay_seconds`` in layout 5 that marks an emptied message."""
 _TOGETHER = re.compile(r'\{"together": ([1-9][0-9]{0,9}), ')
 _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
@@ -85,7 +85,7 @@ def _check_alone(root: str) -> None:
     """Checks that no other process of this machine has a local root open. Does nothing without Linux's ``/proc``.
 
     Raises:
-        QueueClientError: another process has; the text names it.
+        QueueClientError: another process has the root open; the text names the process.
     """
     local = local_path(root)
     if local is None or not os.path.isdir("/proc/self/fd"):

@@ -81,9 +81,9 @@ class VainWait:
     _waiter: Waiter | None
     """Waiter that changes wake. None: the wait has only one instant."""
     _clear: Callable[[], None]
-    """Called before each check, so that later changes wake the waiter."""
+    """Function to call before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None
-    """Ends the wait."""
+    """Event that ends the wait."""
     _deadline: int
     """End of the wait, in microseconds."""
     _pause: int

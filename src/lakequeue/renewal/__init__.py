@@ -1,1 +1,1 @@
-"""Keeping receipts alive: policies as arithmetic, and the scheduler of heartbeats."""
+"""Keeps receipts alive: policies as arithmetic, and the scheduler of heartbeats."""

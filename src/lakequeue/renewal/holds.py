@@ -24,7 +24,7 @@ class Verdict(Enum):
     LOST = "lost"
     """The message was deleted, or another consumer has it or may soon receive it."""
     FAILED = "failed"
-    """The extension may not have taken effect. It may be tried again."""
+    """The extension may not have taken effect, and may be tried again."""
 
 
 class Holds(Generic[Key]):

@@ -60,7 +60,7 @@ class Hold:
 
     @property
     def attempted(self) -> int:
-        """Instant of the last attempt to extend the receipt, or else of its start."""
+        """Instant of the last attempt to extend the receipt; its start before the first attempt."""
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def is_over(self, now: int) -> bool:

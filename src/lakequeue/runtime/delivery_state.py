@@ -10,10 +10,10 @@ import attrs
 
 @attrs.define
 class DeliveryState:
-    """Neither stored nor pickled with the queue.
+    """What a process knows of a queue's delivery table. Neither stored nor pickled.
 
     Attributes:
-        options: storage options of the table; None: the root's if the table is on the same kind of storage.
+        options: storage options of the table; None: the root's, if on the same kind of storage.
         tables: open tables by path or URI.
         failed: instant of the last failed decision, in microseconds, by shard and slot.
     """

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""Every n-th receive starts at another shard, so that few consumers still serve every shard."""
+"""One in this many receives starts at another shard, so that few consumers still serve every shard."""
 _ALONE = 0.125
 """Strain that a commit without a lost race removes; each lost race adds 1. Occasional commits by another process
 then cause no lasting strain, but a process with the same home does.
@@ -22,9 +22,9 @@ then cause no lasting strain, but a process with the same home does.
 _LEAST, _MOST = 2.0, 64.0
 """Lowest and highest strain at which the home moves. It rises if processes outnumber shards."""
 _QUIET = 64
-"""Consecutive commits without strain after which the lowest threshold applies again."""
+"""Number of consecutive commits without strain after which the lowest threshold applies again."""
 _MISSES = 8
-"""Consecutive receives with messages only in other shards, after which the home moves there."""
+"""Number of consecutive receives with messages only in other shards, after which the home moves."""
 
 
 class HomeShard:
@@ -93,7 +93,7 @@ class HomeShard:
         """Moves the home if the strain is high enough.
 
         Args:
-            activity: returns for each of the given shards a value that changes with every commit to it.
+            activity: returns for each given shard a value that changes with every commit to the shard.
         """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return

@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Oldest number of a look at the shard that is new enough for these commands; infinity if no look is."""
+    """Number of the oldest look at the shard that is new enough for these commands; infinity if no look is."""
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ class CommandCommit:
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
-        """Collects the commands of groups; ``looked`` is the number of the last look."""
+        """Collects the commands of groups. ``looked``: number of the last look at the shard."""
         commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)

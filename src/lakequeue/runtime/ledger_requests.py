@@ -23,14 +23,14 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that become requests after this process met other processes."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain that a lost race adds, and strain from which calls become requests. Any other commit subtracts 1.
+"""Strain of a lost race, and strain from which calls become requests. Commits without lost races subtract 1.
 
 One lost race is not enough, because a process that has read nothing for a while always loses a race.
 """
 LOOKS = 8
-"""Looks without a new entry after which a process stops waiting for the owner of an older request."""
+"""Number of looks without a new entry after which a process stops waiting for the owner of an older request."""
 _ATTRIBUTES = "attributes"
-"""Key of the attributes' version among the answers in an entry."""
+"""Key under which an entry's answers have the version of the queue's attributes."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -55,11 +55,11 @@ class LedgerRequests:
         self._rounds = self._strain = 0
         self._last: PostedRequest | None = None
         self.turns = Turns()
-        """Knows if the last request shared its commit, which is a reason to move to another shard."""
+        """Knows if the last request shared its commit with others, which is a reason to move to another shard."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0
-        """Version of the queue's attributes at the last commit of a request of this process by another process."""
+        """Version of the queue's attributes when another process last committed a request of this process."""
 
     def meet(self) -> None:
         """Records that other processes commit to the ledger."""

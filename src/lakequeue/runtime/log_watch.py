@@ -70,7 +70,7 @@ class Place:
     waits: list[Wait] = attrs.field(factory=list)
     watches: list[int] = attrs.field(factory=list)
     idle_at: float = 0.0
-    """Instant of the last wait of an idle process, in monotonic seconds."""
+    """Instant of the last wait of a process without other work, in monotonic seconds."""
     left_at: float = 0.0
     """Instant of the last wait, in monotonic seconds."""
     stay: float = GRACE
@@ -87,7 +87,7 @@ class Place:
 
     @property
     def left(self) -> bool:
-        """True if no receive waits, and none did in the last ``stay`` seconds."""
+        """True if no receive waits, and none has waited in the last ``stay`` seconds."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_blocked(self) -> bool:

@@ -182,7 +182,7 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Brings process and log to the same attributes, after the log refused this process's version."""
+        """Gives process and log the same attributes, after the log refused this process's version of them."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
@@ -190,7 +190,7 @@ class OpenQueue:
         """Updates the catalog's row to newer attributes of the shards, as after a restore (DUR-7).
 
         Returns:
-            True if they are newer.
+            True if the shards' attributes are newer.
         """
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
@@ -275,7 +275,7 @@ class OpenQueue:
 
 @contextmanager
 def _unless_broken(shard: OpenShard) -> Iterator[None]:
-    """Continues if a table is missing or damaged, because no process can use it."""
+    """Suppresses errors of a missing or damaged table, because no process can use it."""
     try:
         yield
     except (DamagedTable, FileNotFoundError) as error:

@@ -114,7 +114,7 @@ class OpenShard:
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes the local files with it. True if any file was left."""
+        """Clears a message in the log, and removes local files with it. True if there was content to clear."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)
@@ -123,6 +123,6 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """Returns the instant from which deduplication ids count, to remove older ones; None if none count."""
+        """Returns the instant from which deduplication ids count, to remove older ids; None if no ids count."""
         self.ledger.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

@@ -30,7 +30,7 @@ class PickledRoot:
 
     @classmethod
     def of(cls, root: Root) -> PickledRoot:
-        """Describes an open root.
+        """Returns the values of an open root.
 
         Raises:
             QueueClientError: the root has a clock of its own, which another process cannot share.

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
-"""Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
+"""Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """Maximum pause between polls on object stores, in microseconds; otherwise 1/15 of the time without messages."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Longest wait of handled messages for the consumer's next claim, in microseconds, to share one commit."""
+"""Longest waits of handled messages for the next claim, on disks and on object stores, in microseconds."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Interval of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""
+"""Intervals of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""
 CACHED_QUEUES = 1_000
 """Maximum number of queues with shards and caches in memory that no object refers to."""
 
@@ -57,7 +57,7 @@ class _OpenShards(list[OpenShard]):
         self.grow(row.shards)
 
     def grow(self, shards: int) -> None:
-        """Adds missing shards up to a number."""
+        """Adds shards until the queue has the given number of shards."""
         if shards <= len(self):
             return
         with self._growing:
@@ -116,7 +116,7 @@ opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDiction
 """Roots in use in this process, by path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by id. A face that was pickled in this process finds its root here."""
+"""Roots of this process by id. A client that was pickled in this process finds its root here."""
 
 
 class Root:
@@ -210,7 +210,7 @@ class Root:
         return self.spark
 
     def allow(self, spark: SparkSession) -> None:
-        """Lets a session reach the root's storage. Raises QueueClientError if it cannot."""
+        """Lets a session reach the root's storage. Raises QueueClientError if the session cannot."""
         spark_access.allow(spark, self.engine.store)
 
     @contextmanager

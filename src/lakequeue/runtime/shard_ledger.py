@@ -53,7 +53,7 @@ from lakequeue.storage.store_failures import first_line
 OVERLOOKED = 16
 """Number of claims from a shard without known message groups. The next claim reads the log for new groups."""
 READ_COMMITS_EVERY = 8
-"""Every n-th call of ``is_unattended`` reads the commits, to see if they are claims."""
+"""One in this many calls of ``is_unattended`` reads the commits, to see if they are claims."""
 LATELY = MICROS // 2
 """Microseconds for which ``are_stored`` relies on the last read of the ledger."""
 TRUSTED = 10 * MICROS
@@ -190,7 +190,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
         """Runs a query on a fresh snapshot of the state machine.
 
-        ``look``: number of a look. If that look has read this shard, its snapshot is fresh enough.
+        ``look``: number of a look. If that look has read this shard, the snapshot of the look is fresh enough.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -279,7 +279,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
             yield log
 
     def confirm(self) -> None:
-        """Checks that ledger and log are the ones that this process has read.
+        """Checks that ledger and log are still the tables that this process has read.
 
         Raises:
             ReplacedLog: a backup was restored since, or a repair was made.
@@ -289,7 +289,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Passes another handle's new commit to this handle on the log."""
+        """Passes a commit of another handle to this handle on the log, to save reading it."""
         log = self._log
         if log is not None:
             log.table.learn(table)
@@ -311,7 +311,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return [list(islice(results, len(group.commands))) for group in groups]
 
     def _requested(self, call: CommandCommit) -> list[Result]:
-        """Commits commands as a request: with those of other processes, or by another process."""
+        """Posts commands as a request, which this process or another process commits with further requests."""
         ledger, home = self._open_ledger(), self._shared.home if call.wanted else None
         posted = self._requests.post(ledger.table, call.commands)
         try:
@@ -328,7 +328,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Finds the results of a posted request, or decides it with those of other processes."""
+        """Returns the results of a posted request, or decides it with the requests of other processes."""
         if lost:
             self._machine = None  # it has what was not committed
         ledger, log = self._open_ledger(), self._open_log()
@@ -372,7 +372,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return results
 
     def _decided_here(self, call: CommandCommit) -> list[Result]:
-        """Commits commands without those of other processes."""
+        """Commits commands without requests of other processes."""
         fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
         ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
         try:
@@ -397,7 +397,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides on the loaded snapshot of the ledger, and a log that is new enough."""
+        """Decides on the loaded snapshot of the ledger, with a log that is new enough for it."""
         if lost:
             self._machine = None  # it has what was not committed
             self._requests.lost(call.commands)
@@ -443,7 +443,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """True if there are newer messages, which may be visible while the known ones are hidden."""
+        """True if there are newer messages that may be visible while all known messages are hidden."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False
@@ -556,7 +556,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return tables
 
     def rewrite(self, now: Now) -> bool:
-        """Rewrites the ledger if it has too many files. True if it did."""
+        """Rewrites the ledger, and returns True, if it has too many files."""
         with self._held():
             machine = self._fresh_machine()
             if not self._open_ledger().has_excess_files(machine):

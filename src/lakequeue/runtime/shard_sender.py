@@ -155,7 +155,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return batch.way.answers(batch, done.first)
 
     def _decide(self, batch: _SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
-        """Decides on the loaded snapshot of the log, in the state of the newest ledger."""
+        """Decides on the loaded snapshot of the log, and the state of the newest ledger."""
         appender = self._open_appender()
         if lost:
             batch.way.lost(appender)
@@ -284,8 +284,8 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _delivering(self) -> Iterator[Table]:
         """Yields the newest log on a handle of its own, so that sends need not wait for a delivery.
 
-        The fences separate the commits of both handles. The next delivery uses the handle again, unless this one
-        fails. A new handle would read the whole log.
+        The fences separate the commits of both handles. The next delivery uses the handle again, unless this
+        delivery fails. A new handle would read the whole log.
         """
         with self._held():
             self._open_appender().refresh()
@@ -393,7 +393,7 @@ class _OwnFile(_Plain):
         return True
 
     def give_up(self, version: int) -> None:
-        """Drops the file. The messages that are valid under this version of the attributes need another one."""
+        """Drops the file. Messages that are valid under this version of the attributes need a new file."""
 
 
 @attrs.define
@@ -453,7 +453,7 @@ class _Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """Returns the place of a message, or of the one that it repeats; None if the cap is reached."""
+        """Returns the place of a message, or of the message that it repeats; None if the cap is reached."""
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch

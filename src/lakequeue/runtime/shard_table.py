@@ -68,9 +68,9 @@ class Shared:
 
 
 class ShardTable(ABC, Generic[Request, Answer]):
-    """Collects requests of all threads, and answers the waiting ones in one transaction. Thread-safe.
+    """Collects requests of all threads, and answers all waiting requests in one transaction. Thread-safe.
 
-    Its lock guards its handles. An error drops them, and the next call opens new ones.
+    Its lock guards its handles. An error drops the handles, and the next call opens new handles.
     """
 
     def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:

@@ -163,7 +163,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Protects a page that shows names of queues: the key must allow ListQueues."""
+    """Allows requests to a page with names of queues only if the caller's key allows ListQueues."""
 
     async def checked(http: Request) -> Response:
         try:

@@ -20,7 +20,7 @@ MAX_GUESSES = 10
 MAX_GUESSERS = 10_000
 """Number of addresses whose wrong secrets are remembered."""
 BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
-"""Header of a 401 response."""
+"""Header of a 401 response that asks for a key and secret."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Caller(Protocol):
 
 
 class PendingAuthentication(Protocol):
-    """A request whose head is checked. Its signature is verified once the body has arrived."""
+    """A request whose head was checked. Its signature is verified when the body has arrived."""
 
     @property
     def key(self) -> str | None:

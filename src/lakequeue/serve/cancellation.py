@@ -1,4 +1,4 @@
-"""Ends waiting requests when the client disconnects or the server stops. Limits requests with a condition."""
+"""Ends waiting requests if the client disconnects or the server stops. Limits requests with a condition."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Interrupts:
 
 
 class ConditionRunner:
-    """Limits the number of concurrent requests with a condition, and interrupts those whose client is gone."""
+    """Limits the number of concurrent requests with a condition. Interrupts requests whose client is gone."""
 
     def __init__(self) -> None:
         self._by_caller: defaultdict[str, asyncio.Semaphore] = defaultdict(

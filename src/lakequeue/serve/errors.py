@@ -28,9 +28,9 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""JSON protocol's names of codes, where they differ and the service model lacks them (ERR-6)."""
+"""Names of codes in the JSON protocol, where they differ and the service model does not say so (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
-"""Query protocol's names of framework codes, by which clients look for the error."""
+"""Names of framework codes in the Query protocol, which clients compare."""
 _NAMES = {
     **ATTRIBUTE_NAMES,
     **MEMBERS,

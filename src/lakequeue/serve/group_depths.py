@@ -16,7 +16,7 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Share of its time that a server may spend on sums, after the first second."""
+"""Share of its time that a server may spend on sums of groups, after the first second."""
 INTERVAL = 10.0
 """Minimum number of seconds for which a sum is kept."""
 TOP = 20
@@ -29,7 +29,7 @@ class GroupFigures:
 
     noisy: int
     quiet_visible: int
-    """Visible messages of the groups that are not noisy."""
+    """Number of visible messages in groups that are not noisy."""
     quiet_oldest_age: float
     """Seconds since the oldest of the ``quiet_visible`` messages was sent; 0 without messages."""
     groups: int

@@ -32,7 +32,7 @@ MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Number of bytes of each body that do not count, so that large requests never block small ones."""
+"""Number of bytes of each body that are not counted, so that large requests never block small requests."""
 MAX_ANSWER_BYTES = 256 * 2**20
 """Maximum number of bytes in received messages. A message counts from before its read until its answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
@@ -42,7 +42,7 @@ MEMORY_FACTOR = 5
 ANSWER_TIMEOUT = 10.0
 """Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Maximum number of receives of a key that wait for memory after their claim. Others wait before they claim."""
+"""Maximum number of receives of a key that wait for memory after their claim. Further receives wait first."""
 
 
 @attrs.define(eq=False)
@@ -50,7 +50,7 @@ class Counted:
     """A request's part of a budget.
 
     Attributes:
-        key: the key that the bytes count for.
+        key: the access key for which the bytes count.
         counted: number of bytes.
     """
 
@@ -173,7 +173,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest request with an unverified body, of one key or of all."""
+        """Ends the oldest request with an unverified body: of the given key, or of any key."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -271,7 +271,7 @@ class CountedAnswers:
         self._admit()
 
     def _admit(self) -> None:
-        """Wakes the receives for which there is memory, in order for each key."""
+        """Wakes receives for which there is memory, in their order for each key."""
         with self.budget.lock:
             full = set()
             for room, (answer, size) in list(self._waiting.items()):

@@ -28,7 +28,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 @attrs.frozen(eq=False)
 class _Client:
-    """A connection, from before its TLS handshake."""
+    """A connection, known since before its TLS handshake."""
 
     address: str
     connection: Connection
@@ -169,7 +169,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns how many file descriptors stay free once ``connections`` are open, at most ``connections``."""
+    """Returns how many file descriptors remain free with ``connections`` open, at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

@@ -1,6 +1,6 @@
 """Metrics of queues: depths from the tables, and totals of the work of this server.
 
-Only some queues have labels of their own, so the number of labels and of reads does not grow with the catalog. All
+Only some queues have their own labels, so the number of labels and of reads does not grow with the catalog. All
 other queues are summed under one label.
 """
 
@@ -33,9 +33,9 @@ from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.serve.group_depths import GroupDepths
 
 QUEUES = 100
-"""Default number of queues with labels of their own."""
+"""Default number of queues with their own labels."""
 OTHER = "(other)"
-"""Label for the sum of all queues without their own labels. No queue can have this name."""
+"""Label for the sum of all queues without their own label. No queue can have this name."""
 SHARDS = 16
 """Maximum number of shards of a queue with their own labels. Further shards are summed."""
 READ_INTERVAL = 10.0
@@ -61,8 +61,8 @@ class QueueMetrics:
     """Collects the metrics of queues. Use it from one thread at a time.
 
     Args:
-        queues: number of queues with labels of their own. The oldest queues get labels, so that a new queue takes
-            no label away.
+        queues: number of queues with their own labels. The oldest queues get labels, so that a new queue takes no
+            label away.
         now: returns monotonic seconds.
     """
 

@@ -26,7 +26,7 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""Share of all connections (one in this many) without a verified request that one address may hold, with keys."""
+"""Without a verified request, one address may hold at most one connection in this many, if the server has keys."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
 """Minimum size in bytes of memory blocks that return to the system as soon as they are freed."""

@@ -109,7 +109,7 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages that retention removed since the last commit, and True if any (RET-9)."""
+    """Returns the number of messages that retention removed since the last commit; True if not 0 (RET-9)."""
     return state.expired, state.expired > 0
 
 

@@ -221,7 +221,7 @@ class Rewind:
 
 @attrs.frozen
 class SetAttributes:
-    """Adopts the queue's attributes (wire names), unless the shard has this version or a later one."""
+    """Adopts the queue's attributes (by wire names), unless the shard has this version or a later version."""
 
     attributes: dict[str, str]
     version: int
@@ -229,7 +229,7 @@ class SetAttributes:
 
 @attrs.frozen
 class Close:
-    """Marks the shard as deleted: it refuses every later command (QUE-13)."""
+    """Marks the shard as deleted. It then refuses every later command (QUE-13)."""
 
 
 @attrs.frozen
@@ -247,9 +247,9 @@ class MarkEmptying:
     """Announces an emptying of the log. Its mark shows later which ledger the emptied log belongs to."""
 
     mark: int
-    """Random, positive."""
+    """Random positive number."""
     known: int
-    """The log's mark; 0 if the log was never emptied."""
+    """The mark of the log; 0 if the log was never emptied."""
 
 
 @attrs.frozen

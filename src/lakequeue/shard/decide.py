@@ -54,13 +54,13 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A cap on messages in flight is near if it is at most this many times the number in flight."""
+"""A cap on messages in flight is near if it is at most this many times the number of messages in flight."""
 
 
 class ShardMachine:
     """All rules of one shard. Not thread-safe.
 
-    Time never goes backwards. Instants before the previous one, or before the last commit, are moved up to it.
+    Time never goes backwards. Earlier instants count as the previous instant or the last commit.
     """
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
@@ -80,7 +80,7 @@ class ShardMachine:
 
     @property
     def head(self) -> Head:
-        """The head with uncommitted changes. Its ``epoch`` is the last committed one."""
+        """The head with uncommitted changes. Its ``epoch`` is the last committed epoch."""
         return self._state.current_head()
 
     @property
@@ -131,7 +131,7 @@ class ShardMachine:
 
     @property
     def may_be_grouped(self) -> bool:
-        """True if a recently sent message may have to be claimed before older ones."""
+        """True if a recently sent message may have to be claimed before older messages."""
         attributes = self._state.attributes
         return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
@@ -276,7 +276,7 @@ class ShardMachine:
         return end == self.log.end and (event is None or max(now, self.now) < event)
 
     def _note(self, command: Command, result: Result) -> None:
-        """Remembers for ``is_drained`` if a claim took everything."""
+        """Remembers for ``is_drained`` if a claim took everything that was available."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()

@@ -46,7 +46,7 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Drops the table of an earlier delivery id. Call it only when no mark of that table is left."""
+    """Drops the table of an earlier delivery id. Call it only when no mark of the earlier id is left."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)

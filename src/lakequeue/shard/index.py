@@ -1,12 +1,13 @@
 """The messages of one shard at one instant, indexed by when they become available.
 
 A message is in flight, delayed or available. Available messages are kept as ranges, lowest first. A heap of
-``(instant, first, last)`` has the others. Heap entries are never removed early: a due entry is checked against the
-runs. So extending a lease of a million messages costs one entry, and no command scans all messages.
+``(instant, first, last)`` has the messages in flight and delayed. Heap entries are never removed early: a due
+entry is checked against the runs. So extending a lease of a million messages costs one entry, and no command scans
+all messages.
 
 A cap on delayed messages may hold the last messages of the log (INF-9). Delays end in any order, but a message is
-delayed only from its send on. So the held messages are those behind the message that fills the cap, and they are
-not scanned yet. ``released_offset`` matters only when the cap or the delays change.
+delayed only from its send on. So the messages behind the message that fills the cap are held, and not scanned yet.
+``released_offset`` matters only when the cap or the delays change.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ShardIndex:
 
     @property
     def delay(self) -> int | None:
-        """Delay of all messages of a FIFO queue (DLY-10). None on standard queues: each message has its own."""
+        """Delay of all messages of a FIFO queue (DLY-10); None on standard queues: each message has its own."""
         return self.attributes.delay_micros if self.attributes.fifo else None
 
     @property
@@ -185,7 +186,7 @@ class ShardIndex:
 
     @property
     def stored(self) -> int:
-        """Number of messages that are neither deleted nor removed."""
+        """Number of stored messages."""
         return self.runs.size + max(0, self.log.end - self.head.head_offset)
 
     @property
@@ -281,7 +282,7 @@ class ShardIndex:
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes never received messages. Returns the first held offset, or the offset after ``last``."""
+        """Indexes never-received messages. Returns the first held offset, or the offset after ``last``."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -306,7 +307,7 @@ class ShardIndex:
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs of stored messages in a range, fresh ones included."""
+        """Yields the runs of stored messages in a range, including fresh messages."""
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))

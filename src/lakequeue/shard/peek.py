@@ -1,4 +1,4 @@
-"""Parts of runs for readers that change nothing. ``operations.message_states`` computes their states."""
+"""Parts of runs, for reads that change nothing. ``operations.message_states`` computes the states of messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest stored messages from offset ``start`` on, lowest offset first. Fresh ones are visible.
+    """Returns the oldest stored messages from offset ``start`` on, by offset. Fresh messages are visible.
 
     With ``newest``, returns the newest messages up to ``start``.
     """
@@ -25,7 +25,7 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest rewindable messages from ``start`` on; with ``newest``, the newest ones up to it."""
+    """Returns the oldest rewindable messages from ``start`` on; with ``newest``, the newest up to ``start``."""
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))

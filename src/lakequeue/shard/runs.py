@@ -162,13 +162,13 @@ class Head:
 
 
 class DeadLetterSpan(NamedTuple):
-    """Dead letters from another queue, with their receive count there (DLQ-4, RET-7)."""
+    """Dead letters from another queue, with their receive count in that queue (DLQ-4, RET-7)."""
 
     first: int
     last: int
     receive_count: int
     first_sent_at: int | None
-    """First send instant, from which retention counts. None: retention counts from their arrival."""
+    """First send instant, from which retention counts; None if retention counts from the arrival."""
     first_received_at: int | None = None
 
 
@@ -183,7 +183,7 @@ class MessageLog(Protocol):
         """Returns the send instant of a message. It never decreases with the offset."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Returns the lowest offset sent at or after ``instant``; ``end`` if there is none."""
+        """Returns the lowest offset of a message sent at or after ``instant``; ``end`` without such a message."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yields ranges ``(first, last, available_at)`` in order, without gaps.
@@ -233,7 +233,7 @@ class RunMap:
         return None
 
     def first_from(self, offset: int) -> int | None:
-        """Returns the lowest offset in a run from ``offset`` on; None if there is none."""
+        """Returns the lowest offset in a run from ``offset`` on; None if no run has such an offset."""
         if self.at(offset) is not None:
             return offset
         return next(iter(self._runs.irange(minimum=offset)), None)

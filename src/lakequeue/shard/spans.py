@@ -38,7 +38,7 @@ class SpanSet:
     """A set of offsets, kept as ranges that never touch. ``size`` counts the offsets."""
 
     def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
-        """Builds from ascending, disjoint ranges."""
+        """Creates the set from ascending, disjoint ranges."""
         self._spans: SortedDict[int, int] = SortedDict(joined(spans))
         self.size = sum(last - first + 1 for first, last in self._spans.items())
 
@@ -111,7 +111,7 @@ class SpanSet:
         return apart(first, last, self.within(first, last))
 
     def next_from(self, offset: int) -> int | None:
-        """Returns the lowest offset of the set from ``offset`` on; None if there is none."""
+        """Returns the lowest offset of the set from ``offset`` on; None without such an offset."""
         if offset in self:
             return offset
         return next(self._spans.irange(offset), None)

@@ -51,7 +51,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Ends the receipt of a run, or part of a run, at ``visible_at``. False if the run has not changed."""
+        """Ends the receipt of a run, or part of a run, at ``visible_at``. False if this changes nothing."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)

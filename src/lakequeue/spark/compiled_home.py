@@ -37,7 +37,7 @@ def compiled_home(master: str) -> Iterator[None]:
 
 @cache
 def _linked_home() -> str | None:
-    """Creates a directory of links to Spark's home, removed when this process ends. None if that fails."""
+    """Creates a directory of links to Spark's home, removed when this process ends. None if creating it fails."""
     import py4j
     import pyspark
     from pyspark.find_spark_home import _find_spark_home

@@ -39,7 +39,7 @@ DEFAULT_MAX_MESSAGES = 100_000
 
 
 class Use(Enum):
-    """A use of the data source, with its valid options."""
+    """A way to use the data source, with its valid options."""
 
     READ = (*_PLACE, *_CHOICE)
     STREAM_READ = (*_PLACE, *_LEASE)
@@ -88,12 +88,12 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""How to parse an option that is not a text, and a description of its valid values."""
+"""Parsers of options that are not texts, each with a description of the valid values."""
 
 
 @attrs.frozen
 class SourceOptions:
-    """The parsed options. A copy opens the same queue on another machine: ``root`` is absolute."""
+    """The parsed options. A pickled copy opens the same queue on another machine, because ``root`` is absolute."""
 
     root: str
     queue: str | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRETS = "^storage[.]"
-"""Matches the data source's options that Spark must not show."""
+"""Matches names of the data source's options that Spark must not show."""
 SETTINGS: dict[str, str] = {
     # The extension parses Delta's SQL commands (MERGE, replaceWhere).
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

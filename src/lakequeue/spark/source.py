@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 Offset = dict[str, Any]
-"""The id of a lease, and the key of its queue."""
+"""Offset of a stream: the id of a lease, and the key of the queue."""
 START: Offset = {"lease": ""}
 """The first offset of every stream."""
 # Spark 4.0 passes rows instead of record batches.
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
 _QUERY = "sql.streaming.queryId"
-"""Property of a task: the id of its query, which Spark keeps in the checkpoint."""
+"""Name of a task's property with the id of its query, which Spark keeps in the checkpoint."""
 _BATCH = "streaming.sql.batchId"
 
 
@@ -204,7 +204,7 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task. ``written`` is None if its rows were not needed."""
+    """The result of a task. ``written`` is None if the rows of the task were not needed."""
 
     send: PlannedSend
     written: Written | None

@@ -182,7 +182,7 @@ def stream_from_queue(
 
 @attrs.define
 class _Batches:
-    """The function of ``foreachBatch``. Spark Connect sends it to its server."""
+    """The function of ``foreachBatch``, as an object that Spark Connect sends to its server."""
 
     place: SourceOptions
     handle: Callable[[DataFrame, int], Any]
@@ -296,8 +296,8 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Starts a query, and returns it when its sources run or when it has ended.
 
-    Spark gives the Python process of a source 10 s to connect, fixed in its code. A query that ends because a busy
-    machine needed longer has read nothing. So it is started again, up to ``_STARTS`` starts in all.
+    Spark gives the Python process of a source 10 s to connect, which no setting changes. A query that ends because
+    a busy machine needed longer has read nothing. So it is started again, up to ``_STARTS`` starts in all.
 
     Args:
         start: starts the query; called again for each new start.

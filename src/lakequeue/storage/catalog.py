@@ -118,7 +118,7 @@ class Catalog:
         return self._rows
 
     def release(self) -> None:
-        """Closes the handle. The next call opens a new one."""
+        """Closes the handle. The next call opens a new handle."""
         self._table = None
 
     def live(self, region: str, name: str) -> QueueRow | None:

@@ -31,15 +31,15 @@ from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.store_failures import first_line
 
 VACUUM_EVERY = 100
-"""Commits to a table of a local disk between two attempts to remove its unused files."""
+"""Number of commits to a local table between two attempts to remove its unused files."""
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
 """Seconds for which the compactor waits for the exclusive lock of a table."""
 _BATCH = 100
-"""Files removed under one lock. Commits wait meanwhile."""
+"""Number of files that are removed under one lock. Commits wait for the lock."""
 _NEEDED = "_needed"
-"""Directory of lists of the files that a table needed at the time of a pass."""
+"""Directory of lists. Each names the files that a table needed at the time of a pass."""
 _LISTS = 8
 """Approximate number of lists that are kept."""
 _PINS = "_pinned"
@@ -136,7 +136,7 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Returns the data files written before an instant. Uncommitted files of sends stay longer."""
+    """Returns the data files written before an instant. Omits uncommitted files of sends for longer."""
 
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))

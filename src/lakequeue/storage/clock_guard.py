@@ -45,7 +45,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Checks the clock of this process when a commit would be far after the last one (DUR-82). Thread-safe.
+    """Checks the clock of this process when a commit would be far after the last commit (DUR-82). Thread-safe.
 
     Args:
         store: the root's storage, which has a clock of its own.

@@ -36,7 +36,7 @@ class Note:
     """A queue in which a whole pass found nothing to do. Instants are in microseconds by the root's clock."""
 
     versions: Sequence[Sequence[int]]
-    """Versions of ledger and messages of each shard, before that pass."""
+    """Versions of ledger and messages of each shard, before the pass."""
     attributes_version: int
     since: int
     """Instant of the first pass that found nothing to do."""
@@ -48,7 +48,7 @@ class Note:
     """The fields of a ``StatsRow`` at the last whole pass."""
 
     def stands(self, now: int) -> bool:
-        """Returns True if the depth still follows from this note, provided that nobody has committed since."""
+        """Returns True if the depth still follows from this note, provided that no process has committed since."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
@@ -70,7 +70,7 @@ class CompactionNotes:
     """The notes of a root."""
 
     ended_at: int | None = None
-    """When the last pass over the whole root ended, in microseconds. None if unknown."""
+    """Instant at which the last pass over the whole root ended, in microseconds; None if unknown."""
     notes: dict[str, Note] = attrs.field(factory=dict)
     """The note of each queue, by the queue's key."""
 
@@ -120,7 +120,7 @@ def save(store: Store, root: str, notes: CompactionNotes) -> None:
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
-    """Returns True if nobody has committed to a queue or begun a bulk send since the note."""
+    """Returns True if no process has committed to a queue or begun a bulk send since the note."""
     if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
         return False
     for shard, versions in enumerate(note.versions):

@@ -37,7 +37,7 @@ class TableSnapshot:
 
     table: Table
     path: str
-    """Relative to the root."""
+    """Path of the table, relative to the root."""
     files: Sequence[LiveFile]
     transactions: Mapping[str, int]
     waiting: Sequence[LiveFile] = ()

@@ -23,7 +23,7 @@ LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """File that names the newest checkpoint, for other readers. This package lists the directory."""
 LAST_VERSION = 2**63 - 1
-"""Delta counts versions in 64 bits. A file with a higher number in its name does not belong to a log."""
+"""Highest possible version. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Metric of a commit with the number of its lines, written by this package."""
@@ -32,13 +32,13 @@ BASE, NEWEST = "base", "newest"
 ANSWERS = "answers"
 """Metric of a commit: the requests that it applied, as JSON."""
 REPAIRED = "repair"
-"""Token of entries that replace unreadable ones."""
+"""Token of entries that replace unreadable entries."""
 TOKEN = "lakequeue.token "
-"""Prefix of a checkpoint's token among its application ids. Pages have checksums, the footer has none."""
+"""Prefix of a checkpoint's token among its application ids. In the footer it would have no checksum."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
 """Text before the entry's CRC-32 (hexadecimal), and the text in its place while the CRC is computed."""
 _READER, _WRITER = 1, 2
-"""Highest versions of the protocol that need nothing beyond this package."""
+"""Highest versions of the protocol, for readers and writers, that need no feature beyond this package."""
 _NAMED_FEATURES = (3, 7)
 """Versions of the protocol that name each feature."""
 _FEATURES = {"appendOnly", "invariants"}
@@ -84,12 +84,12 @@ class LiveFile(NamedTuple):
     modified: int = 0
     """Time at which the file was added, in milliseconds since the epoch by the machine's clock."""
     statistics: str | None = None
-    """The file's statistics in the log, as JSON. None if the log has none."""
+    """The file's statistics in the log, as JSON; None without statistics."""
 
 
 @attrs.define
 class Entry:
-    """The actions of a commit."""
+    """The actions of one commit, from its log entry."""
 
     added: list[LiveFile] = attrs.field(factory=list)
     removed: list[str] = attrs.field(factory=list)
@@ -104,7 +104,7 @@ class Entry:
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
-    """Identity of the entry's file."""
+    """Identity of the entry's file, see ``Mark``."""
     follows: Mark = ()
     """Identity of the previous entry's file, if this process committed that entry."""
     base: str | None = None
@@ -146,13 +146,13 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """The first version without an entry after the oldest entry. ``LAST_VERSION`` without entries."""
+        """The first version without an entry behind the oldest entry; ``LAST_VERSION`` without entries."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Lists a log, or only the names that sort after a name."""
+    """Returns the listing of a log, or only of names that sort after a name."""
     kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])

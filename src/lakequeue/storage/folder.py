@@ -103,7 +103,7 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def _unlink(self, name: str) -> int:
-        """Removes a file, named from the root, and returns its bytes."""
+        """Removes a file, whose name is relative to the root. Returns its size in bytes."""
 
     def read(self, name: str) -> bytes:
         """Returns a file's content. FileNotFoundError if it does not exist."""

@@ -330,42 +330,43 @@ COPYING = "copying"
 """File in the directory of a queue that is being copied. Ignored once the catalog names the queue."""
 
 SEND_ID = "send"
-"""On ``messages``: the end offset. ``CLOSED`` or more if closed."""
+"""Application id on ``messages``; its version is the end offset, ``CLOSED`` or more if the log is closed."""
 CLOCK_ID = "clock"
-"""On ``messages``: the last ``sent_at``, in microseconds."""
+"""Application id on ``messages``; its version is the last ``sent_at``, in microseconds."""
 FILES_ID = "files"
-"""On ``messages``: the number of merges and drops of segments."""
+"""Application id on ``messages``; its version is the number of merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
-"""On ``messages``: the newest epoch by which bodies were removed. An older ledger may still name them."""
+"""Application id on ``messages``; its version is the newest epoch that removed bodies. Older ledgers name these.
+"""
 EMPTYING_ID = "emptying"
-"""On ``messages``: the random mark of the last emptying. A ledger from an older backup lacks it."""
+"""Application id on ``messages``; its version is the mark of the last emptying, which older ledgers lack."""
 ATTRIBUTES_ID = "attributes"
-"""On ``messages``: the version of the queue attributes that senders must know."""
+"""Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
-"""On ``messages`` and ``receipts``: seconds of the shard's longest pause between commits, if over a day."""
+"""Application id on both tables; its version is the longest pause between commits, in seconds, if over a day."""
 RECEIPTS_ID = "receipts"
-"""On ``receipts``: the epoch. The head row repeats it."""
+"""Application id on ``receipts``; its version is the epoch, which the head row repeats."""
 
 TURN_ID = "turn"
-"""On ``messages`` and ``receipts`` of an object store: the number of requests for a turn."""
+"""Application id on tables of shards on an object store; its version is the number of requests for a turn."""
 
 
 def stats_id(key: str) -> str:
-    """On ``stats``: the last minute (since the epoch) with a row of the queue."""
+    """Returns the application id on ``stats`` whose version is a queue's last minute there (since the epoch)."""
     return f"stats-{key}"
 
 
 STATS_FILES_ID = "stats-files"
-"""On ``stats``: the number of merges of files."""
+"""Application id on ``stats``; its version is the number of merges of files."""
 SCHEDULES_ID = "schedules"
-"""On ``schedules``: the number of changes."""
+"""Application id on ``schedules``; its version is the number of changes."""
 
 
 MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """On ``messages``: the number of the last move appended here from a shard of another queue."""
+    """Returns the application id on ``messages`` whose version is the last move from another queue's shard."""
     return f"{MOVE}{source_key}-{shard}"
 
 
@@ -374,12 +375,12 @@ BULK = ("bulk-", "stream-")
 
 
 def bulk_id(send_id: str) -> str:
-    """On ``messages``: 1 once the bulk send with this id has reached the shard."""
+    """Returns the application id on ``messages`` whose version is 1 once this bulk send has reached the shard."""
     return f"bulk-{send_id}"
 
 
 def stream_id(stream: str) -> str:
-    """On ``messages``: one more than the number of the stream's last batch in the shard."""
+    """Returns the application id on ``messages`` whose version is the stream's last batch number plus 1."""
     return f"stream-{stream}"
 
 

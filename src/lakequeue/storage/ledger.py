@@ -48,9 +48,9 @@ _CELLS_OF_RUN = layout.ColumnArrays(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Columns of the struct ``head`` that become fields of ``Head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
-"""Columns of the fields of a ``MovePart``."""
+"""Columns of a run that hold the fields of its ``MovePart``."""
 _MARK = ("delivery_slot", "delivery_number")
-"""Columns of the fields of a ``Mark``."""
+"""Columns of a run that hold the fields of its ``Mark``."""
 _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failed_attempts": lambda attempts: [attrs.asdict(each) for each in attempts or ()] or None,
     "failure": lambda failure: failure and attrs.asdict(failure),

@@ -1,4 +1,4 @@
-"""Detects network file systems. A root is used on one only if the user asks for it.
+"""Detects network file systems. A root on a network file system is used only if the user asks for it.
 
 Locks and atomic creates on a network file system work at best within one machine. Two machines would overwrite
 each other's commits without an error, and lose messages.

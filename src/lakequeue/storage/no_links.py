@@ -22,7 +22,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a symbolic link, or the whole path if ``is_kind`` is False for it.
+    """Returns the first part of a path that is a symbolic link, or the path if ``is_kind`` refuses it.
 
     Returns None if no link is on the way, or the path does not exist. With ``descriptor``, a relative root is in
     that directory.
@@ -153,7 +153,7 @@ def rmdir(root: str, name: str) -> None:
 
 
 def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
-    """Removes a directory and its content. Skips what cannot be removed."""
+    """Removes a directory and its content. Skips files that cannot be removed."""
     with suppress(OSError), above(root, name, descriptor) as (folder, leaf):
         for _, folders, files, inside in os.fwalk(leaf, topdown=False, dir_fd=folder):
             for each in files + folders:  # ``folders`` includes links to directories.

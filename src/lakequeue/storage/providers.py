@@ -1,4 +1,4 @@
-"""Describes each kind of object store by the scheme of its roots. A new kind needs only a new value."""
+"""Each kind of object store as a value, found by the scheme of roots. A new kind needs only a new value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Provider:
     prefix: str
     """Prefix of the store's options and environment variables."""
     also: tuple[str, ...] = ()
-    """Other names of the scheme."""
+    """Other names of the scheme, which users may give."""
     has_container: bool = False
     """True if a root has a container before an @. For other kinds of stores, text before an @ may be a secret."""
     credentials: tuple[str, ...] = ()

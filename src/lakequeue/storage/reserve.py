@@ -40,7 +40,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Releases the reserve of a root if the disk is full. Takes it again afterwards if there is enough space."""
+    """Releases the reserve of a full disk during the block. Takes the reserve again if there is enough space."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield

@@ -49,7 +49,7 @@ _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
-"""Reason in a DamagedTable error."""
+"""Reason in a DamagedTable error about an entry that does not follow its predecessor."""
 _known_programs: set[tuple[str, str]] = set()
 """Pairs of program and rewritten table for which this process has logged a warning."""
 
@@ -88,7 +88,7 @@ class ReplacedLog(DamagedTable):
 
 
 class _Base(NamedTuple):
-    """The entry from which a snapshot was built."""
+    """The log entry from which a snapshot was built."""
 
     version: int
     mark: Mark
@@ -180,7 +180,7 @@ class Snapshot(TableState):
         return self._applied(partial(self._step_on, 1 if unconfirmed >= _CONFIRMED else None))
 
     def confirm(self) -> bool:
-        """Like ``follow``. Always checks the log's identity, and reads many entries concurrently."""
+        """Applies new commits as ``follow``. Always checks the log's identity. Reads many entries concurrently."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0) if listed_lately else self._catch_up)
 
@@ -323,7 +323,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns a version, and the files that the commits after it added, by name. Knows all these commits."""
+        """Returns a version, and the files that all commits after it added, by name. All of them are known."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -342,7 +342,7 @@ class Snapshot(TableState):
 
     @property
     def latest(self) -> Mapping[int, Entry]:
-        """The entries of the latest versions, without gaps."""
+        """The entries of the latest versions, by version, without gaps."""
         return self._newest
 
     def next(self) -> Entry:

@@ -25,7 +25,7 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
-"""Environment variable with the failures that acknowledged messages survive: ``power`` or ``process``."""
+"""Environment variable for the failures that acknowledged messages survive: ``power`` or ``process``."""
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
 """Environment variable that allows roots on network file systems if it is 1."""
 CHECKS = "checks"
@@ -66,7 +66,7 @@ _SECRET = re.compile(
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Prefixes of options that only delta-rs knows. They may be mixed with shared options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
-"""Options of repeated requests, which obstore takes as a separate argument."""
+"""Matches options of repeated requests, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
 """Default limits of a request and its repetitions. The environment may change the two timeouts.
 
@@ -78,7 +78,7 @@ _ADDRESSES = frozenset(
 """Options that are URLs of servers, without their prefix."""
 _BUCKETS = frozenset({"bucket", "bucket_name", "container", "container_name"})
 _TEXTS = frozenset({"proxy_ca_certificate", "service_account_key"})
-"""Options that may have several lines."""
+"""Options whose values may have several lines."""
 _URL = re.compile(
     r"https?://(?:[!-?A-~]*@)?(?:[A-Z0-9._~-]+|\[[0-9A-F:.]+\])(?::(\d{1,5}))?(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.I
 )
@@ -139,7 +139,7 @@ class Store:
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """The options with default time limits of requests, in a form that delta-rs takes."""
+        """The options, with default time limits of requests, in a form that delta-rs accepts."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}

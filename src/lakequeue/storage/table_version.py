@@ -1,4 +1,4 @@
-"""A readable version of a table: its state by the log, and the rows of its files."""
+"""A readable version of a table: its state according to the log, and the rows of its files."""
 
 from __future__ import annotations
 

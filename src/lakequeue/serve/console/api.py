@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 ROWS, MAX_ROWS = 50, 200
 """Default and maximum number of queues, or messages, on a page."""
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
-"""Counts by which queues may be sorted."""
+"""Names of the counts by which queues may be sorted."""
 MAX_TESTED = 100_000
 """Maximum number of messages to read for a page with a condition. The next page continues after them."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
@@ -142,7 +142,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
-        """Counts messages of the queues whose latest depth is too old for sorting. Returns their number."""
+        """Reads the depths of queues whose latest depth is too old for sorting. Returns their number."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in concurrently(self.depths.read, others))
 
@@ -289,7 +289,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages that pass the filters. ``history``: rewindable ones sent since an instant."""
+        """Returns a page of messages that pass the filters. ``history``: rewindable messages since an instant."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -373,7 +373,7 @@ class ConsoleApi:
             return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Moves some messages and returns their number. More may remain."""
+        """Moves some messages and returns their number. Further messages may remain."""
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):

@@ -54,11 +54,11 @@ class _Seen:
 
     at: int
     queues: Sequence[tuple[Queue, Any]]
-    """Each queue with its depth and its consumers, or with the error of reading them."""
+    """Each queue with its depth and its consumers, or with the error of reading these."""
     earlier: dict[str, int]
     """Number of visible messages an hour earlier, by queue key."""
     errors: dict[str, dict[str, int]]
-    """Dead letters by class of error, by the queue's name."""
+    """Number of dead letters by class of error, for each queue by name."""
     schedules: Sequence[Concern] | LakeQueueError
     """The schedules that fail or are overdue, or the error of reading them."""
     shortage: Shortage | None
@@ -173,7 +173,7 @@ class Attention:
         return _Seen(now, kept, before, errors, schedules, shortage(self._lake))
 
     def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
-        """Returns the errors of dead letters by queue. Counts only queues that changed since the last call."""
+        """Returns the errors of dead letters by queue. Recounts only queues that changed since the last call."""
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
             (state[0].stored, state[0].sent, queue)

@@ -23,7 +23,7 @@ _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
 """Maximum age of a depth, in microseconds, for sorting the list of queues. Depths are recorded once a minute."""
 _RATES = 5
-"""Minutes over which rates are computed."""
+"""Number of minutes over which rates are computed."""
 _SPAN = SPAN // timedelta(microseconds=1)
 
 

@@ -55,7 +55,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class _Format(Protocol):
-    """A format of responses."""
+    """A format of responses, JSON or XML."""
 
     RESPONSE_TYPE: str
 

@@ -22,11 +22,11 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
-"""Parameter of a send: the name of the signing key. The service model lacks this member."""
+"""Additional parameter of a send: the name of the signing key, which the service model lacks."""
 PRIORITY = "Priority"
 """Additional member that only the console sends, because SQS has no priorities."""
 CALLER = "Caller"
-"""Parameter of StartMessageMoveTask: the caller, who needs permission for the queues that messages return to."""
+"""Additional parameter of StartMessageMoveTask: the caller, who needs permission for the target queues."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, for example the parameters or the result of an action."""

@@ -117,7 +117,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages behind all known ones."""
+        """Adds messages that come after all known messages."""
         begun = []
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)

@@ -25,7 +25,7 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-16).
 
-    A claim that finds nothing leaves the head where it is, so that it needs no commit (RCV-14).
+    A claim that finds no message does not move the head, so that it needs no commit (RCV-14).
 
     Raises:
         OverLimit: as many messages are in flight as the shard allows; delete some, or wait (INF-3).
@@ -119,7 +119,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Splits picked ranges into those that the claim takes and those that it leaves, both in order of delivery.
+    """Returns the picked ranges that the claim takes, and the ranges that it leaves, in order of delivery.
 
     Also returns ``last``, ``passed`` and ``halved`` of ``ClaimResult``.
     """
@@ -163,7 +163,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Removes up to ``count`` available messages, with ``one_each`` one per FIFO group; in order of delivery."""
+    """Removes up to ``count`` available messages, and returns them in order. ``one_each``: one per FIFO group."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:

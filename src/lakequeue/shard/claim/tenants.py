@@ -70,7 +70,7 @@ class GroupLoad(NamedTuple):
     visible: int
     in_flight: int
     oldest_sent_at: int | None = None
-    """Send instant of the oldest visible message, in microseconds; None if none is visible."""
+    """Send instant of the oldest visible message, in microseconds; None without visible messages."""
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
@@ -96,7 +96,7 @@ _STALE = 10_000  # outdated entries above which the heaps are built anew
 
 
 class TenantShard(Protocol):
-    """The parts of ``ShardIndex`` that message groups of standard queues need."""
+    """The part of ``ShardIndex`` that message groups of standard queues need."""
 
     head: Head
     log: MessageLog
@@ -200,7 +200,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Queues the groups of the last ``pick`` again. ``put_back``: the picked messages, if none was used."""
+        """Queues the groups of the last ``pick`` again. ``put_back``: the messages, if none was used."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -216,7 +216,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range that may go in flight, lowest of each group first. None is yet."""
+        """Returns the messages of a range that the limit allows in flight: the lowest offsets of each group."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}

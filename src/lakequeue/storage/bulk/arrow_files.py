@@ -97,7 +97,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 FILE = 256 << 20
 """Bytes of rows per file of a standard queue with one shard; less with more shards, to share large sends."""
 _ROWS_OF_A_PARTITION = 33
-"""Bits of a row's number, as in Spark's ``monotonically_increasing_id``."""
+"""Number of bits of a row's number in its partition, as in Spark's ``monotonically_increasing_id``."""
 
 
 @attrs.frozen
@@ -337,7 +337,7 @@ def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.Reco
 
 
 def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
-    """Returns rows with all columns of ``messages`` except those of the partition. Their file numbers the rows."""
+    """Returns rows with all columns of ``messages`` except partition columns. The file numbers the rows."""
     rules, count = staging.rules, len(rows)
     columns = {
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),

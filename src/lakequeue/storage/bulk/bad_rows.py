@@ -163,7 +163,7 @@ class RefusedRows:
         self._target.write_batch(rows)
 
     def file(self) -> DataFile | None:
-        """Ends the file and returns it; None if there is no such row."""
+        """Ends the file and returns it; None if no row breaks a rule."""
         self._opened.close()
         if self._target is None:
             return None

@@ -98,7 +98,7 @@ class SendTarget:
     attributes_version: int
     here: BulkShards
     priority: int = 0
-    """Priority of rows without a priority."""
+    """Priority for rows that have none."""
 
     @property
     def tables(self) -> Folder:
@@ -220,7 +220,7 @@ class _ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides on the number of messages; None if files with new duplicates must be rewritten first."""
+        """Decides the number of messages to add; None if files with new duplicates must be rewritten first."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

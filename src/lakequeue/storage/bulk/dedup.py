@@ -56,7 +56,7 @@ class Duplicates:
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` returns the purge mark of the shard. Ids below it do not count (DDP-13)."""
+        """``purged`` returns the purge mark of the shard, below which ids do not count (DDP-13)."""
         self._messages = messages
         self._by_group = by_group
         self._purged = purged

@@ -38,7 +38,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in the filter. More slow down the planner."""
 _BUCKET = 8
-"""Bits of a block of 256 positions. The join is by block, so that a row meets few ranges."""
+"""Number of bits of a block of 256 positions. The join is by block, so that a row meets few ranges."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -64,7 +64,7 @@ class LeasePlace(NamedTuple):
 
 @attrs.frozen
 class LeaseColumns:
-    """Values of a lease for its columns of the messages.
+    """Values of a lease from which the receipt handles and other columns of its messages are computed.
 
     Attributes:
         key: the queue incarnation.
@@ -278,7 +278,7 @@ class LeaseTask:
 
     store: Store
     places: Sequence[Sequence[LeasePlace]]
-    """Places by file."""
+    """Places of the messages, one list per file."""
     lease: LeaseColumns
     columns = SCHEMA.names
 

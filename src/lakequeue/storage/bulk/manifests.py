@@ -24,7 +24,7 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Seconds that files may wait for their commit: half of what VACUUM keeps."""
+"""Seconds that files may wait for their commit. VACUUM keeps files for twice as long."""
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ class WaitingFile:
 
     shard: int
     file: DataFile
-    """Has an empty ``partition`` until the commit."""
+    """The data file. Its ``partition`` is empty until the commit."""
 
 
 @attrs.frozen

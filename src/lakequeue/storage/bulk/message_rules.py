@@ -1,4 +1,4 @@
-"""The rules for rows of a bulk send, and the texts of refusals. ``arrow_rows`` checks rows by them."""
+"""The rules for rows of a bulk send, and the texts of refusals. ``arrow_rows`` applies the rules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RowRules:
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules for rows with these columns, in the order in which a refusal names them."""
+        """Returns the rules that apply to rows with these columns, in the order in which a refusal names them."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),

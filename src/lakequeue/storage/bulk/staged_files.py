@@ -22,7 +22,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import ANY, row_groups, writer
 
 ROW_GROUP = 4 << 20
-"""Bytes of a row group. A receive of ten messages reads a row group, which took 2 s for large ones."""
+"""Bytes of a row group. A receive of ten messages reads a whole row group, which took 2 s for large row groups."""
 
 COLUMNS = layout.FILES["messages"]
 

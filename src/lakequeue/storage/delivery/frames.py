@@ -47,7 +47,7 @@ class TaskFiles:
     files: Sequence[AddAction] = ()
     rows: int = 0
     columns: str = ""
-    """The columns of the files as JSON; empty if there are no rows."""
+    """The columns of the files as JSON; empty without rows."""
 
 
 @attrs.frozen

@@ -118,7 +118,7 @@ class DeltaDeliveryTable:
         return self.read()
 
     def keep(self, snapshot: DeltaDeliverySnapshot) -> None:
-        """Keeps a snapshot for the next delivery. Nothing may have been committed on it."""
+        """Keeps a snapshot for the next delivery. The snapshot must not have been used for a commit."""
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
@@ -198,9 +198,9 @@ class DeltaDeliverySnapshot:
     target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
-    """Identifies the file of the newest entry."""
+    """Identifies the file of the snapshot's newest log entry."""
     _versions: dict[str, int] = attrs.field(factory=dict, init=False)
-    """Versions of application ids. Finding one takes milliseconds."""
+    """Known versions by application id, because finding a version takes milliseconds."""
 
     @property
     def table_id(self) -> str:

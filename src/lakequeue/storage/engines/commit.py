@@ -38,7 +38,7 @@ TRIM_PATIENCE = 0.2
 _UNANSWERED = 2
 """Number of repeats of an attempt without an answer. Once another commit has its version, it cannot land."""
 _LOST = "lost_races"
-"""Field of a token: the number of races that were lost before the commit."""
+"""Field of a token with the number of races that were lost before the commit."""
 
 _log = logging.getLogger("lakequeue")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -81,7 +81,7 @@ class Change(Generic[_T_co]):
     found: Callable[[], bool] = lambda: False
     """Returns True if the commit that won the race made the same change. The handle has loaded that commit."""
     counts: Ids = MappingProxyType({})
-    """Numbers of messages by effect, for readers of the table's history."""
+    """Numbers of changed messages by effect, for readers of the table's history."""
     late: bool = False
     """True if the turn is taken after ``decide``, because other processes may make the same change."""
     patient: bool = True
@@ -112,7 +112,7 @@ class Commit:
         self._unanswered = 0
         """Number of attempts without an answer."""
         self._unsettled = 0
-        """Newest version that an attempt without an answer may still make."""
+        """Newest version that an attempt without an answer may still create."""
         self._base = 0
         """Version before the first attempt without an answer."""
 
@@ -141,7 +141,7 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises if an attempt may still land. The same change must then not be decided and committed again."""
+        """Raises QueueClientError if an attempt may still land. The change must then not be committed again."""
         if self._table.version < self._unsettled:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
@@ -168,7 +168,7 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an unanswered attempt of this commit won the race, else the outcome of a lost one."""
+        """Returns LANDED if an unanswered attempt of this commit won the race, else the outcome of a lost race."""
         late = TimeoutError("no answer came")
         if self._unsettled and _landed(self._table, self._token, self._base, late):
             return Ended.LANDED

@@ -28,7 +28,7 @@ class DataFile:
     """A Parquet file below the table's directory, with its record in Delta's log."""
 
     path: str
-    """Relative to the table, with ``/`` as separator, not URL-encoded."""
+    """Path relative to the table, with ``/`` as separator, not URL-encoded."""
     size: int
     rows: int
     partition: Mapping[str, str]

@@ -16,7 +16,7 @@ from lakequeue.storage.delta_log import LiveFile
 MANY_FILES = 16
 """Number of a partition's files without statistics of the key above which a MERGE joins the files."""
 _JOINED_ROWS = 256
-"""Rows above which a file is not joined. Joining all files rewrote 3,000 queues per 16 new ones."""
+"""Number of rows above which a file is not joined. Joining all files rewrote 3,000 queues per 16 new ones."""
 _MANY_EDGES = 16
 """Edges of stretches of rows above which a filter is faster than slices. A filter takes 240 us or more."""
 
@@ -27,7 +27,7 @@ class FileRewrite(NamedTuple):
     partition: dict[str, Any]
     removed: list[LiveFile]
     rows: pa.Table
-    """New rows without partition columns."""
+    """New rows of the partition, without partition columns."""
 
 
 def rewrites(

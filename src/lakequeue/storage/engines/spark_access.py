@@ -133,7 +133,7 @@ def quoted(name: str) -> str:
 
 @contextlib.contextmanager
 def quiet_about_pandas() -> Iterator[None]:
-    """Hides PySpark's warning about a newer pandas, which functions over Arrow batches import."""
+    """Hides PySpark's warning about a newer pandas, which PySpark imports for functions over Arrow batches."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

@@ -86,7 +86,7 @@ class Turns:
 
 
 NO_TURNS = Turns()
-"""For tables with mostly a single committing process."""
+"""Turns that never wait, for tables with mostly a single committing process."""
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:

@@ -1,6 +1,6 @@
 """The lock of the process that watches a queue's logs for all waiting processes of this machine.
 
-It is only for speed. A process without a sign of the lock's holder checks the logs itself.
+The lock only saves work. A process that sees no sign of the lock's holder checks the logs itself.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class FoundFile:
 
 
 def find_files(folder: Folder, files: Sequence[LiveFile]) -> list[FoundFile]:
-    """Reads the files of a log."""
+    """Reads the files of a log. Returns the offsets and problems of each."""
     return folder.for_each(lambda file: _find(folder, file), files)
 
 

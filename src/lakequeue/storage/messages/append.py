@@ -115,7 +115,7 @@ class Appender:
         self.table.refresh()
 
     def look(self) -> None:
-        """Refreshes without fsync, for a decision to commit or a message that was found; see ``Table.look``."""
+        """Refreshes without fsync. Suffices to decide on a commit, or to find a message; see ``Table.look``."""
         self.table.look()
 
     @property

@@ -46,11 +46,11 @@ class MergeCounts:
     """Numbers of segments that a pass over the log of a shard replaced."""
 
     dropped: int = 0
-    """Segments below the floor."""
+    """Number of dropped segments below the floor."""
     merged: int = 0
-    """Segments that became part of another file."""
+    """Number of segments that became part of another file."""
     cut: int = 0
-    """Segments that lost rows below the floor, or had messages emptied."""
+    """Number of segments that lost rows below the floor, or in which messages were emptied."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -377,7 +377,7 @@ def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Fills in the send time of rows. In a bulk segment that is its opening time."""
+    """Fills in the send time of rows. In a bulk segment, all rows have its opening time."""
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows

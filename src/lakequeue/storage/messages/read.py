@@ -35,7 +35,7 @@ class CacheBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = threading.Lock()
-        """Also guards the caches."""
+        """Lock of the budget and of the caches."""
         self.bytes = 0
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
@@ -95,7 +95,7 @@ class FileColumns(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
+        """Bytes of memory that the columns take."""
         arrays = sum(each.nbytes for each in self if isinstance(each, np.ndarray) and each.strides != (0,))
         return _ARRAYS_BYTES + arrays + sum(map(getsizeof, self.names))
 
@@ -177,7 +177,7 @@ class LogFile:
         return once.select(names).combine_chunks()
 
     def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
-        """Drops rows with the same position as the row before. DamagedTable if such rows have different ids."""
+        """Drops rows with the same position as the previous row. DamagedTable if such rows have different ids."""
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
         same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
@@ -197,7 +197,7 @@ class LogFile:
 
     @property
     def size(self) -> int:
-        """Size in bytes."""
+        """Size of the file in bytes."""
         return sum(each.size for each in (self.file, *self.more))
 
 
@@ -267,7 +267,7 @@ class ShardLog:
 
     @property
     def begin(self) -> int:
-        """First offset that was not dropped."""
+        """First offset of the log that was not dropped."""
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
@@ -511,7 +511,7 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """Returns True if another program or ``engine="spark"`` wrote the file: it is in its partition's directory."""
+    """Returns True if another program or ``engine="spark"`` wrote the file, in its partition's directory."""
     return name.startswith(("base_offset=", "settled="))
 
 

@@ -25,7 +25,7 @@ class Undone:
     versions: list[int]
     """Versions of entries whose features and properties a repair removes."""
     checkpoints: list[int]
-    """Versions of checkpoints with such features."""
+    """Versions of checkpoints with such features or properties."""
 
 
 def without_features(log: FoundLog) -> Undone:

@@ -130,7 +130,7 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """The rows of the replaced files. The arrays are parallel, sorted by offset."""
+    """The rows of the replaced files. ``offsets`` and ``row`` are parallel, sorted by offset."""
 
     offsets: Integers
     rows: pa.Table

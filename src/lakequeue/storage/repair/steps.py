@@ -1,4 +1,4 @@
-"""Steps of a repair. Each is described before it is applied."""
+"""Steps of a repair. Each step is described before it is applied."""
 
 from __future__ import annotations
 
