@@ -206,7 +206,7 @@ def redrive_checked(
 
 
 def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
-    """Returns the records of the region's queues that have any, by name."""
+    """Returns the move tasks of each queue of the region that has some, by the queue's name."""
     rows = [row for row in lake._runtime.rows() if row.region == lake.region and row.deleted_at is None]
     return {row.name: row.move_tasks for row in rows if row.move_tasks}
 

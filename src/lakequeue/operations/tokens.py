@@ -28,7 +28,7 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the look at the shards that this receive made, see ``look_at``."""
+    """Number of the time that this receive read its shards, see ``look_at``."""
 
     def may_be_left(self) -> bool:
         """False if the bucket of the queue's rate limit is empty. True without a limit, or with a single shard.

@@ -427,7 +427,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Attaches the known log to a machine. Reads the newest log, and returns True, if it may not suffice."""
+        """Attaches the known log to a machine. If it may be too old, reads the newest log and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:

@@ -24,7 +24,7 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable: seconds that a commit may be after the last commit without a check of the clock."""
+"""Environment variable: seconds between two commits above which the clock is checked."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Maximum seconds between a clock and the storage's clock. S3 refuses requests with a larger difference."""
@@ -59,7 +59,7 @@ class ClockGuard:
         self.now: Callable[[], int] | None = None
         """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
         self.ahead = _ahead()
-        """Microseconds that a commit may be after the last commit without a check of the clock."""
+        """Microseconds between two commits above which the clock is checked."""
 
     def was_set_back(self, instant: int) -> bool:
         """Returns True if the clock now shows an earlier time than ``instant``, which it has shown before."""
