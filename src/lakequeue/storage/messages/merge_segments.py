@@ -244,7 +244,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first ``TIER_SEGMENTS`` or more small segments in a row, of at most ``JOINED_BYTES`` together."""
+    """Returns the first ``TIER_SEGMENTS`` or more small segments in a row, up to ``JOINED_BYTES`` together."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:
