@@ -415,7 +415,7 @@ def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
     shows(page.locator(".toast")).to_have_text("1 message of redriven-letters moved.")
     shows(page.locator("td.at-body")).to_have_count(3)
     assert [message.body for message in lake.queue("redriven-orders").peek()] == ["redriven-orders 1"]
-    page.get_by_role("link", name="Dead letters").click()
+    page.get_by_role("link", name="Dead letters", exact=True).click()
     shows(page.locator(".plain a")).to_have_text(["redriven-mails", "redriven-orders"])
 
 
@@ -521,7 +521,7 @@ def test_a_dead_letter_queue_says_what_it_is_and_comes_first(visiting: Visiting,
         shows(page.locator("tr.message")).to_have_count(2)
         visit.open("#/q/z-letters/dead-letters")
         shows(page.get_by_text("This is a dead-letter queue: 2 dead letters by error")).to_be_visible()
-        page.get_by_role("link", name="ValueError").click()
+        page.get_by_role("link", name="ValueError", exact=True).click()
         shows(page.locator("tr.message")).to_have_count(2)
         shows(page.locator("tr.message").first).to_contain_text("ValueError: no")
 
@@ -883,6 +883,11 @@ def test_a_schedule_that_fails_is_overdue_and_needs_attention(lake: LakeQueue, v
     row = visit.open("#/schedules").locator("tr", has_text="failing-mails")
     shows(row).to_contain_text("overdue, due 6m")
     shows(row).to_contain_text("does not exist")
+    fault = row.locator("button.trouble")
+    fault.click()
+    shows(fault).to_have_attribute("aria-expanded", "true")
+    shows(fault.locator(".clamped")).to_have_css("-webkit-line-clamp", "3")
+    shows(fault.locator(".clamped")).to_have_css("display", "block")
     page = visit.open()
     page.get_by_role("link", name="schedule failing: ").click()
     shows(page.get_by_role("heading", name="Schedules")).to_be_visible()
@@ -1027,6 +1032,51 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
         shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
         shows(concerns.get_by_role("link")).to_have_text(["old", "new"])
         shows(concerns).to_contain_text("the largest queues: old 2 MiB, new 1 MiB")
+
+
+def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, visit: Visit):
+    with_letters(lake, "head-orders", SendEntry("a"))
+    page = visit.open("#/q/head-letters/no-such-tab")
+    shows(page.get_by_role("link", name="Messages")).to_have_attribute("aria-current", "page")
+    concerns = page.get_by_role("region", name="What needs attention")
+    shows(concerns.get_by_role("listitem")).to_have_count(1)
+    shows(concerns.locator("code")).to_have_text(["lakequeue peek head-letters", "lakequeue redrive head-letters"])
+    visit.button("Redrive…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
+    shows(concerns).to_be_hidden()
+    assert [message.body for message in lake.queue("head-orders").peek()] == ["a"]
+
+
+def test_the_list_marks_a_queue_whose_messages_died(lake: LakeQueue, visit: Visit):
+    with_letters(lake, "died-orders", SendEntry("a"))
+    visit.open("#/?text=died-orders")
+    shows(visit.row("died-orders").locator(".badge.bad")).to_have_text("1 message in died-letters")
+
+
+def test_what_a_consumer_holds_is_listed_with_the_command_that_frees_it(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("holding")
+    queue.send("a")
+    queue.send("b")
+    [held] = queue.receive(1, consumer="packer's:7")
+    page = visit.open("#/q/holding/consumers")
+    visit.row("packer's:7").get_by_role("link", name="1", exact=True).click()
+    row = visit.row("packer's:7")
+    shows(page.locator("tr.message")).to_have_count(1)
+    row.click()
+    command = f"lakequeue reschedule holding {held.message_id} --in-flight"
+    shows(page.locator("tr.details").locator("p code")).to_have_text(command)
+
+
+@pytest.mark.parametrize("tab", ["dead-letters", "attributes"])
+def test_a_phone_stacks_the_tables_of_a_queue(lake: LakeQueue, visiting: Visiting, tab: str):
+    with_letters(lake, f"stacked-{tab}-orders", SendEntry("a"))
+    with visiting(viewport={"width": 390, "height": 800}) as visit:
+        page = visit.open(f"#/q/stacked-{tab}-letters/{tab}")
+        table = page.locator("table.wide-cells").first
+        shows(table.locator("tbody tr").first).to_have_css("display", "grid")
+        shows(table.locator("thead")).to_be_hidden()
+        wide = "document.querySelector('.overflow').scrollWidth > document.querySelector('.overflow').clientWidth"
+        assert not page.evaluate(wide), "nothing is cut"
 
 
 def test_a_message_that_an_unknown_process_holds_leads_to_its_release(lake: LakeQueue, visit: Visit):

@@ -377,6 +377,7 @@ def test_a_page_of_many_queues_counts_only_its_own(console: Console, monkeypatch
     assert (page["total"], page["counted"]) == (7, None)
     assert sorted(taken) == ["queue-0", "queue-1", "queue-2"]
     assert [row["dead_letters"] for row in page["queues"]] == [None, 0, None], "its source is on another page"
+    assert [row["died"] for row in page["queues"]] == [None, None, None]
 
 
 def test_the_order_of_a_count_goes_over_all_pages_and_says_what_it_costs(
@@ -415,8 +416,8 @@ def test_trouble_comes_first_over_all_pages_and_counts_only_dead_letter_queues(
     shutil.rmtree(layout.receipts_path(lake.root, lake.create_queue("torn").key, 0))
     taken = counted(lake, monkeypatch)
     page = console.get("queues", limit=3, sort="trouble")
-    shown = [(row["name"], row["dead_letters"]) for row in page["queues"]]
-    assert shown == [("letters", 2), ("orders", None), ("queue-0", None)]
+    shown = [(row["name"], row["dead_letters"], row["died"]) for row in page["queues"]]
+    assert shown == [("letters", 2, None), ("orders", None, 2), ("queue-0", None, None)]
     assert (page["counted"], sorted(taken)) == (1, ["letters", "letters", "orders", "queue-0"])
     page = console.get("queues", limit=3, sort="trouble", after=page["next"])
     assert [row["name"] for row in page["queues"]] == ["queue-1", "queue-2", "queue-3"]
@@ -512,6 +513,8 @@ def test_damage_that_a_call_met_needs_attention_until_the_call_succeeds(console:
     assert lake.root not in response.text
     clock.advance(31)
     [concern] = console.get("attention")["concerns"]
+    assert console.get("attention", queue="orders") == console.get("attention") | {"root": [], "urgent": False}
+    assert console.get("attention", queue="other")["concerns"] == []
     assert (concern["kind"], concern["queue"]) == ("unreadable", "orders")
     assert concern["commands"] == ["lakequeue check orders", "lakequeue repair orders"]
     file.write_bytes(whole)

@@ -129,7 +129,9 @@ class ConsoleApi:
         consuming = self._attention.consumers()
 
         def more(queue: Queue) -> Answer:
-            found = {"depths": lines.get(queue.name), "dead_letters": letters(queue)}
+            target = may.get(documents.name_of(queue.dead_letter_queue) or "") if queue.name in may else None
+            died = letters(target) if target is not None and target.name != queue.name else None
+            found = {"depths": lines.get(queue.name), "dead_letters": letters(queue), "died": died}
             return found | {"consumers": consuming.get(queue.name) if queue.name in may else None}
 
         return {
@@ -163,8 +165,9 @@ class ConsoleApi:
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns the concerns that an operator should check, about visible queues and the root."""
+        only = given.string("queue")
         given.end()
-        return self._attention.of(caller)
+        return self._attention.of(caller, only)
 
     def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()

@@ -106,8 +106,12 @@ class Attention:
         known = () if seen is None else seen.queues
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
-    def of(self, caller: Caller) -> dict[str, Any]:
-        """Returns the concerns about queues that the caller may see: most urgent kind first, at most ``MOST``."""
+    def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
+        """Returns the concerns about queues that the caller may see: most urgent kind first, at most ``MOST``.
+
+        Args:
+            only: name of the queue whose concerns are wanted, without those of the root. None: all.
+        """
         seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
@@ -139,6 +143,10 @@ class Attention:
             root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
         else:  # of a queue that was deleted, too
             found += (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
+        if only is not None:
+            root, upkeep = [], []
+            damaged = [each for each in damaged if each["queue"] == only]
+            found = [each for each in found if each.queue == only]
         found.sort(key=lambda each: each.urgency)
         listed = damaged + [attrs.asdict(each) | self._for(caller, each, seen.errors) for each in found[:MOST]]
         return {

@@ -9,6 +9,12 @@ export function queueHash(name, tab = "", given = {}) {
   return `#/q/${encodeURIComponent(name)}${tab && `/${tab}`}${query(given)}`;
 }
 
+// The messages that a consumer (null: without a name) has in flight.
+export function heldHash(name, consumer) {
+  const where = consumer === null ? "consumer IS NULL" : `consumer = '${consumer.replaceAll("'", "''")}'`;
+  return queueHash(name, "messages", { state: "in_flight", where });
+}
+
 // The messages of a dead-letter queue that failed with an error (null: with none), of all its sources or of one.
 export function lettersHash(name, error, source) {
   const quoted = (value) => `'${value.replaceAll("'", "''")}'`;

@@ -72,7 +72,8 @@ function place({ kind, queue, commands }, tab) {
   return unknown ? queueHash(queue, "messages", { state: "in_flight" }) : queueHash(queue, tab);
 }
 
-export function attention(signal, reload) {
+// `only`: the queue whose concerns are shown, on its own page, which has the buttons itself.
+export function attention(signal, reload, only = null) {
   const items = el("div", { class: "concerns" });
   const fine = el("p", { class: "quiet" });
   const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, el("h2", {}, "Needs attention"), items, fine);
@@ -98,7 +99,7 @@ export function attention(signal, reload) {
     const { text, queue, kind, may } = concern;
     const words = queue === undefined ? text : el("a", { href: place(concern, tab) }, text);
     const act = (label, click) => el("button", { type: "button", class: "small", click }, label);
-    const button = !may ? null : kind === "paused" ? act("Resume", () => resume(queue, concern.group, again)) : act("Redrive…", () => openRedrive(queue));
+    const button = !may || only !== null ? null : kind === "paused" ? act("Resume", () => resume(queue, concern.group, again)) : act("Redrive…", () => openRedrive(queue));
     return el("li", {}, words, errorsOf(concern), cureOf(concern), button && [" ", button]);
   }
 
@@ -130,7 +131,7 @@ export function attention(signal, reload) {
     async update() {
       if (performance.now() - readAt < INTERVAL) return;
       readAt = performance.now();
-      found = await get("attention", {}, signal);
+      found = await get("attention", only === null ? {} : { queue: only }, signal);
       draw();
     },
   };

@@ -5,7 +5,7 @@ import { duration, el, setText, show } from "./dom.js";
 import { get } from "./api.js";
 import { list } from "./list.js";
 import { signedIn, signIn, signOut } from "./login.js";
-import { queue } from "./queue.js";
+import { queue, TABS } from "./queue.js";
 import { schedules, workers } from "./schedules.js";
 
 const INTERVAL = 2_000;
@@ -24,10 +24,10 @@ let current = { leaving: new AbortController(), view: null, found: null, timer: 
 const PAGES = { "#/schedules": schedules, "#/workers": workers };
 
 function parseAddress() {
-  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|consumers|attributes))?)?$/.exec(address().path) ?? [];
+  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/([^/]*))?)?$/.exec(address().path) ?? [];
   if (kind !== "q") return null;
   try {
-    return [decodeURIComponent(name), tab ?? "messages"];
+    return [decodeURIComponent(name), TABS.some(([known]) => known === tab) ? tab : "messages"];
   } catch {
     return null;
   }

@@ -1,5 +1,6 @@
 // What a row of consumers shows: in a queue's tab, and on the page of all queues.
 
+import { heldHash } from "./address.js";
 import { ago, duration, el, number, sinceText } from "./dom.js";
 
 function processes(each, shown) {
@@ -14,7 +15,7 @@ function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) 
 export const CONSUMER = [
   ["Consumer", "", ({ consumer }) => consumer ?? "without a name"],
   ["Process", "", (each) => processes(each, ({ host, pid }) => `${pid} on ${host}`)],
-  ["In flight", "number", (each) => number(each.in_flight)],
+  ["In flight", "number", (each) => (each.in_flight ? el("a", { href: heldHash(each.queue, each.consumer) }, number(each.in_flight)) : "0")],
   ["Oldest receive", "", (each) => ago(each.oldest_receive)],
   ["Newest receive", "", (each) => ago(each.newest_receive)],
   ["Handlers", "", (each) => processes(each, handlers)],

@@ -120,6 +120,12 @@ export async function copy(text) {
   }
 }
 
+// The text of an error: three lines of it, until a click shows all.
+export function trouble(text) {
+  const node = el("button", { type: "button", class: "trouble", title: text, "aria-expanded": "false", click: () => node.setAttribute("aria-expanded", String(node.getAttribute("aria-expanded") !== "true")) }, el("span", { class: "clamped" }, text));
+  return node;
+}
+
 // A command, or another text to take away, with a button that copies it.
 export function copied(text) {
   return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click: () => copy(text).then(() => toast("Copied."), (error) => toast(error.message, "wrong")) }, "Copy")];

@@ -4,7 +4,7 @@ import { address, queueHash, showAddress } from "./address.js";
 import { attention, pauseMark } from "./attention.js";
 import { get } from "./api.js";
 import { sparkline } from "./chart.js";
-import { copied, count, duration, el, number, rate, Rows, setText, show } from "./dom.js";
+import { copied, count, duration, el, number, rate, Rows, setText, show, trouble } from "./dom.js";
 import { pager } from "./pager.js";
 import { createQueue } from "./queues.js";
 
@@ -90,7 +90,7 @@ export function list(signal, reload, again) {
     const line = el("td", { class: "sparks" }, el("span", { class: "sparkline" }, spark.node, top));
     const badges = el("span", { class: "badges" });
     const cells = COLUMNS.slice(1).map(([key, label]) => el("td", { class: `number at-${key}`, "data-label": label }));
-    const fault = el("span", { class: "trouble" });
+    const fault = el("span");
     const node = el(
       "tr",
       {},
@@ -104,6 +104,7 @@ export function list(signal, reload, again) {
         const letters = newest.dead_letters;
         const marks = [
           newest.fifo && ["FIFO", ""],
+          newest.died ? [`${count(newest.died, "message")} in ${newest.dead_letter_queue}`, "bad"] : null,
           letters ? [count(letters, "dead letter"), "bad"] : letters === 0 && ["dead letters", ""],
           ...concerns.marks(newest.name),
         ].filter(Boolean);
@@ -119,8 +120,7 @@ export function list(signal, reload, again) {
           setText(cells[index], value === null ? "–" : shown(value));
           cells[index].classList.toggle("none", !value);
         });
-        setText(fault, newest.error ?? "");
-        fault.title = newest.error ?? "";
+        if (fault.textContent !== (newest.error ?? "")) fault.replaceChildren(...(newest.error ? [trouble(newest.error)] : []));
         spark.update(newest.depths, scale);
         const most = Math.max(...(newest.depths ?? []).filter((value) => value !== null));
         setText(top, Number.isFinite(most) ? number(most) : "");

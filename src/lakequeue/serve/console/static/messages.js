@@ -2,7 +2,7 @@
 
 import { address, queueHash, showAddress } from "./address.js";
 import { get, queuePath } from "./api.js";
-import { count, el, instant, localValue, markField, number, offset, Rows, setText, show, sinceText, time, zone } from "./dom.js";
+import { copied, count, el, instant, localValue, markField, number, offset, Rows, setText, show, sinceText, time, zone } from "./dom.js";
 import { queueLink } from "./list.js";
 import { pager } from "./pager.js";
 import { selection } from "./selection.js";
@@ -50,7 +50,7 @@ export function messages(name, listName, signal, reload) {
   const pages = pager(given, reload, note);
   const body = el("tbody");
   const chosen = selection(name, listName, signal, reload);
-  const heads = deleted ? ["Sent", "Group", "Body"] : ["Sent", "State", "Received", "Group", "Reason", "Body"];
+  const heads = deleted ? ["Sent", "Group", "Body"] : ["Sent", "State", "Received", "Consumer", "Group", "Reason", "Body"];
   const table = el(
     "table",
     { hidden: true, class: `messages ${listName}` },
@@ -127,6 +127,7 @@ export function messages(name, listName, signal, reload) {
         setText(mark, newest.state.replace("_", " "));
         mark.className = `state ${newest.state}`;
         if (cell.Received) setText(cell.Received, number(newest.receive_count));
+        if (cell.Consumer) setText(cell.Consumer, newest.consumer ?? "–");
         setText(cell.Group, newest.group_id ?? "–");
         if (cell.Reason) setText(cell.Reason, newest.dead_letter_reason ? reason(newest.dead_letter_reason) : "–");
         setText(cell.Body, newest.body.slice(0, 300));
@@ -153,9 +154,10 @@ export function messages(name, listName, signal, reload) {
       show(fault, wrong !== null);
       markField(form, wrong);
       rows.show(found.messages);
-      const hidden = [found.messages.every((message) => message.group_id === null), !deleted && found.messages.every((message) => !message.dead_letter_reason)];
+      const hidden = [found.messages.every((message) => message.group_id === null), !deleted && found.messages.every((message) => !message.dead_letter_reason), !deleted && found.messages.every((message) => !message.consumer)];
       table.classList.toggle("no-group", hidden[0]);
       table.classList.toggle("no-reason", hidden[1]);
+      table.classList.toggle("no-consumer", hidden[2]);
       columns = heads.length + 2 - hidden.filter(Boolean).length;
       for (const cell of body.querySelectorAll("tr.details > td")) cell.colSpan = columns;
       chosen.update(queue, found.messages);
@@ -182,6 +184,7 @@ function detail(name, listName, first, signal, actions) {
   const received = el("dd");
   const consumer = el("dd");
   const state = el("dd");
+  const release = el("p", { hidden: true }, "If no process works on it any more, ", copied(`lakequeue reschedule ${name} ${first.id} --in-flight`), " makes it visible at once.");
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const whole = el("button", { type: "button", click: fetchWhole }, `Show all ${count(first.length, "character")}`);
   const pretty = el("button", { type: "button", "aria-pressed": "false", click: format }, "Indent JSON");
@@ -239,9 +242,10 @@ function detail(name, listName, first, signal, actions) {
   );
   draw();
   return {
-    node: el("div", { class: "detail" }, facts, values, body, fault, el("p", { class: "buttons" }, actions, whole, pretty)),
+    node: el("div", { class: "detail" }, facts, release, values, body, fault, el("p", { class: "buttons" }, actions, whole, pretty)),
     update(newest) {
       setText(state, newest.state.replace("_", " "));
+      show(release, newest.state === "in_flight");
       setText(visible, newest.visible_at ? `${instant(newest.visible_at)} ${offset(newest.visible_at)}` : "–");
       setText(consumer, newest.consumer ?? (newest.state === "in_flight" ? "it gave no name" : "–"));
       setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));

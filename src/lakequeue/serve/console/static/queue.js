@@ -2,7 +2,7 @@
 
 import { destinations, pause, purge, redrive, rewind, send } from "./actions.js";
 import { lettersHash, queueHash } from "./address.js";
-import { pauseMark } from "./attention.js";
+import { attention, pauseMark } from "./attention.js";
 import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
@@ -21,7 +21,7 @@ const TILES = [
   ["rewindable", "Rewindable"],
 ];
 const RARE = new Set(["held", "undecided", "rewindable"]); // tiles that are shown only where they are not zero
-const TABS = [
+export const TABS = [
   ["messages", "Messages"],
   ["history", "History"],
   ["dead-letters", "Dead letters"],
@@ -75,6 +75,7 @@ export function queue(name, tab, signal, reload) {
     el("a", { href: queueHash(name, key), "aria-current": key === tab ? "page" : false }, label),
   );
   const rates = el("p", { class: "rates" });
+  const concerns = attention(signal, reload, name);
   const why = el("p");
   const missing = el("div", { class: "empty", role: "alert", hidden: true }, why, el("p", {}, el("a", { href: "#/" }, "All queues")));
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
@@ -86,6 +87,7 @@ export function queue(name, tab, signal, reload) {
     el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("fieldset", { class: "tools" }, actions.map(([button]) => button))),
     el("dl", { class: "tiles" }, TILES.map(([, label], index) => el("div", {}, el("dt", {}, label), values[index]))),
     rates,
+    concerns.node,
     depths,
     el("nav", { class: "tabs", "aria-label": "Parts of the queue" }, tabs),
     fault,
@@ -124,12 +126,13 @@ export function queue(name, tab, signal, reload) {
     const errors = el("tbody");
     const some = el("p", { class: "quiet" });
     const heads = ["Error", "Source queue", "Messages", "Newest text"];
-    const kinds = el("div", { class: "card whole", hidden: true }, what, el("div", { class: "overflow" }, el("table", { class: "errors" }, el("thead", {}, el("tr", {}, heads.map((label) => el("th", { scope: "col", class: label === "Messages" ? "number" : null }, label)))), errors)), some);
+    const kinds = el("div", { class: "card whole", hidden: true }, what, el("div", { class: "overflow" }, el("table", { class: "errors wide-cells" }, el("thead", {}, el("tr", {}, heads.map((label) => el("th", { scope: "col", class: label === "Messages" ? "number" : null }, label)))), errors)), some);
     const ask = el("button", { type: "button", hidden: true, click: preview }, "Count what a redrive would move");
     let known = "";
 
     function kind({ error, source_queue: source, messages, text }) {
-      return el("tr", {}, el("td", {}, el("a", { href: lettersHash(name, error, source) }, error ?? "no reason given")), el("td", {}, source === null ? "–" : queueLink(source)), el("td", { class: "number" }, number(messages)), el("td", { class: "text" }, el("div", { class: "clamped", title: text }, text)));
+      const cells = [el("a", { href: lettersHash(name, error, source) }, error ?? "no reason given"), source === null ? "–" : queueLink(source), number(messages), el("div", { class: "clamped", title: text }, text)];
+      return el("tr", {}, cells.map((cell, index) => el("td", { class: ["", "", "number", "text"][index], "data-label": heads[index] }, cell)));
     }
 
     async function preview() {
@@ -191,7 +194,7 @@ export function queue(name, tab, signal, reload) {
       root: el("div", {}, table, idle),
       async update() {
         const busy = await get(queuePath(name, "/consumers"), {}, signal);
-        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([label, kind, shown]) => el("td", { class: kind, "data-label": label }, shown(each))))));
+        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([label, kind, shown]) => el("td", { class: kind, "data-label": label }, shown({ queue: name, ...each }))))));
         show(table, busy.total > 0);
         setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
       },
@@ -208,7 +211,7 @@ export function queue(name, tab, signal, reload) {
     const groups = el("tbody");
     const counted = el("p", { class: "quiet" });
     const numbers = (key) => ({ class: ["group_id", "noisy"].includes(key) ? null : "number" });
-    const tenants = el("div", { class: "card wide", hidden: true }, el("h2", {}, "Message groups"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, GROUP.map(([key, label]) => el("th", { ...numbers(key), scope: "col" }, label)))), groups)), counted);
+    const tenants = el("div", { class: "card wide", hidden: true }, el("h2", {}, "Message groups"), el("div", { class: "overflow" }, el("table", { class: "shards wide-cells" }, el("thead", {}, el("tr", {}, GROUP.map(([key, label]) => el("th", { ...numbers(key), scope: "col" }, label)))), groups)), counted);
     let known = "";
     return {
       root: el(
@@ -216,18 +219,18 @@ export function queue(name, tab, signal, reload) {
         { class: "columns" },
         el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
         el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none, el("p", { class: "buttons" }, retag)),
-        el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
+        el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards wide-cells" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
         tenants,
       ),
       async update(newest) {
         show(change, newest.may.SetQueueAttributes);
         show(retag, newest.tags !== null && newest.may.TagQueue && newest.may.UntagQueue && Object.entries(newest.tags).every(([key, value]) => !/[=\n]/.test(key) && !value.includes("\n"))); // others are no lines
         const parts = await get(queuePath(name, "/shards"), {}, signal);
-        shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key]) => el("td", { class: "number" }, number(shard[key]))))));
+        shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key, label]) => el("td", { class: "number", "data-label": label }, number(shard[key]))))));
         const found = newest.may.ReceiveMessage ? await get(queuePath(name, "/groups"), {}, signal) : { groups: null };
         show(tenants, found.groups !== null);
         if (found.groups !== null) {
-          groups.replaceChildren(...found.groups.map((group) => el("tr", {}, GROUP.map(([key, , shown]) => el("td", numbers(key), shown(group[key]))))));
+          groups.replaceChildren(...found.groups.map((group) => el("tr", {}, GROUP.map(([key, label, shown]) => el("td", { ...numbers(key), "data-label": label }, shown(group[key]))))));
           const limit = newest.attributes.GroupInFlightLimit;
           setText(counted, `${count(found.total, "group")}, ${number(found.noisy)} noisy, counted ${duration(found.seconds_ago)} ago.${limit ? ` At most ${count(Number(limit), "message")} of a group are in flight.` : ""}`);
         }
@@ -325,6 +328,7 @@ export function queue(name, tab, signal, reload) {
         button.title = button.disabled ? "There is nothing to purge." : "";
       }
       showRates(last.rates);
+      concerns.update().catch(() => {}); // a key may see the queue, and not the list; nothing waits for it
       await reading(part.root, () => part.update(last));
       if (tab === "messages" && performance.now() - drawnAt > CHART_INTERVAL) await reading(depths, draw);
       return last;

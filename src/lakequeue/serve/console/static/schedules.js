@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
-import { ago, el, Rows, show, time, toast } from "./dom.js";
+import { ago, el, Rows, show, time, toast, trouble } from "./dom.js";
 import { queueLink } from "./list.js";
 
 // A view with one table; `read` returns the rows, `cells` what a row shows, by the columns.
@@ -65,7 +65,7 @@ export function schedules(signal, reload) {
       paused ? "–" : overdue ? el("span", { class: "trouble" }, "overdue, due ", ago(next)) : time(next),
       last === null ? "–" : ago(last),
       el("span", { class: "code clamped" }, body),
-      error ? el("span", { class: "trouble", title: error }, error) : paused ? el("span", { class: "badge paused" }, "paused") : "waits",
+      error ? trouble(error) : paused ? el("span", { class: "badge paused" }, "paused") : "waits",
       may.SendMessage
         ? [
             el("button", { type: "button", class: "small", "aria-label": `Send the message of ${name} now`, click: () => change(name, "run_now", `The message of ${name} is sent.`) }, "Send now"),
