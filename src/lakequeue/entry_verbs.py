@@ -239,7 +239,10 @@ def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[int, int]]]:
-    """Returns the visible messages that compactors recorded, by queue key. Each minute is in microseconds."""
+    """Returns how many visible messages compactors counted since an instant, by queue key.
+
+    The values are pairs of a minute, in microseconds, and the count, in order.
+    """
     root = lake._runtime
     with root.storage_errors():
         return stats.depths(root.engine, root.path, to_micros(since))

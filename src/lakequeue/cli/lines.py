@@ -93,7 +93,7 @@ def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
 
 
 def _stripped(number: int, line: bytes) -> bytes:
-    """Removes a carriage return at the end of a line, and the byte order mark at the start of the first line."""
+    """Returns the line without carriage returns at its end, and line 1 without a byte order mark."""
     return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r")
 
 

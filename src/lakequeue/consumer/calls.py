@@ -103,7 +103,10 @@ class Calls:
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Yields a call, and the handler's arguments: empty if the receipts of all messages are lost or over."""
+        """Yields a call and the handler's arguments. Reports the end of the call after the block.
+
+        Leaves out messages whose receipt was lost or has timed out. Without any message, the arguments are empty.
+        """
         call, spans = Call(to_micros(self._clock.now())), dict[Job, ExitStack]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         failures = dict[str, DeadLetterReason]()

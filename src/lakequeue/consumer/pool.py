@@ -567,7 +567,10 @@ class Pool:
             self._release_hands()
 
     def _release_hands(self) -> None:
-        """Lets kept hands do other work, once the messages that were claimed for them have begun."""
+        """Stops keeping the ``_asked`` hands free, and wakes as many idle hands to look for work.
+
+        Call it when the handlers of the messages claimed for these hands have begun, or when nothing was claimed.
+        """
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

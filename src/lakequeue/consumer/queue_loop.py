@@ -254,11 +254,13 @@ class QueueLoop(RunLoop):
                 yield from self._wait_until(action.event or began + duration_micros(BETWEEN_RECEIVES))
 
     def _claim(self, action: events.Action, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
-        """Settles and claims in one round, or receives. Returns the messages.
+        """Performs the pool's action, and returns the messages that it claimed.
+
+        An ``Exchange`` also settles handled messages, in the same commit. A ``Receive`` only receives.
 
         Args:
-            last: an empty queue ends the run.
-            held_back: a rate limit holds messages back.
+            last: True if the run ends once the queue is empty.
+            held_back: True if a rate limit holds messages back.
 
         Raises:
             QueueServiceError, QueueClientError: the claim was refused.

@@ -1,4 +1,4 @@
-"""A run of a consumer on one of its queues: its end, and its state."""
+"""Base of the loops that receive from a queue: keeps the error that ends a run, and reports the loop's health."""
 
 from __future__ import annotations
 

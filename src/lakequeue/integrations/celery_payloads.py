@@ -28,7 +28,9 @@ _LARGEST = 64 * 2**20
 _MOST = 1_000_000
 """Maximum number of lists, objects and elements in decompressed JSON. 64 MiB of ``[],`` would take 1.5 GB."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
-"""Matches a JSON text, or the start of a list, an object or a further element."""
+"""Matches a quoted JSON string, or one of ``[``, ``{`` and ``,``. Only these three characters are captured, as
+group 1. Strings are matched so that such characters inside them are not counted.
+"""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,

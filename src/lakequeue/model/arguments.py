@@ -88,7 +88,10 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns the items of an iterable except text or mapping. InvalidParameterValue names a wrong item."""
+    """Returns the items of an iterable as a list.
+
+    Raises InvalidParameterValue for a text, bytes or a mapping, and for an item of a wrong type, which it names.
+    """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."

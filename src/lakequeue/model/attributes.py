@@ -70,7 +70,8 @@ class QueueAttributes:
     """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited.
 
     Build the attributes with ``create``, which checks them, or ``from_wire``, which trusts the tables. A FIFO
-    queue always uses the deduplication scope that it was created with. A later scope is only shown (DDP-15).
+    queue always deduplicates by the scope that it was created with. If the scope is changed later, the new scope
+    is returned to callers, but does not change the deduplication (DDP-15).
     """
 
     profile: str = _of("Profile", "text", fixed=True)
@@ -370,7 +371,11 @@ class QueueAttributes:
         return limits
 
     def fractions_allowed(self, field: str) -> bool:
-        """Returns True if a duration may have a fraction of a second (``lake``, and waits on ``cmq``)."""
+        """Returns True if a duration may have a fraction of a second.
+
+        These are each duration of profile ``lake``, ``receive_wait_time`` of ``cmq``, and each duration if
+        ``ProfileStrict`` is off.
+        """
         rules = self.profile_rules
         return (
             not self.profile_strict

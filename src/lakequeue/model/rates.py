@@ -65,7 +65,10 @@ class Pace(NamedTuple):
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Limits ``full_at`` to the time at which an empty bucket is full, after the rate was raised."""
+        """Returns ``full_at``, but at most the time at which a bucket that is empty now is full.
+
+        Call it after a change of the rate, because a faster rate fills the bucket sooner.
+        """
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 

@@ -139,10 +139,11 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule with all instants after ``now`` set back to ``now``. See ``is_ahead``.
+        """Returns the schedule after the clock was set back to ``now``.
 
-        The times begin again after ``now``, under a new id, because the queue refuses times before the last time
-        of an id.
+        ``created_at`` and ``last_due`` become at most ``now``. If the schedule is ahead (see ``is_ahead``), its
+        next message is due at its first time after ``now``. The schedule then gets a new id, because the queue
+        refuses messages with due times before the last one of the same id.
         """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)

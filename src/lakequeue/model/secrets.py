@@ -15,7 +15,10 @@ _USER = re.compile(
     r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
     re.IGNORECASE,
 )
-"""Matches a user, and a password that may contain slashes. A container before the @ has no colon."""
+"""Matches the scheme of a URI and the text up to the @: a user, or a user, a colon and a password, which may
+contain slashes. It also matches a container before the @, as in ``abfss://container@account``. ``_without_user``
+keeps the container, which it recognizes by the scheme and the missing colon.
+"""
 _KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
 _QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
 

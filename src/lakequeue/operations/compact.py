@@ -132,9 +132,10 @@ class QueuePass:
     """Seconds; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass, maybe on another machine. Does nothing if the queue was deleted meanwhile.
+        """Makes the pass. Does nothing if the queue was deleted meanwhile. Failures are in the summary.
 
-        The summary has the failures. Only one machine may commit on a network file system.
+        Pass ``elsewhere`` on another machine: the pass then fails if the root is on a network file system, where
+        only one machine may commit.
         """
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):

@@ -27,7 +27,9 @@ STUCK_SECONDS = 3600
 """Age of a consumer's oldest receive at which it counts as stuck, unless the visibility timeout is longer."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Number of messages, and share of the earlier depth, by which a queue must have grown in ``GROWTH_SECONDS``."""
+"""A queue counts as growing if its visible messages have increased within ``GROWTH_SECONDS`` by at least this
+number, and by at least this share of the earlier number.
+"""
 COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
 COMPACTION_SECONDS = 6 * 3600
 """Seconds without a compactor's pass that cause a warning, as in the alert NoCompaction."""

@@ -35,9 +35,9 @@ class ActiveConsumer:
     """Name, by default host and process id. None: all consumers without a name, such as SQS clients."""
     in_flight: int
     oldest_receive: datetime | None
-    """Instant of the first receive of a message in flight; None without such a message."""
+    """Earliest receive among the consumer's messages in flight; None if it has none."""
     newest_receive: datetime | None
-    """Instant of the last receive of a message in flight; None without such a message."""
+    """Latest receive among the consumer's messages in flight; None if it has none."""
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported within three minutes."""
 

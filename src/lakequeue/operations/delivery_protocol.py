@@ -259,8 +259,8 @@ def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
     """Decides a delivery whose receipt has ended (TAB-26).
 
     Returns:
-        True if the messages were deleted because their rows arrived, are visible again, or were decided by another
-        process. False if only an operator can decide.
+        True if the delivery is decided: the rows arrived and the messages were deleted, or the messages are
+        visible again, or another process had decided it. False if only an operator can decide.
 
     Raises:
         TableUnavailable: the table cannot be reached or written; nothing was decided.

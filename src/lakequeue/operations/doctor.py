@@ -74,9 +74,9 @@ class RootHealth:
     """Queues whose dead-letter queue does not exist, or is the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
-    """Reasons of pauses by queue."""
+    """Reasons of the pauses of whole queues, by queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Reasons of pauses by queue and message group."""
+    """Reasons of the pauses of message groups, by queue and group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
     """All pauses, with their start, by queue."""
     concerns: list[Concern] = attrs.field(factory=list)

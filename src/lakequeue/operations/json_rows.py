@@ -57,7 +57,7 @@ class Bodies:
         self.schema = pa.schema([("body", type_), *kept])
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows with these columns, batch by batch, in their order."""
+        """Yields a batch of messages with the columns of ``schema`` for each batch of rows, in the same order."""
         if self._body != WHOLE_ROW:
             for batch in batches:
                 yield self._with(batch, batch.column(self._body))

@@ -313,7 +313,9 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease of a batch that begins now, by a receipt handle, see ``held``.
+    """Returns the messages of the lease that a receipt handle belongs to; None if the lease holds none any more.
+
+    The lease counts as not tried: no earlier process has begun to append its rows.
 
     Raises:
         ReceiptHandleIsInvalid: the handle is not of this queue.

@@ -42,7 +42,10 @@ class PlannedSend:
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
-        """Writes the rows of a task in its own process. Returns None if they are not needed."""
+        """Writes the rows of a task, and returns the results. Call it in the process of the task.
+
+        If the send needs no rows (see ``needed``), writes nothing and returns None.
+        """
         return self.writer.write(rows) if self.needed else None
 
 

@@ -346,9 +346,10 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns the messages of a claim, by send time.
+    """Returns the messages of a claim in order of send time; with priorities, in the order of the claimed shards.
 
-    Unreadable messages of the lease with this id count as never received (DUR-8).
+    Pass ``lease_id`` for a new claim: its messages that cannot be read then count as never received (DUR-8).
+    Unreadable messages of any other lease stay counted.
     """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 

@@ -156,7 +156,10 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns the relations of some queues; ``stats`` is whole. Messages have all columns of ``JUDGED``."""
+    """Returns relations that show only these queues, except ``stats``, which shows the whole root.
+
+    ``messages`` and ``history`` have all columns of ``JUDGED``.
+    """
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -308,7 +311,10 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards that may have rows which meet a condition over a schema."""
+        """Returns the shards, without those whose queue or number already rules out the condition.
+
+        ``schema``: columns that the condition may use.
+        """
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
@@ -317,7 +323,10 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues that may have rows which meet a condition over a schema."""
+        """Returns the queues, without those whose name and region already rule out the condition.
+
+        ``schema``: columns that the condition may use.
+        """
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

@@ -55,7 +55,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that is true for names below the directory that match."""
+        """Returns a function that is true if a path, relative to the pattern's directory, matches the pattern."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))

@@ -43,7 +43,8 @@ class QueueCounts:
         rewindable: deleted, and a rewind can restore them.
         oldest_age: seconds since the oldest message was sent; None without messages.
         held: sent when the limit on delayed messages was reached; not counted as delayed.
-        undecided: of a delivery into a table whose lease has ended; not counted as in flight (TAB-5).
+        undecided: their lease, which delivers into a table, has ended, and it is not known if their rows arrived.
+            Not counted as in flight (TAB-5).
     """
 
     visible: int
@@ -76,11 +77,12 @@ class ShardCounts:
 
     Attributes:
         shard: number of the shard, from 0.
-        visible: as in ``QueueCounts``, like the next four.
-        in_flight: received, and hidden.
+        visible: a receive may return them.
+        in_flight: received, and hidden until their visibility timeout ends.
         delayed: sent with a delay that is not over.
-        held: sent when the limit on delayed messages was reached.
-        undecided: of a delivery into a table whose lease has ended.
+        held: sent when the limit on delayed messages was reached; not counted as delayed.
+        undecided: their lease, which delivers into a table, has ended, and it is not known if their rows arrived.
+            Not counted as in flight.
     """
 
     shard: int

@@ -40,7 +40,9 @@ MOST = 1_000
 """Maximum number of schedules of a root. Each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds that the end of a block waits for sends of its thread. If it is killed, the next check sends them."""
+"""Seconds for which the end of a ``running()`` block waits for its thread to finish sending. If the process ends
+before that, the next check of the schedules sends what is due.
+"""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
 """Approximate number of messages of a commit, and bytes of their bodies. A larger body is sent alone."""
 

@@ -1,4 +1,4 @@
-"""Sends many rows at once: of a DataFrame, of any Arrow source, or from staged files of other code.
+"""Sends many rows at once: of a DataFrame, of any Arrow source, or from files that other code staged.
 
 Also completes interrupted bulk sends.
 """

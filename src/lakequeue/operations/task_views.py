@@ -73,7 +73,7 @@ def _log_at(store: Store, path: str, version: int) -> ShardLog:
 
 
 _queues_at = lru_cache(maxsize=8)(relations.queues_at)
-"""Caches the queues of an instant, because reading 10,000 rows takes half a second."""
+"""Returns the queues at an instant. Keeps the last 8 results, because reading 10,000 rows takes half a second."""
 
 
 @attrs.define(slots=False)

@@ -100,7 +100,10 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields a process and its ancestors. A shell that started this command may name the root in its arguments."""
+    """Yields the ids of a process and its ancestors.
+
+    ``_check_alone`` skips them, because a shell that started this command may name the root in its arguments.
+    """
     while pid:
         yield pid
         try:

@@ -262,7 +262,7 @@ class _Options:
 
     @property
     def micros(self) -> list[int | None]:
-        """The durations in order, with None for an option that is not a duration."""
+        """The values of the options in microseconds, in the order of ``names``; None for a wrong value."""
         return list(self._micros.values())
 
     def within(self, name: str, low: int, high: int) -> None:

@@ -99,7 +99,7 @@ class Place:
         return self.leads and len(self.watches) == len(self.folders)
 
     def is_led_elsewhere(self, seconds: float) -> bool:
-        """True if another process is the watcher, and has shown a sign in the last ``seconds``."""
+        """True if another process is the watcher, and has shown a sign of life in the last ``seconds``."""
         return not self.leads and self.lock.is_led(seconds)
 
 
@@ -132,14 +132,18 @@ class LogWatch:
         comes_back: Callable[[], bool] = lambda: False,
         is_woken: Callable[[], bool] = lambda: False,
     ) -> Iterator[Place]:
-        """Calls ``wake`` within the block when files appear in the folders, if this process is the one to react.
+        """Calls ``wake`` during the block when there may be messages to claim.
+
+        Of all processes that wait on a queue, one watches the folders and reacts to new files. If it stops
+        reacting, another process takes over.
 
         Args:
-            table: path of the table with the lock.
+            table: path of the table whose lock the watching process holds.
             folders: directories of the logs.
-            wake: wakes the receive.
+            wake: called to make the waiting receive poll.
             idle: True if this process has nothing else to do.
-            comes_back: returns True after the wait if the caller waits again as soon as it has committed.
+            comes_back: called at the end of the block. Returns True if the caller will soon wait again, so that
+                this process keeps watching for ``STAY`` seconds instead of ``GRACE``.
             is_woken: returns True if a receive of the queue was woken, and has not polled since.
         """
         wait = Wait(wake, idle, is_woken)
@@ -276,7 +280,10 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Becomes the watcher if there is none. Then returns the place, so that its receives poll."""
+        """Tries to become the watcher of a place. Returns a list of the place if that worked, so that it polls.
+
+        The list is empty if no receive waits, a woken receive has not polled, or another process is the watcher.
+        """
         if place.unanswered >= BLOCKED and place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []

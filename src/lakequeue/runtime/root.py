@@ -37,7 +37,9 @@ POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """Maximum pause between polls on object stores, in microseconds; otherwise 1/15 of the time without messages."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Longest waits of handled messages for the next claim, on disks and on object stores, in microseconds."""
+"""Maximum time for which a handled message waits, so that its deletion goes into one commit with the next claim;
+on disks and on object stores, in microseconds.
+"""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
 """Intervals of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""

@@ -57,9 +57,10 @@ READ_COMMITS_EVERY = 8
 LATELY = MICROS // 2
 """Microseconds for which ``are_stored`` relies on the last read of the ledger."""
 TRUSTED = 10 * MICROS
-"""Microseconds after which a wait on an object store reads the ledger of an empty shard again.
+"""Microseconds for which a wait on an object store relies on its last read of the ledger of an empty shard.
 
-The log announces a change of attributes or a deletion first, so an earlier read of the ledger may miss it.
+In that time it looks only for new entries of the log. A deletion closes the log before the ledger, so a read of
+the ledger in between does not show the deletion yet.
 """
 _log = logging.getLogger("lakequeue")
 _looks = count(1)
@@ -269,7 +270,8 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
     def reading(self) -> Iterator[LogReader]:
         """Yields the handle on the log, for reads of its files.
 
-        Does not hold the lock, because the receivers of one commit would then wait for the end of the next commit.
+        Does not hold the lock while the caller reads. With the lock, receivers whose messages are already claimed
+        would wait until the next commit ends.
         """
         log = self._log  # read once: another thread may let go of it
         if log is None:

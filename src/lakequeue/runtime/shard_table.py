@@ -90,7 +90,10 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the handle, or None, and True if requests may be prepared before this process has its turn."""
+        """Returns the open handle on the table, or None if none is open; and a second value.
+
+        The second value is True if requests may be prepared before this process has its turn.
+        """
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:

@@ -29,7 +29,8 @@ class Waiter:
         full: True if it found as many messages as its caller can handle now.
         watched: True if changes on a disk wake it.
         watches: returns True if this process watches, so that each change wakes one of its waiters.
-        led_elsewhere: returns True if another process watches, and has shown a sign in the given seconds.
+        led_elsewhere: returns True if another process watches, and has shown a sign of life within the last given
+            number of seconds.
     """
 
     waiters: Waiters

@@ -28,7 +28,11 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the shard's marks; without marks, of the next mark."""
+    """Returns the delivery table of the shard.
+
+    ``table`` and ``delivery_id`` come from the queue's attributes. ``table_id``, ``changed`` and ``owner``
+    describe the table that the present marks belong to; without marks, the table of the next mark.
+    """
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)

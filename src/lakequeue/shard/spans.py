@@ -1,4 +1,4 @@
-"""Ranges of offsets, both ends included: joined neighbours, and sets of offsets kept as ranges."""
+"""Ranges of offsets, both ends included: functions that join them and find gaps, and sets of offsets as ranges."""
 
 from __future__ import annotations
 

@@ -48,9 +48,10 @@ _BATCH = "streaming.sql.batchId"
 class QueueReader(datasource.DataSourceReader):
     """Reads the messages of a queue, or of all queues of a region, like SQL's ``messages``.
 
-    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not pushed down:
-    Spark 4.1 to 4.2.1 keeps the tasks left by a pushed filter in an object that all queries of a DataFrame share,
-    even both sides of a self-join. So ``df.where(a)`` and then ``df`` would show the messages of ``a`` only.
+    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not pushed down.
+    After a pushed filter, Spark 4.1 to 4.2.1 would keep the tasks that remain in one object, and all queries of
+    the DataFrame share that object; so do both sides of a self-join. ``df.where(a)`` and then ``df`` would show
+    only the messages of ``a``.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

@@ -36,7 +36,9 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Seconds that creating a queue with its tables may take on an object store."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds after which an object store's tables without a row are removed."""
+"""On an object store, age in seconds from which the tables of a queue that has no row in the catalog may be
+removed. Tables that hold messages are kept.
+"""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -295,12 +297,17 @@ class Catalog:
 
 
 def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
-    """Returns the rows of a snapshot of the catalog. QueueClientError for another layout."""
+    """Returns the rows of a snapshot of the catalog. Errors as in ``rows_by_file``."""
     return [row for rows in rows_by_file(table.read(table.files()), root) for row in rows]
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns the rows of some files of the catalog by file. QueueClientError for another layout."""
+    """Returns a list of rows for each of these files of the catalog.
+
+    Raises:
+        QueueClientError: a file has another layout version.
+        DamagedTable: rows cannot be read.
+    """
     # Checked before the rest is read, because another layout may lack columns.
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
     for version in versions - {layout.LAYOUT_VERSION}:

@@ -102,7 +102,9 @@ class Copier:
         (source if source.local is None else target).for_each(copy, self._missing(snapshot))
 
     def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
-        """Checks the copied files, and writes the Delta log that names them, with these application ids.
+        """Checks the copied files, and writes the Delta log that names them.
+
+        The log also has ``transactions``, the versions by application id.
 
         Raises:
             DamagedTable: a file is missing in the copy or has another size.

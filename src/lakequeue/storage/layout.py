@@ -250,7 +250,9 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files stay that a lease may read by name, or a bulk send commit. Each takes at most 12 hours."""
+"""Hours for which files are kept that a lease may still read by name, or that a bulk send may still commit. A
+lease and a bulk send each take at most 12 hours.
+"""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -314,7 +316,10 @@ def receipts_path(root: str, key: str, shard: int) -> str:
 
 
 def table_name(path: str) -> str | None:
-    """Returns the name of a shard's table in its metadata, which shows if its directory was moved."""
+    """Returns the name that the table at a path should have in its metadata; None if it is not a shard's table.
+
+    Another name in the metadata shows that the directory was moved.
+    """
     name = "/".join(path.rsplit("/", 3)[1:])
     return name if _TABLE_NAME.fullmatch(name) else None
 

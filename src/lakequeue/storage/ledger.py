@@ -37,7 +37,7 @@ RANGE_ROWS = 10_000
 """Maximum number of runs in a file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Number of files above the need of its runs that a ledger may have before the compactor rewrites it."""
+"""A ledger may have this many files more than its runs need. With still more, the compactor rewrites it."""
 _CHECK_EVERY = 16
 """Merges between two checks of whether the ledger needs compaction."""
 
@@ -120,7 +120,7 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """Returns True if the last machine that was built has the state of the loaded snapshot."""
+        """Returns True if ``machine``, which this ledger built last, has the state of the loaded snapshot."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:

@@ -169,12 +169,13 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
     """Opens the directory of a file, and yields its descriptor and the file's name in it.
 
-    Opens each part of the way from the part before, so a link that appears at any moment is not followed.
-    ``below`` is a descriptor of the root.
+    Opens the directories of the path one by one, each relative to the one before and without following links. So a
+    link is not followed even if it appears meanwhile. ``below``: an open descriptor of the root, to use instead of
+    opening the root.
 
     Raises:
-        FileNotFoundError: a part of the way is missing.
-        OSError: a part of the way is a symbolic link.
+        FileNotFoundError: a directory of the path is missing.
+        OSError: a directory of the path is a symbolic link.
     """
     folders, _, leaf = name.rpartition("/")
     if below is not None and not folders:

@@ -44,7 +44,9 @@ HEADER = "x-lakequeue-console"
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of the depth of every queue, for the sparklines."""
 MAX_CONCURRENT = 16
-"""Maximum number of concurrent requests without a condition, because SQS clients need threads too."""
+"""Maximum number of console requests that run at once. The limit leaves threads for SQS clients. Requests with one
+of ``_FILTERS`` do not count; ``conditions`` runs them.
+"""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"

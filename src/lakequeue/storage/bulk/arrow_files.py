@@ -1,8 +1,8 @@
 """Writes the files of a bulk send from Arrow, without a JVM, in one process or in many.
 
 A standard queue's rows go into files in their order. A FIFO queue's rows are spilled by group, then sorted one
-part at a time (DuckDB's sort on disk fails if the rows exceed its memory a few times). Other processes get values,
-and make a ``Folder`` from a ``Store``.
+part at a time (DuckDB's sort on disk fails if the rows need several times its memory). Other processes get
+the ``Store``, and make the ``Folder`` from it.
 """
 
 from __future__ import annotations
@@ -276,9 +276,10 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes rows of a FIFO queue into files of whole groups, each in its order.
+    """Writes rows of a FIFO queue into files, part by part, and returns the files.
 
-    ``check`` is called after all rows were read and before any is written. It may raise.
+    All rows of a message group are in the same part, in the order of the group. Reads all rows before it writes
+    any. Calls ``check`` before it writes each part; ``check`` may raise.
     """
     fifo = staging.rules.fifo
     assert fifo is not None

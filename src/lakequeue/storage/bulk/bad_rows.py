@@ -82,15 +82,16 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def settle(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds the refused rows of a send to the table, once and in one commit, or drops them. Logs the result.
+        """Adds the refused rows of a send to ``table``, once and in one commit, and removes their files.
 
-        Call it before writing the manifest of the send, so that no row is lost.
+        Without a table, the rows are dropped. Logs the result. Call it before writing the manifest of the send, so
+        that no row is lost.
 
         Args:
             messages: the folder of the files.
-            files: files from ``RefusedRows``; they are removed.
+            files: files from ``RefusedRows``.
             key: key of the send.
-            by: queue and rules. With other rules, the send counts as a different send.
+            by: text that names the queue and its rules. Under other rules, the same key counts as another send.
             said: text with the broken rules, and the numbers of rows.
         """
         if self.table is not None:

@@ -82,12 +82,13 @@ class LeaseColumns:
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
     """Returns the messages of a lease with their receipt handles, in the columns of ``Lease.messages``.
 
-    Reads the files directly, because they stay for 24 hours after merges and trims. Log entries go sooner.
+    Opens the data files by name, not through the Delta log: the files stay for 24 hours after they were merged or
+    trimmed, but their log entries are removed sooner.
 
     Args:
         spark: any session.
         places: places of the messages.
-        lease: values for their receipt handles.
+        lease: values from which the receipt handles are built.
     """
     from pyspark.sql import functions as F
 

@@ -171,7 +171,9 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Writes the rows into files of the table, unless files for such a table are written already.
+        """Returns the files that hold the rows. Writes them at the first call.
+
+        Writes them again only if the table's columns or properties have changed since, and the files do not fit.
 
         Raises:
             RowsRefused: the table does not accept a row.

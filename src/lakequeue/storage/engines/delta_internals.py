@@ -52,7 +52,7 @@ def require(spark: SparkSession) -> None:
 
 
 class SparkDeltaLog:
-    """The log of one table. Its methods run in this session."""
+    """The Delta log of one table. Its methods make ``session`` the active Spark session while they run."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
         self._session = session

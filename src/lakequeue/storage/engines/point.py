@@ -126,7 +126,7 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_based(self) -> bool:
-        """True if a local log still has the loaded version's entry, in the file that was read (not a copy of it).
+        """True if a local log still has the entry of the loaded version, in the file that was read, not in a copy.
 
         Raises:
             ReplacedLog: the log has another entry of this version.
@@ -194,7 +194,7 @@ class Table(TableVersion):
     ) -> None:
         """Replaces the rows whose partition values are among ``partition``. Without ``rows``, only drops rows.
 
-        Each table of ``rows`` becomes a file. No table is empty, and its partition columns are constant. The
+        Each table of ``rows`` becomes a file. A table must have rows, all with the same partition values. The
         iterable may be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
         """
         removed = [file for file in self.files() if _within(file, partition)]

@@ -32,7 +32,7 @@ class WatchLock(FileLock):
         return False
 
     def is_led(self, seconds: float) -> bool:
-        """True if the holder has shown a sign in the last ``seconds``."""
+        """True if the holder has shown a sign of life in the last ``seconds``."""
         with suppress(OSError):
             return 0 <= time.time() - os.stat(self.path).st_mtime < seconds
         return False

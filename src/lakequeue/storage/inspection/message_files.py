@@ -176,7 +176,8 @@ class Displaced:
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
     """Returns messages that a repair would lose, because another message keeps their offset.
 
-    A message in a file that stays keeps its offset. If a repair replaces both files, the newer message keeps it.
+    If two messages have one offset and the file of one stays, that message keeps the offset. If a repair replaces
+    the files of both, the message in the newer file keeps it. A message that keeps another offset is not lost.
     """
     kept = kept_files(found)
     paths = {each.file.path for each in kept}

@@ -41,7 +41,10 @@ _COUNTING = {"group_id", "dedup_id"}
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of messages with an id, several after moves. ``sent`` limits their send times."""
+    """Returns the offsets of the message with this id. There are several if it was moved away and back.
+
+    ``sent`` limits the search to files that may hold messages sent then.
+    """
 
     def files() -> list[LogFile]:
         if sent is None:
