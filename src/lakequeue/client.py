@@ -107,7 +107,7 @@ class LakeQueue(RootProperties):
             variables with these names apply too. Options are never shown. Spark has its own settings, for example
             in conf/. On S3, lakequeue adds the credentials, endpoint and region of this bucket to them. See
             docs/operation/storage.md.
-        network_file_system: allow a root on a network file system, which only one machine may use;
+        network_file_system: True to allow a root on a network file system, which only one machine may use;
             ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment does the same.
         durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``, the default,
             syncs each commit to the disk before its call returns. ``process`` does not: a power cut or a crash of
@@ -617,14 +617,14 @@ class LakeQueue(RootProperties):
         Args:
             name: a queue of the region, which the catalog may have lost; None for all queues of the root.
             apply: False only reports the steps.
-            clock: only set back instants that a process with a wrong clock stored ahead of time: messages sent at
-                future instants count as sent now, messages received then are visible again, and schedules
+            clock: True to only set back instants that a process with a wrong clock stored ahead of time: messages
+                sent at future instants count as sent now, messages received then are visible again, and schedules
                 continue. Expired messages stay gone. Set this machine's clock right before.
-            force: also repair a shard whose lost or repeated messages cannot be determined for certain.
-            adopt: give the name to a queue that the catalog has lost, even if another queue has the name by now,
-                which then loses it. Repeated calls give the name to the queues in turn, so that each can be
-                received from.
-            new_delivery_id: only give the queue a new delivery id, and make the messages of its deliveries
+            force: True to also repair a shard whose lost or repeated messages cannot be determined for certain.
+            adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name
+                by now, which then loses it. Repeated calls give the name to the queues in turn, so that each can
+                be received from.
+            new_delivery_id: True to only give the queue a new delivery id, and make the messages of its deliveries
                 visible. For a root that was copied without ``copy``, so that the copy does not deliver under the
                 identity of the original.
 

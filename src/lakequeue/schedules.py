@@ -101,7 +101,7 @@ class Schedules:
         return self._runtime.listed()
 
     def pause(self, name: str) -> None:
-        """Stops a schedule until ``resume``. InvalidParameterValue if no schedule has this name."""
+        """Stops a schedule until ``resume``. Raises InvalidParameterValue if no schedule has this name."""
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
@@ -122,7 +122,7 @@ class Schedules:
         self._change(name, resumed)
 
     def remove(self, name: str) -> None:
-        """Removes a schedule. Sent messages stay. InvalidParameterValue if no schedule has this name."""
+        """Removes a schedule. Sent messages stay. Raises InvalidParameterValue if no schedule has this name."""
         self._change(name, lambda row: None)
 
     def run_now(self, name: str) -> SendResult:

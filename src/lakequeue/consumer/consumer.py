@@ -154,7 +154,8 @@ class Consumer:
         is logged at once, and raised at the end of the run.
 
         Args:
-            until_empty: end the run after an empty receive while no message is active. Receives then do not wait.
+            until_empty: True to end the run after an empty receive while no message is active. Receives then do
+                not wait.
 
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).

@@ -43,7 +43,7 @@ class Subscription:
         broker: the broker of this process.
         name: kombu's name of the queue.
         number: maximum number of messages to hold. 0: kombu sets no limit.
-        no_ack: delete messages as soon as they are delivered.
+        no_ack: True to delete messages as soon as they are delivered.
         put: called with the subscription, and with kombu's message or the error that ended the consumer. Pass the
             second value to ``deliver``.
         callback: called with kombu's message when it is delivered.

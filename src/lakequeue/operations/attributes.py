@@ -28,7 +28,9 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds for which the bucket of a rate limit should last on an object store: receives are as far apart."""
+"""Seconds of the rate that the bucket of a rate limit should hold on an object store, because receives may be as
+far apart. A queue with a smaller bucket logs a warning.
+"""
 _log = logging.getLogger("lakequeue")
 
 

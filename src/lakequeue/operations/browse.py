@@ -175,9 +175,9 @@ class Search:
         limit: maximum number of messages.
         places: for each shard the offset to begin at, or with ``newest`` the offset above it; None: the first
             message. Afterwards, where a next search begins. The last message counts once the iteration continues.
-        newest: newest messages first.
+        newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.
-        history: rewindable messages instead of stored ones (RWD-4).
+        history: True for rewindable messages instead of stored messages (RWD-4).
         budget: maximum number of messages to test. Else a search for a rare one reads the whole queue.
         found, tested: number of messages that met the condition, and that were tested.
         unfinished: True if the search ended by ``budget``.

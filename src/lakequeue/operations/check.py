@@ -28,7 +28,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
     """Returns all damage of a root, or of one of its queues; see ``LakeQueue.check``.
 
     Args:
-        space: also warn of a disk with little space.
+        space: True to also warn of a disk with little space.
     """
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)

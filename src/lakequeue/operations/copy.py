@@ -50,7 +50,7 @@ from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
-"""Maximum number of times that shards are copied again because files vanished or messages moved."""
+"""Maximum number of times that shards are copied because files vanished or messages moved. Then the copy fails."""
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
@@ -106,7 +106,7 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards; ``whole``: also the root's other tables. Returns the queues with their newest rows.
+        """Copies the shards; ``whole``: also the root's other tables. Returns the newest rows with their copies.
 
         Leaves out queues that are deleted meanwhile.
 

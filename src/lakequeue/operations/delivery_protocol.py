@@ -95,7 +95,7 @@ class DeliveryMarks(Protocol):
         """Deletes the marked messages, or makes them visible without the mark. Returns their number.
 
         Args:
-            unrecorded: change nothing if the id of a table is recorded.
+            unrecorded: True to change nothing if the id of a table is recorded.
         """
         ...
 

@@ -23,7 +23,7 @@ from lakequeue.storage.stats import StatsRow
 NEWEST_COMMITS = 50
 """Number of newest entries of each log to read for lost races. Each entry takes a request on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of these entries per log, and maximum for all shards of a queue."""
+"""Minimum number of newest entries to read per log, and maximum for all shards of a queue."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts that the compactor's notes have. There is no note for a queue with undecided messages."""

@@ -31,9 +31,9 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""Seconds by which the newest commit may be ahead of this machine's clock."""
+"""Seconds by which the newest commit may be ahead of this machine's clock. With more, ``doctor`` reports it."""
 LARGE_LEDGER = 200_000
-"""Number of runs above which a shard is slow."""
+"""Number of runs above which a shard is slow, so that ``doctor`` reports it."""
 LOST_SHARE = 0.5
 """Lost races per commit above which processes compete too much for a shard."""
 LEAST_COMMITS = 20

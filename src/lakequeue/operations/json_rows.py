@@ -25,7 +25,7 @@ class Bodies:
         schema: the columns of the rows.
         body: the column with the bodies; ``*``: the whole row.
         order_by: a further column to keep.
-        has_priorities: keep a column of priorities.
+        has_priorities: True to keep a column of priorities.
         columns: names of columns by the message column that they become, where the two names differ.
 
     Raises:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""Number of messages of a small batch, and size of its files in bytes."""
+"""Maximum number of messages of a small batch, and maximum size of its files in bytes."""
 
 
 @attrs.frozen
@@ -191,7 +191,7 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Also returns its new end, in microseconds."""
+    """Extends the lease. Returns the numbers of messages, and the new end of the lease in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
@@ -325,7 +325,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages whose latest receive is the lease's, if not handed back; None without any.
+    """Returns the messages whose latest receive was by this lease and that were not handed back; None without any.
 
     The lease may have timed out.
     """

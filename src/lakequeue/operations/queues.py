@@ -30,7 +30,7 @@ from lakequeue.storage.engines.transaction import Answer, Decision, Ids
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
-"""Maximum number of queues whose names are compared with a missing queue's."""
+"""Maximum number of queues whose names are compared with a missing queue's. Others are never suggested."""
 
 
 def create(

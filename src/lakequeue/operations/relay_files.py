@@ -27,7 +27,7 @@ from lakequeue.storage.stores import Store
 _COLUMNS = pa.schema([*FILES][:3])
 """Columns of a file in the body of its message."""
 _TRIES = 10
-"""Maximum number of listings in a call, if other processes decide its batches first."""
+"""Maximum number of listings in a call, if other processes decide first. Then it raises RequestThrottled."""
 
 
 @attrs.frozen

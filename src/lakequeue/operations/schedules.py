@@ -37,7 +37,7 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Maximum number of schedules of a root. Each change writes the whole table."""
+"""Maximum number of schedules of a root. More are refused, because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
 """Seconds for which the end of a ``running()`` block waits for its thread to finish sending. If the process ends
@@ -115,7 +115,7 @@ class OpenSchedules:
         """Yields the schedules of the region that fail or are overdue, by name, except paused schedules.
 
         Args:
-            thorough: also compare each schedule with its messages, which reads each queue.
+            thorough: True to also compare each schedule with its messages, which reads each queue.
         """
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):

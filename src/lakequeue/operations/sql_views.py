@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Maximum number of shards. Spark plans a scan of each shard with separate jobs."""
+"""Maximum number of shards. The SQL of more is refused, because Spark plans a scan of each with separate jobs."""
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 

@@ -133,7 +133,7 @@ class HeartbeatRenewal:
         visibility_timeout: timeout of every receive and of each extension. Replaces the queue's timeout.
         extension_threshold: remaining time of a receipt at which it is extended.
         heartbeat_interval: time between two checks. 0 or less switches extension off (PRF-9).
-        disable_extension: switches extension off. Preferred over an interval of 0 (HBN-16).
+        disable_extension: True to switch extension off. Preferred over an interval of 0 (HBN-16).
         strict_options: True to refuse intervals of 0 or less, and to check options even if nothing is extended.
         initial: timeout of every receive, if it differs from the timeout of extensions.
             ``HeartbeatRenewal(180, extension_threshold=60, initial=120)`` receives for two minutes, and extends to

@@ -27,8 +27,8 @@ PAUSE = 0.02
 GRACE = 0.05
 """Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
-"""Seconds that a process keeps watching after the last receive of a consumer with free hands, which returns when
-it has committed.
+"""Seconds that a process keeps watching after the last receive of a consumer with free hands, because the consumer
+receives again as soon as it has committed.
 """
 RETRY = 0.005
 """Seconds that processes with running handlers wait before they take the lock, so that idle processes get it

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""Maximum pause between polls on object stores, in microseconds; otherwise 1/15 of the time without messages."""
+"""Maximum pause between polls on object stores, in microseconds. Without messages for less than 15 times as long,
+the pause is 1/15 of that time, but at least the poll interval.
+"""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Maximum time for which a handled message waits, so that its deletion goes into one commit with the next claim;
 on disks and on object stores, in microseconds.
@@ -130,7 +132,7 @@ class Root:
         region: region of new queues.
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
-        through_spark: commit through Spark instead of the point engine.
+        through_spark: True to commit through Spark instead of the point engine.
         poll_interval: longest pause between two polls of a waiting receive, in microseconds; None: by the storage.
 
     Attributes:

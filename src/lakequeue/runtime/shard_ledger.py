@@ -51,7 +51,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""Number of claims from a shard without known message groups. The next claim reads the log for new groups."""
+"""After this many claims from a shard without known message groups, a claim reads the log for new groups."""
 READ_COMMITS_EVERY = 8
 """One in this many calls of ``is_unattended`` reads the commits, to see if they are claims."""
 LATELY = MICROS // 2
@@ -154,7 +154,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts the newest commits of all processes to the shard, and the races lost before them.
+        """Returns the number of newest commits of all processes to the shard, and of races lost before them.
 
         Reads up to ``most`` commits of ledger and log each.
         """
@@ -164,7 +164,10 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Returns the runs and files of the newest ledger, and the instant of its last commit in microseconds."""
+        """Returns the number of runs, the number of files, and the instant of the last commit of the newest ledger.
+
+        The instant is in microseconds.
+        """
         with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at

@@ -346,7 +346,7 @@ class _Plain:
             appender.stage_next()
 
     def find(self, appender: Appender) -> Appended | None:
-        """Finds the messages in the loaded snapshot. None if no other process has committed them."""
+        """Returns the messages in the loaded snapshot; None if no other process has committed them."""
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> _OwnFile:

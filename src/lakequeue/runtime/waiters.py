@@ -23,7 +23,7 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: set from a wake-up until its poll begins. A poll clears it first, so that later changes wake the
+        woken: True from a wake-up until its poll begins. A poll clears it first, so that later changes wake the
             waiter again.
         found: True if it found messages and is about to leave.
         full: True if it found as many messages as its caller can handle now.

@@ -122,7 +122,7 @@ class LeaseRelease:
     Attributes:
         failure: why the messages failed; recorded as by ``RecordFailure``.
         failed_together: number of messages in the batch, if the messages failed as one batch.
-        unseen: count the messages as never received by this lease.
+        unseen: True to count the messages as never received by this lease.
         unread: as ``unseen``, but storage cannot read the messages now, so they stay hidden until the timeout.
         unmark: True if no append of the lease's delivery can land any more: its holder did not begin an append, or
             has blocked the number. If False, seen messages become undecided instead of visible (TAB-6).
@@ -186,7 +186,7 @@ class MakeVisible:
     """Makes the delayed messages of ``spans`` visible now. The answer is the number of messages made visible.
 
     Attributes:
-        in_flight: also end the receipts of messages in flight.
+        in_flight: True to also end the receipts of messages in flight.
         at: instant at which delayed and visible messages become visible. They are delayed until then.
     """
 
@@ -201,7 +201,7 @@ class Purge:
 
     Attributes:
         queue_name: for the error message.
-        at_any_time: skip the check of PUR-2. Only the shard that is purged last makes it.
+        at_any_time: True to skip the check of PUR-2. Only the shard that is purged last makes it.
     """
 
     queue_name: str = ""
@@ -260,7 +260,8 @@ class Decide:
 
     Attributes:
         failure: recorded with messages that become visible. They are claimed again in halves (DLQ-12).
-        unrecorded: change nothing, and answer 0, if a table id is recorded: a holder may have appended (TAB-4).
+        unrecorded: True to change nothing, and answer 0, if a table id is recorded: a holder may have appended
+            (TAB-4).
     """
 
     slot: int

@@ -34,7 +34,7 @@ from lakequeue.storage.stores import CHECKS
 from lakequeue.storage.table_version import TableVersion
 
 CREATION = 3600.0
-"""Seconds that creating a queue with its tables may take on an object store."""
+"""Seconds that creating the tables of a queue may take on an object store. Later its row is not added."""
 ORPHAN_SECONDS = 48 * 3600.0
 """On an object store, age in seconds from which the tables of a queue that has no row in the catalog may be
 removed. Tables that hold messages are kept.
@@ -329,7 +329,7 @@ def _advice(version: int) -> str:
 
 
 def _row(found: Mapping[str, Any]) -> QueueRow:
-    """Checks and builds a row. ValueError if lakequeue did not write it (DUR-71)."""
+    """Checks and builds a row. Raises ValueError if lakequeue did not write it (DUR-71)."""
     row = QueueRow(**found)
     queue_folder(row.key, row.region, row.name)
     shard_count(row.shards)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from lakequeue.model.names import name_hash
 
 LONGEST = 1024
-"""Maximum bytes of a name, as of a key in S3."""
+"""Maximum characters of a name, as of a key in S3. Longer names are refused."""
 MOST_SHARDS = 1_024
 SHOWN = 60
 """Maximum characters of a refused name in an error."""
@@ -37,7 +37,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
     Args:
         name: the name as found. Must be relative, of plain characters, without ``..``.
-        encoded: the name is URL-encoded, as in Delta logs. It is decoded once, before the check.
+        encoded: True if the name is URL-encoded, as in Delta logs. It is then decoded once, before the check.
 
     Raises:
         Misplaced: the path leaves the table, or is not a valid name of a data file.

@@ -35,7 +35,7 @@ VACUUM_EVERY = 100
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds for which the compactor waits for the exclusive lock of a table."""
+"""Seconds for which the compactor waits for the exclusive lock of a table. Then the next pass does the step."""
 _BATCH = 100
 """Number of files that are removed under one lock. Commits wait for the lock."""
 _NEEDED = "_needed"
@@ -85,7 +85,7 @@ def _vacuum_if_due(table: Table, retention: layout.Retention) -> None:
 def vacuum(
     table: Table, retention: layout.Retention, waiting: Collection[str] | None = (), patience: float = PATIENCE
 ) -> Freed:
-    """Removes data files that no version needed within the retention.
+    """Removes data files that no version needed within the retention. Returns their number and size.
 
     Delta's log does not say when a file was removed, so each pass lists the needed files. A file is removed if it
     is older than the newest list that is as old as the retention, and neither that list nor a later one names it.
@@ -195,7 +195,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Removes log entries; see ``trim_log``. Makes a checkpoint before if it is due."""
+    """Removes log entries, after a checkpoint if it is due; see ``trim_log``. Returns their number and size."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
@@ -204,7 +204,7 @@ def trim(table: Table, retention: layout.Retention) -> Freed:
 
 
 def sweep(table: Table, retention: layout.Retention) -> Freed:
-    """Removes unneeded log entries and files of a table."""
+    """Removes unneeded log entries and files of a table. Returns their number and size."""
     return trim(table, retention) + vacuum(table, retention)
 
 

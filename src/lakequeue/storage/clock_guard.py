@@ -27,7 +27,7 @@ AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
 """Environment variable: seconds between two commits above which the clock is checked."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
-"""Maximum seconds between a clock and the storage's clock. S3 refuses requests with a larger difference."""
+"""Maximum seconds between a clock and the storage's clock. With more, checks fail, and S3 refuses requests."""
 SECOND_LOOK = 2.0
 """Seconds until the clock is read again, because a machine may set its clock some time after it starts."""
 _SLACK = 10 * MICROS

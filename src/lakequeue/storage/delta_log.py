@@ -42,7 +42,7 @@ _READER, _WRITER = 1, 2
 _NAMED_FEATURES = (3, 7)
 """Versions of the protocol that name each feature."""
 _FEATURES = {"appendOnly", "invariants"}
-"""Features of version 2, which these tables do not use."""
+"""Features of writer version 2 of the protocol, which lakequeue's tables do not use."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
 _ACTIONS: dict[str, dict[str, Any]] = {
     "protocol": {
@@ -168,7 +168,7 @@ def data_files(folder: Folder) -> list[ListedFile]:
 
 
 def live_file(add: Mapping[str, Any]) -> LiveFile:
-    """Builds a file from its ``add`` action. Misplaced if the path leaves the table (DUR-70)."""
+    """Builds a file from its ``add`` action. Raises Misplaced if the path leaves the table (DUR-70)."""
     stats = json.loads(add.get("stats") or "{}")
     partition = {name: _value(name, text) for name, text in dict(add["partitionValues"]).items()}
     return LiveFile(
@@ -186,7 +186,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def whole(number: Any) -> int:
-    """Checks a number of an action or a manifest. ValueError unless it is an integer from 0 to 2**63 - 1."""
+    """Returns a number of an action or a manifest. Raises ValueError unless it is a whole number below 2**63."""
     if type(number) is not int or not 0 <= number < 2**63:
         raise ValueError(f"has an invalid number: {str(number):.40}")
     return number

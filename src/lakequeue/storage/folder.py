@@ -95,7 +95,7 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
-        """Returns a file's content and its mark. FileNotFoundError if it does not exist."""
+        """Returns a file's content and its mark. Raises FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def _source(self, name: str, size: int) -> Any:
@@ -106,7 +106,7 @@ class _BaseFolder(ABC):
         """Removes a file, whose name is relative to the root. Returns its size in bytes."""
 
     def read(self, name: str) -> bytes:
-        """Returns a file's content. FileNotFoundError if it does not exist."""
+        """Returns a file's content. Raises FileNotFoundError if it does not exist."""
         return self.read_marked(name)[0]
 
     @contextmanager
@@ -136,7 +136,7 @@ class _BaseFolder(ABC):
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in order. Skips missing files, and files behind a symbolic link (DUR-72)."""
+        """Removes files in order, and returns their size. Skips missing files, and files behind links (DUR-72)."""
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -194,14 +194,14 @@ class LocalFolder(_BaseFolder):
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """Returns ``_path`` after a check of the way from the root. DamagedTable if a link is on it (DUR-72)."""
+        """Returns ``_path``. Raises DamagedTable if a link is on the way from the root (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Returns the path or URI of a file, for a caller that opens it. DamagedTable if a link is on the way."""
+        """Returns the path or URI at which to open a file. Raises DamagedTable if a link is on the way."""
         self._sound(name)
         return self.path(name)
 
@@ -216,7 +216,7 @@ class LocalFolder(_BaseFolder):
         return False
 
     def entry(self, name: str) -> ListedFile:
-        """Returns a file as in a listing. FileNotFoundError if it does not exist."""
+        """Returns a file as in a listing. Raises FileNotFoundError if it does not exist."""
         status = self._stat(name)
         return ListedFile(name, status.st_size, status.st_mtime, _mark(status))
 
@@ -404,7 +404,7 @@ class LocalFolder(_BaseFolder):
         return no_links.unlink(self._root, name, self.descriptor)
 
     def remove_empty(self, name: str) -> None:
-        """Removes an empty directory. OSError if it is not empty, or behind a link."""
+        """Removes an empty directory. Raises OSError if it is not empty, or behind a link."""
         no_links.rmdir(self._root, self._at(name))
 
     def remove_all(self) -> None:

@@ -341,7 +341,8 @@ CLOCK_ID = "clock"
 FILES_ID = "files"
 """Application id on ``messages``; its version is the number of merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
-"""Application id on ``messages``; its version is the newest epoch that removed bodies. Older ledgers name these.
+"""Application id on ``messages``; its version is the newest epoch that removed bodies. Ledgers of older
+epochs still refer to these bodies.
 """
 EMPTYING_ID = "emptying"
 """Application id on ``messages``; its version is the mark of the last emptying, which older ledgers lack."""

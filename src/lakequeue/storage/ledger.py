@@ -74,7 +74,7 @@ class Ledger:
         return self.table.transaction(layout.RECEIPTS_ID)
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
-        """Reads head, runs and settled runs of the loaded snapshot. DamagedTable if they cannot be read."""
+        """Reads head, runs and settled runs of the loaded snapshot. Raises DamagedTable if that fails."""
         try:
             return self._load()
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:

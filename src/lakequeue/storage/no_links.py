@@ -49,7 +49,10 @@ def _split(table: str) -> tuple[str, str]:
 
 
 def open_folder(root: str, name: str) -> int:
-    """Opens a directory below a root and returns its descriptor. FileNotFoundError if a link is on the way."""
+    """Opens a directory below a root and returns its descriptor.
+
+    Raises FileNotFoundError if a link is on the way.
+    """
     try:
         return _opened(root, name)
     except OSError as error:
@@ -141,13 +144,13 @@ def mkdir(root: str, path: str, descriptor: int | None) -> None:
 
 
 def move(root: str, source: str, target: str) -> None:
-    """Renames a file. OSError if a link is on the way to either name."""
+    """Renames a file. Raises OSError if a link is on the way to either name."""
     with above(root, source) as (before, old), above(root, target) as (after, new):
         os.rename(old, new, src_dir_fd=before, dst_dir_fd=after)
 
 
 def rmdir(root: str, name: str) -> None:
-    """Removes an empty directory. OSError if it is not an empty directory, or a link is on the way."""
+    """Removes a directory. Raises OSError if it is not an empty directory, or a link is on the way."""
     with above(root, name) as (folder, leaf):
         os.rmdir(leaf, dir_fd=folder)
 

@@ -35,7 +35,7 @@ VERSIONS = 60
 RECENT = 10.0
 """Seconds within which other processes apply a request, by the storage's clock."""
 MOST = 100
-"""Maximum number of other processes' requests in one commit."""
+"""Maximum number of other processes' requests in one commit. The others wait for the next commit."""
 SURE = 0.7
 """Seconds after which ``look`` also confirms that the log is the log that was read."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)

@@ -323,16 +323,19 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns a version, and the files that all commits after it added, by name. All of them are known."""
+        """Returns a version after which this handle has all entries, and the files that they added, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
-        """Returns files added after a version, by name. FileNotFoundError if an entry was trimmed."""
+        """Returns files added after a version, by name. Raises FileNotFoundError if an entry was trimmed."""
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers of entries after a version, by request. FileNotFoundError: an entry was trimmed."""
+        """Returns the answers of entries after a version, by request.
+
+        Raises FileNotFoundError if an entry was trimmed.
+        """
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:
@@ -404,7 +407,7 @@ class Snapshot(TableState):
             _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | TableState) -> None:
-        """Reads a table's settings. DamagedTable if the table was moved here, or has unknown features."""
+        """Reads a table's settings. Raises DamagedTable if the table was moved here, or has unknown features."""
         uri = self._folder.uri
         if found.metadata is not None:
             if layout.is_elsewhere(uri, found.metadata.get("name")):

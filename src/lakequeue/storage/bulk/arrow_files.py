@@ -53,10 +53,10 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yields the shard and rows of each file, sorted by group, then by ``_order`` and number.
+    """Yields the shard and the rows of each part of the groups, sorted by group, then by ``_order`` and number.
 
-    Reads all rows before the first file, into a temporary directory. Then one part at a time is in memory: a
-    sixteenth of the rows, or the largest group. Consume one file before the next.
+    Reads all rows before the first part, into a temporary directory. Then one part at a time is in memory: a
+    sixteenth of the rows, or the largest group. Consume one part before the next.
     """
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
@@ -193,8 +193,9 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes the rows of a whole send. Commits nothing. Also returns the number of omitted rows.
+    """Checks and writes the rows of a whole send. Commits nothing.
 
+    Returns the manifest, and the number of rows that were dropped or diverted because they break a rule.
     Memory holds about a row group; for FIFO queues as in ``sorted_by_group``. Errors as in ``gather``.
     """
     messages = staging.messages(tables)
@@ -293,7 +294,7 @@ def write_sorted(
 def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Writes numbered rows in the given order, into a file of ``messages`` per priority."""
+    """Writes numbered rows in the given order, into a file of ``messages`` per priority. Returns the files."""
     files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
     with ExitStack() as opened:
@@ -385,7 +386,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows with the columns that they have."""
+    """Writes numbered rows into a file with their columns. Returns the file in a list; no file without rows."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

@@ -36,7 +36,7 @@ SEQUENCE_NUMBER = """
 """
 """``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in the filter. More slow down the planner."""
+"""Maximum number of ranges in the filter. With more there is no filter, because it would slow down the planner."""
 _BUCKET = 8
 """Number of bits of a block of 256 positions. The join is by block, so that a row meets few ranges."""
 _COLUMNS = (

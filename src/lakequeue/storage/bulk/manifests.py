@@ -24,7 +24,9 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Seconds that files may wait for their commit. VACUUM keeps files for twice as long."""
+"""Seconds that the files of a bulk send may wait for their first commit. Later the send is refused. VACUUM keeps
+files for twice as long.
+"""
 
 
 @attrs.frozen

@@ -40,7 +40,7 @@ _WRITABLE = {
 _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
-"""Maximum number of entries to read, newest first, in search of a delivery's commit."""
+"""Number of newest entries in which a delivery's commit is searched. If it is older, its state is unknown."""
 _KEPT = 16
 """Number of snapshots kept for the next deliveries. Each delivering thread uses one."""
 _TRIES = 5

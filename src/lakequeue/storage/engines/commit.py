@@ -34,7 +34,7 @@ LONG_COMMIT = 600.0
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 TRIM_PATIENCE = 0.2
-"""Seconds for which an attempt to trim waits for the table's lock."""
+"""Seconds for which an attempt to trim waits for the table's lock. Then it ends without an error."""
 _UNANSWERED = 2
 """Number of repeats of an attempt without an answer. Once another commit has its version, it cannot land."""
 _LOST = "lost_races"

@@ -23,7 +23,7 @@ from lakequeue.storage.roots import local_path
 STOPPED = 0.25
 """Seconds without a change of the holder's file after which other processes continue."""
 LONGEST = 5.0
-"""Maximum seconds to wait for a turn, even if other processes take and end turns meanwhile."""
+"""Maximum seconds to wait, even if other processes take and end turns. Then the process goes on without a turn."""
 POLL = 0.001
 """Longest pause in seconds between the first attempts of the next in line. Other processes pause for longer."""
 PATIENCE = 1 / 16

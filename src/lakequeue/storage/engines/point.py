@@ -136,7 +136,7 @@ class Table(TableVersion):
     def set_aside(self, *, put_back: bool) -> None:
         """Removes entries left over by a restore (DUR-86). The caller holds the exclusive lock of a local table.
 
-        ``put_back``: a restore is known, so all entries behind a gap are left over.
+        ``put_back``: True if a restore is known, so that all entries behind a gap are left over.
         """
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
@@ -160,9 +160,10 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a missing file of the loaded snapshot, by default DamagedTable.
+        """Returns the error for a missing file of the loaded snapshot.
 
-        StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back.
+        This is StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back, else
+        DamagedTable.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:
@@ -295,7 +296,7 @@ class Table(TableVersion):
 
         Raises:
             LostRace: another commit came first.
-            ReplacedLog: ``outcome_unknown``: a backup was restored meanwhile.
+            ReplacedLog: a backup was restored meanwhile; ``outcome_unknown`` is set.
         """
         self.settle()
         before = self.version

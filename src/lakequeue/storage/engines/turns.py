@@ -26,7 +26,7 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait for exclusive access. A process that was stopped in a commit must not stop other processes."""
+"""Seconds to wait for exclusive access. Then a commit goes on without it, as its holder may have been stopped."""
 ASK_AFTER = 3
 """Number of lost races after which a process asks for a turn, and asks again."""
 COMMITS = 4

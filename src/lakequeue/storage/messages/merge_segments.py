@@ -84,7 +84,7 @@ def merge_all(
 ) -> MergeCounts:
     """Drops, merges, cuts and empties segments where it pays, also the open segment if it is idle.
 
-    For the compactor.
+    For the compactor. Returns the numbers of replaced segments.
 
     Args:
         table: a handle on ``messages`` that nothing else uses meanwhile.

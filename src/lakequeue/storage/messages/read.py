@@ -177,7 +177,10 @@ class LogFile:
         return once.select(names).combine_chunks()
 
     def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
-        """Drops rows with the same position as the previous row. DamagedTable if such rows have different ids."""
+        """Drops rows with the same position as the previous row.
+
+        Raises DamagedTable if two rows with the same position have different ids.
+        """
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
         same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
@@ -349,7 +352,11 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the group names, each message's index, and offsets of ascending ranges, file by file."""
+        """Yields names of groups, and for each message the index of its group's name and its offset, file by file.
+
+        Only messages in ``spans``, which are ascending. A file with a single group has one name for all messages,
+        and an array of as many elements in place of the indexes.
+        """
         pending = deque(spans)
         while pending:
             first, last = pending[0]

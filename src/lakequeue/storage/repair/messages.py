@@ -25,7 +25,9 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Maximum number of lost messages that a repair fills in. It keeps their rows in memory, 100 bytes each."""
+"""Maximum number of lost messages that a repair fills in, because it keeps their rows in memory, 100 bytes each. A
+shard that lost more is not repaired.
+"""
 
 
 @attrs.frozen
