@@ -48,7 +48,7 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes the given messages that are visible. A rewind can restore them."""
+    """Deletes the given messages that are visible. A rewind can restore them. Returns the counts."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -57,7 +57,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible now; with ``in_flight`` also messages in flight.
+    """Makes delayed messages visible now; with ``in_flight`` also messages in flight. Returns the counts.
 
     The consumer of a message in flight is not notified. On lenient queues it may still delete the message until
     another consumer receives it.
@@ -70,7 +70,7 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
 
 
 def erase(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message for good, and clears its content; see ``Queue.erase``."""
+    """Deletes a message for good, and clears its content. Result and errors as ``Queue.erase``."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
         queue.root.check_clock(queue.name)  # else its last step would be refused
@@ -87,7 +87,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
 
 
 def cancel(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message in any state; see ``Queue.cancel``."""
+    """Deletes a message in any state. Returns False if it was gone already; see ``Queue.cancel``."""
     steps, removed = Steps("the cancellation"), 0
     with queue.service("cancel") as call, steps.rest():
         for places in _looks(queue, message_id):
@@ -100,7 +100,7 @@ def cancel(queue: OpenQueue, message_id: str) -> bool:
 
 
 def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
-    """Makes a delayed or visible message visible at an instant; see ``Queue.reschedule``."""
+    """Makes a delayed or visible message visible at an instant. Result and errors as ``Queue.reschedule``."""
     if queue.fifo:
         raise UnsupportedOperation("Messages of FIFO queues keep their order, so none has a delay of its own.")
     instant, retention, done = check_instant("at", at), queue.attributes.retention_micros, 0
@@ -196,7 +196,10 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Runs one command per shard on the messages. The shard decides by their states at its commit."""
+    """Runs one command per shard on the messages, and returns the counts.
+
+    The shard decides by the states of the messages at its commit.
+    """
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

@@ -278,7 +278,7 @@ def _in_turn(
 
 
 def compact(queue: OpenQueue, within: float | None = None) -> CompactionSummary:
-    """Makes one pass over a queue. Raises QueueDoesNotExist if it was deleted."""
+    """Makes one pass over a queue, and returns its results. Raises QueueDoesNotExist if the queue was deleted."""
     _check_within(queue.root, within)
     with queue.service("compact"), reserve(queue.root.path):
         queue.reload()
@@ -298,7 +298,7 @@ def _check_within(root: Root, within: float | None) -> None:
 
 
 def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | None = None) -> Passed:
-    """Makes one whole pass over a queue."""
+    """Makes one whole pass over a queue, and returns its results."""
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
     try:

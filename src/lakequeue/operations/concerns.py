@@ -87,9 +87,9 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the newest ``LETTERS`` messages of a dead-letter queue by class of error, the most frequent first.
+    """Returns the number of messages of a dead-letter queue by class of error, the most frequent first.
 
-    Omits messages without an error, for example if their consumer died.
+    Counts the newest ``LETTERS`` messages. Omits messages without an error, for example if their consumer died.
     """
     try:
         reasons = page(

@@ -130,7 +130,7 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Records that rows may land from now on. True if an earlier attempt may have landed rows."""
+        """Records that rows may land from now on. Returns True if an earlier attempt may have landed rows."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
@@ -164,7 +164,7 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends the rows of a Spark DataFrame, see ``append`` (TAB-30).
+        """Appends the rows of a Spark DataFrame, and returns their number; see ``append`` (TAB-30).
 
         The files are written before the first try, so an error of the DataFrame leaves the messages in the lease.
         """
@@ -212,7 +212,7 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the table has the commit of the delivery.
+        """Deletes the messages if the table has the commit of the delivery. Returns their numbers.
 
         Raises:
             LeaseLost: another process has blocked the delivery.

@@ -231,13 +231,13 @@ def append(
 def deliver(
     opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
-    """Appends the rows of a delivery, then deletes its messages. Arguments and errors as ``append``."""
+    """Appends the rows of a delivery, deletes its messages, and returns their numbers. Otherwise as ``append``."""
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery unless its rows arrived. The state is never ``OPEN`` (TAB-26).
+    """Blocks a delivery unless its rows arrived. Returns its state, never ``OPEN``, and a snapshot (TAB-26).
 
     Raises:
         TableUnavailable: the table cannot be reached or written.

@@ -198,8 +198,9 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes every message of the lease visible at once. An error is recorded as the failure of the whole batch.
+    """Makes every message of the lease visible at once, and returns the numbers of messages.
 
+    An error is recorded as the failure of the whole batch.
     ``unseen`` messages count as never received by the lease.
     """
     failure = None if error is None else _reason(leased, error)
@@ -218,7 +219,7 @@ _NONE_KEPT: Mapping[str, str | None] = {}
 
 
 def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
-    """Deletes all messages of the lease except those in ``kept``, which become visible at once.
+    """Deletes all messages of the lease except those in ``kept``, which become visible. Returns the numbers.
 
     ``kept`` has receipt handles or message ids, each with the reason of its failure, or None.
 

@@ -105,7 +105,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes. Calls it again if attributes change meanwhile.
+    """Sends the rows that ``stage`` writes. Returns their number. Calls it again if attributes change meanwhile.
 
     Args:
         queue: the queue.

@@ -293,7 +293,7 @@ class Root:
             self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
-        """Adds or replaces rows in one commit. Each try calls ``made`` after reading the newest catalog."""
+        """Adds or replaces rows in one commit, and returns them. Each try calls ``made`` on the newest catalog."""
 
         def put() -> Decision[list[QueueRow]]:
             rows = made()

@@ -92,7 +92,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands in one commit, possibly together with commands of other callers.
+        """Applies commands in one commit, maybe together with commands of other callers. Returns the results.
 
         ``look``: number of a look. If that look has read this shard, the commands do not read it again.
 
@@ -164,7 +164,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Returns the number of runs, the number of files, and the instant of the last commit of the newest ledger.
+        """Returns the number of runs and of files of the newest ledger, and the instant of its last commit.
 
         The instant is in microseconds.
         """
@@ -192,7 +192,7 @@ class ShardLedger(ShardTable[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Runs a query on a fresh snapshot of the state machine.
+        """Returns the result of a query on a fresh snapshot of the state machine.
 
         ``look``: number of a look. If that look has read this shard, the snapshot of the look is fresh enough.
 

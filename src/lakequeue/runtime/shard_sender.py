@@ -76,7 +76,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         """Handle that the last delivery of moved messages used; None while a delivery uses it."""
 
     def send(self, send: ShardSend) -> Sent:
-        """Appends the messages except duplicates.
+        """Appends the messages except duplicates, and returns their places.
 
         Raises:
             StaleAttributes: the queue has newer attributes.

@@ -129,7 +129,7 @@ class Catalog:
         return self._living.get((region, name))
 
     def incarnation(self, key: str) -> QueueRow | None:
-        """Returns the row of an incarnation, or None."""
+        """Returns the row of an incarnation; None if the catalog has no such row."""
         self.rows()
         return self._by_key.get(key)
 
@@ -160,7 +160,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns how often queues with these names were written, by the loaded snapshot."""
+        """Returns how often queues with these names were written, by application id, in the loaded snapshot."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 

@@ -67,12 +67,12 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes a request. ``text`` makes its content, given the token of the newest entry.
+    """Writes and returns a request. ``text`` makes its content, given the token of the newest entry.
 
     Removes the ``last`` request of the process at the same time, because it is no longer needed.
 
     Raises:
-        QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file.
+        QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
     """
     posted = PostedRequest(uuid.uuid4().hex, table.version, time.time(), table.lineage)
 
@@ -92,7 +92,7 @@ def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | 
 
 
 def look(table: Table, posted: PostedRequest) -> list[ListedFile]:
-    """Loads the newest version of the ledger, and lists the requests at the same time."""
+    """Loads the newest version of the ledger, and at the same time lists the requests, which it returns."""
     files: list[ListedFile] = []
 
     def follow() -> None:
@@ -110,7 +110,7 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
     """Returns the answers to all requests since one was posted, from the loaded snapshot, by their ids.
 
     Raises:
-        QueueClientError: ``outcome_unknown``: the log was replaced, or does not reach back to the request.
+        QueueClientError: the log was replaced, or does not reach back so far; ``outcome_unknown`` is set.
     """
     if table.lineage is not posted.lineage:
         raise unknown("the log is another one")

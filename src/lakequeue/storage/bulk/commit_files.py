@@ -73,7 +73,7 @@ class BulkShards(Protocol):
         ...
 
     def purged(self, shard: int) -> int:
-        """Reads the purge mark of a shard. Called only if the log has duplicates (DDP-13)."""
+        """Returns the purge mark of a shard. Called only if the log has duplicates (DDP-13)."""
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:

@@ -30,7 +30,7 @@ def opened_at(table: Table, now: int) -> int:
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Keeps the first message of each deduplication id. Rewrites files with repeated ids."""
+    """Returns files with only the first message of each deduplication id. Rewrites files with repeated ids."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []

@@ -28,7 +28,7 @@ NEAR = 0.1
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns the files to shards, in their order. Cuts files that cross the end of a shard's range.
+    """Assigns the files to shards, in their order, and returns them. Cuts files at the ends of the shards' ranges.
 
     A cut writes the rows of a file again. At most one file per shard, except the last shard, is cut.
 

@@ -117,7 +117,7 @@ class Commit:
         """Version before the first attempt without an answer."""
 
     def attempt(self) -> Ended:
-        """Tries to commit once, if the decision was made on the loaded snapshot.
+        """Tries to commit once, if the decision was made on the loaded snapshot. Returns the outcome.
 
         Raises:
             QueueClientError: storage failed, or other processes held the table's lock for too long. With

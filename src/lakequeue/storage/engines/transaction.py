@@ -142,7 +142,7 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change. False if the race is lost; the newest snapshot is then loaded.
+    """Commits a change. Returns False if the race is lost; the newest snapshot is then loaded.
 
     After commits outside its fence, such as merges of segments, it only tries again.
     """

@@ -34,7 +34,7 @@ COMMITS = 4
 read the log and the ledger, decide and commit.
 """
 LONGEST = 2.0
-"""Maximum pause in seconds."""
+"""Maximum pause before a commit, in seconds."""
 MOST = 8
 """Maximum number of commits with a pause after the last lost race. A process that often loses pauses after every
 commit, a process that lost once pauses once.
@@ -77,7 +77,7 @@ class Turns:
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Records lost race number ``lost`` of a transaction. True if the newest snapshot must be loaded."""
+        """Records lost race number ``lost`` of a call. Returns True if the newest snapshot must be loaded."""
         return False
 
     def end(self) -> None:
@@ -105,10 +105,10 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of the last commit in seconds; 0 after a pause or a lost race."""
         self._pauses = 0
-        """Number of next commits with a pause."""
+        """Number of commits, from the next one on, before which this process pauses."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process made the last commit, and other processes commit too. True if it paused."""
+        """Pauses if this process made the last commit, and others commit too. Returns True if it paused."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked

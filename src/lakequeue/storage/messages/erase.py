@@ -87,7 +87,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
-    """Removes the files of a local table that held a message and that its newest snapshot does not name.
+    """Removes files of a local table that held a message and are not in the newest snapshot. Returns their size.
 
     Raises:
         LockHeld: another process holds the table's lock.

@@ -96,8 +96,8 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
         alone: True if no other process may commit the file, because a later decision may leave out rows.
 
     Raises:
-        QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file. With
-            ``alone``, the original error is raised instead.
+        QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
+            With ``alone``, the original error is raised instead.
     """
     delay = rows["delay_seconds"]
     flags = {
