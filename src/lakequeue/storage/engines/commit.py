@@ -220,7 +220,7 @@ def is_based(table: Table) -> bool:
     """True if a decision on the loaded snapshot may be committed, because the log still has its entry (DUR-80).
 
     "Create if absent" also succeeds at a version that was made and then trimmed. Entries are removed oldest first,
-    so the next version was not trimmed while the entry of the base exists. Raises if the log was replaced.
+    so the next version was not trimmed while the entry of the base exists.
 
     Raises:
         ReplacedLog: the log is not the one that the handle has read.

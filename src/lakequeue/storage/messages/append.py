@@ -225,10 +225,10 @@ class Appender:
         return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """Finds a staged send in the loaded snapshot. None if no process has committed it.
+        """Returns the messages of a staged send in the loaded snapshot; None if no process has committed it.
 
         Raises:
-            QueueClientError: ``outcome_unknown``, because the log has moved too far since the send was staged.
+            QueueClientError: the log has moved too far since the send was staged; ``outcome_unknown`` is set.
         """
         try:
             file = self.table.state.added_since(staged.since).get(staged.file.path)
