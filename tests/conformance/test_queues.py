@@ -14,15 +14,19 @@ from lakequeue.storage import catalog
 @pytest.mark.spec("QUE-36", "DLQ-2")
 def test_a_program_begins_with_the_queue_as_it_wants_it(lq: LakeQueue, clock):
     lq.create_queue("dead")
-    given = {"dead_letter_queue": "dead", "max_receive_count": 3, "tags": {"team": "blue"}}
+    given = {"dead_letter_queue": "dead", "max_receive_count": 3, "rate_limit": "5/s", "tags": {"team": "blue"}}
     made = lq.create_queue("orders", update=True, delay=5, **given)
     before = made.attributes(wire=True)
     clock.advance(1)
     again = lq.create_queue("orders", update=True, delay=5, **given)
     assert (again.key, again.attributes(wire=True)) == (made.key, before)
-    changed = lq.create_queue("orders", update=True, visibility_timeout=60, tags={"team": "red", "a": "b"})
+    paced = {"rate_limit": "5/s", "rate_burst": 25}
+    changed = lq.create_queue(
+        "orders", update=True, visibility_timeout=60, tags={"team": "red", "a": "b"}, **paced
+    )
     wire = changed.attributes(wire=True)
     assert (changed.key, wire["VisibilityTimeout"], wire["DelaySeconds"]) == (made.key, "60", "5")
+    assert changed.attributes(["rate_burst"]) == {"rate_burst": 25}
     assert (wire["RedrivePolicy"], changed.tags()) == (before["RedrivePolicy"], {"team": "red", "a": "b"})
     with pytest.raises(errors.InvalidAttributeName, match="profile can only be set when a queue is created"):
         lq.create_queue("orders", update=True, profile="sqs")

@@ -500,6 +500,22 @@ def test_differences_name_only_given_attributes_with_another_value():
         attributes.differences({"visibility_timeout": -1})
 
 
+@pytest.mark.spec("QUE-36")
+def test_changes_are_given_attributes_that_differ_even_if_they_need_others():
+    urgent = {"priorities": 2, "priorities_strict": True, "RateLimit": "50/s"}
+    assert create(**urgent).changes(urgent | {"RateBurst": "250", "delay": 5}) == {"RateBurst": "250", "delay": 5}
+    kept = {"message_retention_period": 600, "rewind_range": True}
+    assert create(**kept).changes(kept | {"message_retention_period": 900}) == kept | {
+        "message_retention_period": 900
+    }
+    by_group = {
+        "deduplication_scope": "message_group",
+        "fifo_throughput_limit": "per_message_group_id",
+        "shards": 2,
+    }
+    assert fifo(**by_group).changes(by_group | {"delay": 5}) == {"delay": 5}
+
+
 NAN = float("nan")
 CALLS = [  # argument, profile, seconds in range, values outside
     ("visibility_timeout", "lake", [0, 0.5, 43_200, timedelta(hours=12)], [-1, 43_201, "x", 43_200.1, NAN]),

@@ -201,11 +201,13 @@ class QueueAttributes:
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
         """Returns the names of given attributes that differ from the queue's (QUE-15). Errors as ``create``."""
-        wanted = _fields(arguments, self.profile_rules)
-        kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
-        named = {f if f in kind else self._wire_name(_BY_FIELD[f]): value for f, value in wanted.items()}
-        other = self.create(**(kind | named))
-        return [f for f in wanted if getattr(self, f) != getattr(other, f)]
+        other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
+        return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
+
+    def changes(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns given attributes that differ from the queue's, by given name (QUE-36). Errors as ``create``."""
+        differing = self.differences(arguments)
+        return {n: v for n, v in arguments.items() if _attribute(n, self.profile_rules).field in differing}
 
     def values(self) -> dict[str, Any]:
         """Returns the attributes of this kind of queue by name, as ``create`` takes them. None means unlimited."""

@@ -127,15 +127,11 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
     steps = Steps("create_queue")
     if queue.attributes.differences(given):
         with steps.step():
-            queue_attributes.update(queue, lambda current: _differing(current, given))
+            queue_attributes.update(queue, lambda current: current.changes(given))
     if not tags.items() <= dict(queue.row.tags).items():
         with steps.step():
             queue_attributes.add_tags(queue, tags)
     return queue
-
-
-def _differing(current: QueueAttributes, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if current.differences({name: value})}
 
 
 def find(root: Root, name: str) -> OpenQueue:
