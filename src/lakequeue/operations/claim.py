@@ -72,7 +72,7 @@ class ClaimPlan:
     """Number of free hands."""
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns the messages by shard, and the refusal of a full shard or None.
+        """Claims messages. Returns the messages by shard, and the refusal of a full shard; None without one.
 
         Once messages are claimed, an error only ends the claim. Raising it would hide them from all consumers.
         """

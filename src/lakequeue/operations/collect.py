@@ -24,7 +24,7 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Numbers of waiting messages, and of their characters, from which further sends wait for space."""
+"""Further sends wait for space from this number of waiting messages, or this number of their characters, on."""
 
 _log = logging.getLogger("lakequeue")
 

@@ -84,7 +84,7 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Returns messages sent and consumed per second since an earlier depth; None if no time has passed.
+        """Returns messages sent and consumed per second since an earlier depth; (None, None) without time between.
 
         Consumed messages are deleted, expired or purged. After a rewind, the rate may be negative.
         """
@@ -97,7 +97,8 @@ class Depth:
     def stay_since(self, before: Depth) -> float | None:
         """Returns the average seconds from when a message is visible to its deletion, since an earlier depth.
 
-        By Little's law: waiting and in-flight messages, divided by messages consumed per second; None for 0.
+        By Little's law: waiting and in-flight messages, divided by messages consumed per second. None if no
+        message was consumed.
         """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2

@@ -25,7 +25,7 @@ from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""Minimum time between two points that counts as a gap."""
+"""A longer time between two points counts as a gap."""
 MOST = 50
 """Maximum number of ledger versions to open, and number of instants to sample between them."""
 

@@ -36,7 +36,7 @@ _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
 _SUMS = [("visible", "sum"), ("in_flight", "sum"), ("oldest_age", "max")]
 _PARTS = 1 << 16
-"""Number of rows of partial sums at which they are added up."""
+"""Number of new rows of partial sums above which the sums are added up, so that memory stays bounded."""
 
 
 def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
@@ -53,7 +53,7 @@ def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """Returns all groups of a queue, with the columns of ``GROUPS`` except its names."""
+    """Returns all groups of a queue, with the columns of ``GROUPS`` except ``queue`` and ``region``."""
     with queue.service("groups"):
         queue.learn_of_shards()
         root, now = queue.root, queue.now()
@@ -66,7 +66,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """Returns the groups of a queue from all its shards, with the columns of ``GROUPS`` except its names."""
+    """Returns the groups of a queue from all its shards, in the columns of ``group_sums``."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):

@@ -107,7 +107,7 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of ``JUDGED`` for the messages that may meet a condition, in batches of bounded size."""
+        """Yields columns of ``JUDGED`` in batches of bounded size, for the messages that may meet a condition."""
         folder = store.folder(self.messages)
         needed, purged = ["position", "emptied", *log_columns(names)], self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
@@ -152,11 +152,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each possible state. Every message of a range of offsets meets one condition."""
+        """Returns a condition for each possible state. Each message of a range of offsets meets one of these."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that every message of a range of offsets meets if it has a state."""
+        """Returns a condition that every message of a range of offsets meets if it has the given state."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)

@@ -221,7 +221,10 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the batch's redrivable messages as offsets by destination. ``only``: destination of them all."""
+    """Returns the batch's redrivable messages as offsets by destination.
+
+    ``only``: destination of all these messages; None: each message goes to its source queue.
+    """
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])

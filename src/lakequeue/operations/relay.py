@@ -183,7 +183,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and the number of its sent pieces as a number above 0. MOST_PIECES: all are sent."""
+    """Encodes a version and the number of its sent pieces in a number. ``MOST_PIECES`` means that all are sent."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 

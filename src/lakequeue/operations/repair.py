@@ -200,7 +200,13 @@ class _Before:
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes messages that are gone, and adds messages that get new offsets from ``end`` on."""
+        """Removes messages that are gone from ``messages``, and adds those that get new offsets.
+
+        Args:
+            blank: offsets of the messages that are gone.
+            end: first new offset.
+            twice: number of messages that get new offsets.
+        """
         for span in blank:
             self.messages.discard(*span)
         if twice:
@@ -389,10 +395,10 @@ def _listed_again(
     turns.
 
     Args:
-        root, engine: where.
-        name: of the queue.
-        taken: the row that has the name now.
-        hidden: keys of the queues that may have the name, and took messages.
+        root, engine: the root, and the engine that reads it.
+        name: name of the queue.
+        taken: the row that has the name now; None if no queue has it.
+        hidden: keys of the queues that the catalog lost, that may have the name, and that took messages.
         adopt: True if another queue may get the name.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):

@@ -88,6 +88,8 @@ class OpenShard:
     def compact(self, now: int, dedup: int | None) -> MergeCounts:
         """Drops the part of the log below the floor, merges small files, and empties rows of settled messages.
 
+        Returns the numbers of replaced segments.
+
         Args:
             now: the instant, in microseconds.
             dedup: microseconds for which deduplication ids count; None: they do not count.
@@ -114,7 +116,7 @@ class OpenShard:
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes local files with it. True if there was content to clear."""
+        """Clears a message in the log, and removes local files with it. Returns True if it had content."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)

@@ -136,7 +136,7 @@ class _BaseFolder(ABC):
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in order, and returns their size. Skips missing files, and files behind links (DUR-72)."""
+        """Removes files in order, except missing files and files behind links (DUR-72). Returns their size."""
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):

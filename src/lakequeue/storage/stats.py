@@ -18,7 +18,7 @@ from lakequeue.storage.folder import Freed
 
 MINUTE = 60 * MICROS
 MAX_FILES = 16
-"""Number of a day's files above which they are merged."""
+"""Number of files of a day above which the files of the day are merged."""
 _BUSY = "the table of statistics is being changed too often; nothing was changed"
 
 
@@ -57,7 +57,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """Returns the minutes and rows of a queue from an instant on, in order."""
+    """Returns pairs of a minute and its row, of a queue, from an instant on, in order."""
     found: list[tuple[int, StatsRow]] = []
     for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -68,7 +68,7 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns the minutes and counts of visible messages for each queue key, from an instant on, in order."""
+    """Returns pairs of a minute and the number of visible messages by queue key, from an instant on, in order."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])

@@ -42,7 +42,7 @@ class SendKey:
     """Name of the manifest and its files. Message ids are derived from it."""
     of_stream: bool = False
     anonymous: bool = False
-    """True without a caller's id. Such a send is never repeated, but may need completion."""
+    """True if the caller gave no id. The send is then never repeated, but may need completion."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:

@@ -24,7 +24,7 @@ from lakequeue.storage.folder import Folder
 LEAST = 100
 """Minimum number of rows per shard. With fewer, a commit to another shard costs more than it gains."""
 NEAR = 0.1
-"""Share by which a shard may get more or fewer rows than the average, so that fewer files are cut."""
+"""A shard may get more or fewer rows than the average by this share, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:

@@ -77,7 +77,7 @@ class RowsTask:
         yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     def write(self, pieces: Iterable[pa.Table]) -> TaskFiles:
-        """Writes rows into files of the delivery table.
+        """Writes rows into files of the delivery table, and returns the files.
 
         Raises:
             RowsRefused: the table does not accept a row. Names the column.

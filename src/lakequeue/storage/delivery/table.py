@@ -42,7 +42,7 @@ _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
 """Number of newest entries in which a delivery's commit is searched. If it is older, its state is unknown."""
 _KEPT = 16
-"""Number of snapshots kept for the next deliveries. Each delivering thread uses one."""
+"""Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own."""
 _TRIES = 5
 """Number of commits that ``deltalake`` tries before the table is read again."""
 

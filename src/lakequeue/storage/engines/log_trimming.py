@@ -81,7 +81,7 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""Number of entries that a fast-growing log keeps. Opening a table lists all entries: 5 ms for 1,000."""
+"""Number of entries that a fast-growing log keeps. Opening a table lists all of them: 5 ms for 1,000."""
 READING = 15.0
 """Seconds that entries stay in any case, for readers that have just listed them."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
@@ -90,7 +90,7 @@ _log = logging.getLogger("lakequeue")
 
 
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
-    """Removes log entries below the newest checkpoint that is old enough, oldest first.
+    """Removes log entries below the newest checkpoint that is old enough, oldest first. Returns number and size.
 
     On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
     behind it. The age of the checkpoint counts, not the age of its commit. Later snapshots need nothing below the
@@ -131,7 +131,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 def trim_below(table: Folder, version: int) -> Freed:
     """Removes the part of a local log below a version, if a checkpoint of this version or a later one is on disk.
 
-    The caller holds the exclusive lock.
+    Returns the number and the size of the removed files. The caller holds the exclusive lock.
     """
     above = (number for number in listed(table).checkpoints if number >= version)
     return table.remove(_below(table, version)) if any(map(partial(_holds, table), above)) else Freed()

@@ -66,7 +66,7 @@ class FoundFile:
 
 
 def find_files(folder: Folder, files: Sequence[LiveFile]) -> list[FoundFile]:
-    """Reads the files of a log. Returns the offsets and problems of each."""
+    """Reads the files of a log. Returns each file with its offsets and its problem."""
     return folder.for_each(lambda file: _find(folder, file), files)
 
 
@@ -118,7 +118,7 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """Returns positions, ``_COUNTED``, and True for rows without a body. Checks the other columns."""
+    """Returns positions, the columns ``_COUNTED``, and True for rows without a body. Reads all columns."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))

@@ -221,7 +221,7 @@ def _twice(found: FoundShard) -> Iterator[tuple[str, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields file and problem of each contradiction in a log of sound files, such as decreasing send times."""
+    """Yields a file (or None) and a problem for each contradiction in a log of sound files."""
     files, state = sorted(found.files, key=lambda each: each.file.partition.get("base_offset") or 0), found.state
     if state is None or not found.intact_log or found.missing(found.ledger) or any(each.problem for each in files):
         return

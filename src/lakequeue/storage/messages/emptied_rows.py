@@ -45,7 +45,10 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Empties the rows of forgotten messages; with ``sent_before``, only of messages sent before then."""
+        """Returns the rows, without the content of forgotten messages.
+
+        With ``sent_before``, messages that were sent at this instant or later keep their content.
+        """
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

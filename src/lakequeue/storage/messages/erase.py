@@ -87,7 +87,9 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
-    """Removes files of a local table that held a message and are not in the newest snapshot. Returns their size.
+    """Removes files of a local table that held a message and are not in its newest snapshot.
+
+    Returns the number and the size of the files.
 
     Raises:
         LockHeld: another process holds the table's lock.

@@ -56,7 +56,7 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write the rows. They first move aside a log without a readable start."""
+    """Returns the steps that write the ledger ``rows``. They first move aside a log without a readable start."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last

@@ -164,7 +164,7 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
 def _rows(
     folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
-    """Yields the rows for the missing offsets, a table for each file."""
+    """Yields the rows for the missing offsets, a table for each file that the repair writes."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
