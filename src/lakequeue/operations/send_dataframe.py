@@ -171,12 +171,12 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes manifests of complete or abandoned bulk sends. Returns the files of the remaining ones by shard."""
+    """Removes manifests of complete or abandoned bulk sends. Returns the files of the other sends by shard."""
     return commit_files.sweep_manifests(bulk_target(queue))
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.SendTarget:
-    """Returns the target of bulk sends with the attributes last read. ``priority``: of rows without one."""
+    """Returns the target of bulk sends with the attributes last read. ``priority``: for rows that have none."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path

@@ -204,12 +204,12 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. Checks a refused one again with the newest attributes."""
+    """Returns a visibility timeout in microseconds. Checks a refused timeout again by the newest attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that ends a receipt after ``timeout`` microseconds, or deletes its message if None."""
+    """Returns the command that ends a receipt after ``timeout`` microseconds; None: that deletes its message."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

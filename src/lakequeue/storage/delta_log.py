@@ -146,7 +146,7 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """The first version without an entry behind the oldest entry; ``LAST_VERSION`` without entries."""
+        """The first version after the oldest entry that has no entry; ``LAST_VERSION`` without entries."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 

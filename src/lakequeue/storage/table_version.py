@@ -38,7 +38,7 @@ class TableVersion:
         return self.state.version
 
     def transaction(self, app_id: str) -> int:
-        """Returns the last committed version of an application id, or 0."""
+        """Returns the last committed version of an application id; 0 if none was committed."""
         return self.state.transactions.get(app_id, 0)
 
     def files(self) -> list[LiveFile]:

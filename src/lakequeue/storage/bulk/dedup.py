@@ -68,7 +68,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Compares the files with the loaded snapshot at an instant. True if ``files`` is unchanged."""
+        """Compares the files with the loaded snapshot at an instant. Returns True if ``files`` is unchanged."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))

@@ -33,7 +33,7 @@ FILES = pa.schema(
 _MERGED = pa.schema([("bucket", pa.int32()), ("digest", DIGEST)])
 _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
-"""Maximum number of files of a batch."""
+"""Maximum number of files of a batch. Further files come into the next batch."""
 MERGE, LARGEST = 32, 32 * 2**20
 """Minimum number of parts to merge, and approximate maximum bytes of a merged part."""
 _BUCKETS, _CHUNK = 64, 65_536
@@ -73,7 +73,7 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Creates the part of a batch from files. False if another process created it first."""
+        """Creates the part of a batch from files. Returns False if another process created the part first."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
@@ -92,9 +92,10 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the files that the table lacks, in batches.
+        """Yields the found files that this record lacks, in batches.
 
-        Both tables wait on disk, in buckets by digest. One pair of buckets is in memory at a time.
+        The found files, and the files of merged parts, wait on disk in buckets by digest. One pair of buckets is
+        in memory at a time.
 
         Args:
             found: path, size in bytes, and time of the last change in microseconds, of each file.

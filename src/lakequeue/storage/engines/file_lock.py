@@ -28,7 +28,7 @@ class FileLock:
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock without waiting. False if another holder excludes this one.
+        """Takes the lock without waiting. Returns False if it is held, or if its file is no longer at the path.
 
         Raises:
             OSError: the file cannot be opened. Never creates its directory.

@@ -24,7 +24,7 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def still_leads(self) -> bool:
-        """Shows other processes that the holder is not stopped. False if the directory was replaced."""
+        """Shows other processes that the holder is not stopped. Returns False if the directory was replaced."""
         with suppress(OSError):
             if self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
                 self.stamp()
