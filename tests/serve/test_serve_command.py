@@ -51,7 +51,8 @@ def test_a_root_that_does_not_exist_is_refused(root):
 def test_heaps_of_threads_keep_nothing_of_large_messages(root):
     """In a process of its own: Arrow chooses its heap once."""
     told = "lambda: print(__import__('pyarrow').default_memory_pool().backend_name)"
-    code = f"import atexit, sys; atexit.register({told}); sys.argv[1:] = ['--root', {str(root)!r}, 'serve', '--port', '0']"
+    given = ["--root", str(root), "serve", "--port", "0"]
+    code = f"import atexit, sys; atexit.register({told}); sys.argv[1:] = {given}"
     ended = subprocess.run([sys.executable, "-c", f"{code}; {PROGRAM}"], capture_output=True, text=True)
     assert ended.stdout == "system\n" and "does not exist" in ended.stderr
 
