@@ -468,7 +468,7 @@ CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
 """CMQ's module numbers by number: for a queue without rewind, and for rewind times and ranges out of bounds."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers for a batch of deletes of which some, or all, failed (ERR-7)."""
+"""CMQ's numbers for a batch of deletes that failed for some entries, or for all (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from lakequeue import LakeQueue
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
+
+if TYPE_CHECKING:
+    from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 
 @pytest.fixture
@@ -52,3 +56,20 @@ def harness(lq: LakeQueue, clock: ManualClock) -> Harness:
 @pytest.fixture
 def fifo(lq: LakeQueue, clock: ManualClock) -> FifoHarness:
     return FifoHarness(lq.root, clock, engine_of(lq).name, lq.spark)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The directory of ``target``."""
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def target(path: Path, tmp_path: Path) -> DeltaDeliveryTable:
+    """A delivery table without rows."""
+    from conformance.delivery_tables import SCHEMA
+    from lakequeue.storage.delivery.table import DeltaDeliveryTable
+
+    found = DeltaDeliveryTable(str(path), {}, str(tmp_path / "root"))
+    found.create(SCHEMA)
+    return found

@@ -16,14 +16,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from conformance.delivery_tables import FIRST, SCHEMA, snapshot
 from lakequeue.errors import RowsRefused, TableUnavailable, UnsupportedTable
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.rows import new_schema, table_of
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
 from lakequeue.storage.roots import is_inside
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("day", pa.date32())])
-FIRST = DeliveryIdentity("lakequeue-d-0-0", 7, "lease", 1_000_000)
 
 
 def rows(*ids: int) -> pa.Table:
@@ -36,24 +34,6 @@ def append_by_another(path: Path, number: int) -> None:
 
 def ids_in(path: Path) -> list[int]:
     return sorted(polars.read_delta(str(path))["id"].to_list())
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "table"
-
-
-@pytest.fixture
-def target(path: Path, tmp_path: Path) -> DeltaDeliveryTable:
-    found = DeltaDeliveryTable(str(path), {}, str(tmp_path / "root"))
-    found.create(SCHEMA)
-    return found
-
-
-def snapshot(target: DeltaDeliveryTable) -> DeltaDeliverySnapshot:
-    found = target.read()
-    assert found is not None
-    return found
 
 
 def test_a_table_that_is_missing_is_created_without_rows_and_once(path: Path, tmp_path: Path):

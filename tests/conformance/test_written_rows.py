@@ -15,16 +15,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from conformance.delivery_tables import FIRST, SCHEMA, snapshot
 from lakequeue.errors import RowsRefused
 from lakequeue.storage.delivery import frames
 from lakequeue.storage.delivery.frames import FrameRows, RowsTask, first_entry
-from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
+from lakequeue.storage.delivery.identity import CommitRefused
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot as Snapshot
 from lakequeue.storage.delivery.table import DeltaDeliveryTable as Target
 from mutations import Case, Mutation, each_case
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("day", pa.date32())])
-FIRST = DeliveryIdentity("lakequeue-d-0-0", 7, "lease", 1_000_000)
 
 
 class Rows(FrameRows):
@@ -42,24 +40,6 @@ class Rows(FrameRows):
             [row] = copy.pickled(iter(task.to_batches()))
             parts.append(pickle.loads(row["result"][0].as_py()))
         return parts
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "table"
-
-
-@pytest.fixture
-def target(path: Path, tmp_path: Path) -> Target:
-    found = Target(str(path), {}, str(tmp_path / "root"))
-    found.create(SCHEMA)
-    return found
-
-
-def snapshot(target: Target) -> Snapshot:
-    found = target.read()
-    assert found is not None
-    return found
 
 
 def rows(*ids: int, **columns: pa.Array) -> pa.Table:

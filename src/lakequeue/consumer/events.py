@@ -183,7 +183,7 @@ class GiveBack:
 
 @attrs.define
 class Gather:
-    """Wait until a hand finds nothing to do, at most for ``micros``."""
+    """Wait until a hand finds nothing to do, but at most ``longest`` microseconds."""
 
     longest: int
 

@@ -298,7 +298,7 @@ class QueueAttributes:
 
     @property
     def classes(self) -> int:
-        """Number of priorities, of which 0 is the lowest. A shard's priority is its number modulo this (JOB-5)."""
+        """Number of priorities. The lowest priority is 0. A shard's priority is its number modulo this (JOB-5)."""
         return self.priorities or 1
 
     @property

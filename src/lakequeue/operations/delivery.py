@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -24,6 +24,9 @@ from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Command, LeaseCounts, LeaseDelete, LeaseRelease, Remark
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.delivery.identity import DeliveryIdentity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Delivering:
@@ -134,6 +137,13 @@ class Delivering:
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
+    def _open(
+        self, marked: LedgerMarks, schema: Callable[[], pa.Schema] | None
+    ) -> tuple[OpenedDeliveryTable, protocol.DeliverySnapshot]:
+        """Opens the queue's table for this delivery; see ``OpenedDeliveryTable.of``."""
+        self._opened, snapshot = OpenedDeliveryTable.of(target_of(self.queue, marked.table), marked, schema)
+        return self._opened, snapshot
+
     def append(self, rows: object, merge_schema: bool = False) -> int:
         """Appends rows once, and deletes the messages (TAB-25). Returns the number of rows.
 
@@ -154,10 +164,7 @@ class Delivering:
                 self.counts = self.settle(self.leased)
                 return 0
             marked = self._marked()
-            table = target_of(self.queue, marked.table)
-            self._opened, snapshot = OpenedDeliveryTable.of(
-                table, marked, lambda: new_schema(table_of(given, None))
-            )
+            _, snapshot = self._open(marked, lambda: new_schema(table_of(given, None)))
             converted = table_of(given, snapshot.schema)
             self._deliver(snapshot, marked, converted, merge_schema)
             call.messages = self.counts.done
@@ -176,8 +183,7 @@ class Delivering:
             rows: Any = FrameRows(df, merge_schema)
             if marked.table is not None and is_catalog_name(marked.table) and marked.table_id() is None:
                 create(self.queue.root.require_spark("append"), marked.table, rows.schema)
-            table = target_of(self.queue, marked.table)
-            self._opened, snapshot = OpenedDeliveryTable.of(table, marked, rows.schema)
+            _, snapshot = self._open(marked, rows.schema)
         files = rows.files(snapshot)  # its errors are the DataFrame's, and not the storage's
         with self.queue.service("append") as call:
             if files:
@@ -203,9 +209,8 @@ class Delivering:
         """
         with self.queue.service("delivery"):
             marked = self._marked()
-            table = target_of(self.queue, marked.table)
-            self._opened, _ = OpenedDeliveryTable.of(table, marked, None)
-            snapshot = self._opened.read()
+            opened, _ = self._open(marked, None)
+            snapshot = opened.read()
             if protocol.state_of(snapshot, marked.delivery) is not DeliveryStatus.OPEN:
                 raise LeaseLost()
             self._try()
@@ -220,19 +225,18 @@ class Delivering:
         """
         with self.queue.service("delivered") as call:
             marked = self._marked()
-            table = target_of(self.queue, marked.table)
-            self._opened, _ = OpenedDeliveryTable.of(table, marked, None)
-            snapshot = self._opened.read()
+            opened, _ = self._open(marked, None)
+            snapshot = opened.read()
             state = protocol.state_of(snapshot, marked.delivery)
             if state is DeliveryStatus.OPEN:
                 raise QueueClientError(
-                    f"{table.uri} has no commit with the id {marked.delivery.app_id} and the version "
+                    f"{opened.table.uri} has no commit with the id {marked.delivery.app_id} and the version "
                     f"{marked.delivery.version}. A write that changed no row may record none: then append an "
                     "empty frame with them"
                 )
             if state is not DeliveryStatus.ARRIVED:
                 raise LeaseLost()
-            table.sync(snapshot.version)
+            opened.table.sync(snapshot.version)
             counts = marked.delete()
             call.messages = counts.done
             return counts

@@ -23,10 +23,10 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import REPEAT, DamagedTable, QueueClientError, QueueServiceError
+from lakequeue.errors import DamagedTable, QueueClientError, QueueServiceError
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import ListedFile
-from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.store_failures import left_to_others
 
 FOLDER = "asked"
 """Directory of requests, below the table."""
@@ -152,11 +152,7 @@ def _begin(version: int) -> str:
 
 def unknown(reason: object) -> QueueClientError:
     """Returns the error for a process that gives up on a request which other processes may still commit."""
-    text = first_line(reason) if isinstance(reason, BaseException) else reason
-    return QueueClientError(
-        f"the outcome of a call is unknown: other processes may commit its request ({text}); {REPEAT}",
-        outcome_unknown=True,
-    )
+    return left_to_others("call", "request", reason)
 
 
 def failure(error: Exception) -> Exception:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 
+from lakequeue.errors import REPEAT, QueueClientError
 from lakequeue.model.secrets import hidden
 
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
@@ -98,6 +99,15 @@ def first_line(error: BaseException) -> str:
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
     return line + _FULL_ADVICE if is_full(line) and _FULL_ADVICE not in line else line
+
+
+def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
+    """Returns the error of a ``call`` that gives up while other processes may still commit a ``part`` of it."""
+    text = first_line(reason) if isinstance(reason, BaseException) else reason
+    return QueueClientError(
+        f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {REPEAT}",
+        outcome_unknown=True,
+    )
 
 
 def is_full(line: str) -> bool:

@@ -23,7 +23,7 @@ from lakequeue.errors import QueueClientError, RowsRefused, TableUnavailable
 from lakequeue.storage.delivery.identity import DeliveryIdentity
 from lakequeue.storage.delivery.rows import new_schema
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
-from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.spark_access import is_stopped, quiet_about_pandas
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.store_failures import first_line
@@ -88,7 +88,7 @@ class RowsTask:
             snapshot = None
             for piece in pieces:
                 if snapshot is None:
-                    LocalFolder(scratch, syncs=False).create(f"{LOG}/{0:020d}.json", self.log.encode())
+                    LocalFolder(scratch, syncs=False).create(entry_name(0), self.log.encode())
                     snapshot = DeltaDeliveryTable(scratch, {}, self.store.root, syncs=False).read()
                     assert snapshot is not None
                 snapshot.append(_NOBODY, piece, self.merge_schema)
@@ -106,13 +106,10 @@ class RowsTask:
 
         folder = self.store.folder(self.store.root)
         for version in range(1, snapshot.version + 1):
-            for action in snapshot.target.entry(version) or ():
-                if "add" not in action:
-                    continue
-                add = action["add"]
-                path = unquote(
-                    add["path"]
-                )  # in the directory of its partition, which polars takes the values from
+            entry = snapshot.target.entry(version) or ()
+            for add in [action["add"] for action in entry if "add" in action]:
+                path = unquote(add["path"])
+                # in the directory of its partition, because polars takes the values of partition columns from it
                 name = os.path.join(os.path.dirname(path), f"part-{uuid.uuid4().hex}.parquet")
                 with open(f"{scratch}/{path}", "rb") as source, folder.writer(name) as target:
                     shutil.copyfileobj(source, target, 1 << 20)
@@ -123,12 +120,14 @@ class RowsTask:
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
         if batch.num_rows:
             held.append(batch)
-        if sum(each.nbytes for each in held) >= _PIECE:
+            size += batch.nbytes
+        if size >= _PIECE:
             yield pa.Table.from_batches(held)
-            held = []
+            held, size = [], 0
     if held:
         yield pa.Table.from_batches(held)
 

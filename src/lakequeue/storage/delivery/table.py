@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakequeue.errors import MissingPackage, QueueClientError, RowsRefused, TableUnavailable, UnsupportedTable
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.rows import columns_of, refused_columns
-from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.delta_log import LOG, entry_name
 from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.roots import is_inside
 from lakequeue.storage.store_failures import first_line
@@ -125,7 +125,7 @@ class DeltaDeliveryTable:
         """Returns a value that identifies the file of an entry; None if the entry does not exist."""
         with self._errors():
             try:
-                return self._folder.entry(f"{LOG}/{version:020d}.json")[1:]
+                return self._folder.entry(entry_name(version))[1:]
             except FileNotFoundError:
                 return None
 
@@ -137,12 +137,12 @@ class DeltaDeliveryTable:
         """
         with self._errors(), TemporaryDirectory() as scratch:
             DeltaTable.create(scratch, schema)
-            made = LocalFolder(scratch).read(f"{LOG}/{0:020d}.json")
+            made = LocalFolder(scratch).read(entry_name(0))
             actions = [json.loads(line) for line in made.splitlines() if line]
             for action in actions:
                 action.get("commitInfo", {}).get("operationParameters", {}).pop("location", None)
             text = "".join(f"{json.dumps(action)}\n" for action in actions)
-            self._folder.create(f"{LOG}/{0:020d}.json", text.encode())
+            self._folder.create(entry_name(0), text.encode())
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -161,7 +161,7 @@ class DeltaDeliveryTable:
     def entry(self, version: int) -> list[dict[str, Any]] | None:
         """Returns the actions of a log entry; None if it does not exist."""
         try:
-            text = self._folder.read(f"{LOG}/{version:020d}.json")
+            text = self._folder.read(entry_name(version))
         except FileNotFoundError:
             return None
         return [json.loads(line) for line in text.splitlines() if line]
@@ -180,7 +180,7 @@ class DeltaDeliveryTable:
                 entry = self.entry(number)
                 if entry is None:
                     break
-                names.add(f"{LOG}/{number:020d}.json")
+                names.add(entry_name(number))
                 names |= {unquote(action["add"]["path"]) for action in entry if "add" in action}
             found = sorted(name for name in names if "://" not in name and folder.exists(name))
             above = {name[:end] for name in found for end, letter in enumerate(name) if letter == "/"}

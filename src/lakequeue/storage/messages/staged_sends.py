@@ -26,11 +26,11 @@ from itertools import takewhile
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import REPEAT, QueueClientError
+from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Table, write_file
-from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.store_failures import first_line, left_to_others
 
 FOLDER = "sent"
 """Directory of staged files, below the table."""
@@ -79,11 +79,7 @@ def is_staged(name: str) -> bool:
 
 def unknown(reason: object) -> QueueClientError:
     """Returns the error for a sender that gives up on a file which other processes may still add."""
-    text = first_line(reason) if isinstance(reason, BaseException) else reason
-    return QueueClientError(
-        f"the outcome of a send is unknown: other processes may commit its messages ({text}); {REPEAT}",
-        outcome_unknown=True,
-    )
+    return left_to_others("send", "messages", reason)
 
 
 def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool) -> StagedSend:
