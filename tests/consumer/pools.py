@@ -324,9 +324,9 @@ class Queue:
 
     def _receive(self, turns: list[Turn]) -> None:
         now, jobs = self.world.now, [job for turn in turns for job in turn.jobs]
-        last = sum(job.context.message.last_receive for job in jobs)
         self.on(events.MessagesReceived(turns, {job.handle: Hold(now, now + TIMEOUT, TIMEOUT) for job in jobs}))
-        if last and not self.pool.rules.prefetch and not self.resized:
+        kept = [job for job in jobs if job.context.message.last_receive and self.model[job] is State.WAITING]
+        if kept and not self.pool.rules.prefetch and not self.resized:
             waiting = sum(
                 job.context.message.last_receive
                 for queue in self.world.queues
