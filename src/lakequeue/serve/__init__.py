@@ -1,4 +1,1 @@
-"""An HTTP server over a root of queues that speaks the protocol of SQS, with a console; see the README.
-
-Needs the extra ``serve``.
-"""
+"""An HTTP server with the SQS protocol and a console for the queues of a root. Needs the extra ``serve``."""

@@ -33,7 +33,7 @@ from lakequeue.serve.sqs.endpoint import SqsEndpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
-"""Number of requests that can wait for their commits at the same time. The requests share group commits."""
+"""Maximum number of requests that run at the same time. Requests that wait for a commit share it."""
 ADOPT_INTERVAL = 10.0
 """Seconds between two checks for message move tasks of servers that died."""
 CATALOG_TIMEOUT = 5.0
@@ -49,8 +49,7 @@ class Application:
     Args:
         access: authenticates requests. None: no authentication.
         max_body_bytes: maximum size of a request body.
-        allowed_hosts: host names to allow in addition to the names of this machine. With ``access``, an empty
-            collection allows every name.
+        allowed_hosts: host names to allow besides those of this machine. With ``access``, empty allows every name.
         account: 12 digits, in the URLs and ARNs of queues. Without ``access``, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
         max_shards: maximum number of shards that a client can give a queue.
@@ -60,8 +59,6 @@ class Application:
     Attributes:
         asgi: the application for the HTTP server.
         pages: Starlette's routes, for every request that is not a plain SQS request.
-        endpoint: answers SQS clients.
-        has_keys: True if requests are authenticated.
     """
 
     def __init__(
@@ -99,7 +96,7 @@ class Application:
         self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog(), self.console.damage))
 
     def stop(self) -> None:
-        """Ends the waits of requests (long polls and conditions). Call it before the server stops."""
+        """Ends long polls and waits for conditions. Call it before the server stops."""
         self.endpoint.receives.stop()
         self.console.conditions.interrupts.stop()
 
@@ -163,7 +160,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Allows requests to a page with names of queues only if the caller's key allows ListQueues."""
+    """Answers only if the caller's key allows ListQueues, because the page shows names of queues."""
 
     async def checked(http: Request) -> Response:
         try:
@@ -179,7 +176,7 @@ def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Hand
 
 
 class _AnyPath(BaseRoute):
-    """Routes every other path to the SQS endpoint. A path pattern would miss paths with a line break."""
+    """Routes all paths to the SQS endpoint. A pattern would not match a path with a line break."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

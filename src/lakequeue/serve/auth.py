@@ -29,7 +29,7 @@ class RequestHead:
 
     Attributes:
         path, query: as received, still percent-encoded.
-        headers: names in lower case. The values of a repeated header are joined by commas.
+        headers: names in lower case. A repeated header has its values joined by commas.
     """
 
     method: str
@@ -50,14 +50,14 @@ class Caller(Protocol):
         """Id of the access key; None on a server without keys."""
 
     def may(self, action: str, queue: str | None) -> bool:
-        """Returns True if the caller may do an SQS action on a queue; None if it concerns no single queue."""
+        """Returns True if the caller may do an SQS action on a queue. None: the action is on no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
         """Returns True if a queue could exist on which the caller may do the action."""
 
 
 class PendingAuthentication(Protocol):
-    """A request whose head was checked. Its signature is verified when the body has arrived."""
+    """A request with a checked head, whose signature is verified when its body has arrived."""
 
     @property
     def key(self) -> str | None:
@@ -67,32 +67,25 @@ class PendingAuthentication(Protocol):
         """Returns True if the signature covers a header, named in lower case."""
 
     def verify(self, body: bytes) -> Caller:
-        """Returns the caller if the signature matches the body.
+        """Returns the caller.
 
-        Raises:
-            RequestError: the request was signed with another secret, or changed after it was signed.
+        Raises RequestError if the secret is wrong or the request was changed after signing.
         """
 
 
 class Authenticator(Protocol):
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
-        """Checks the head of a request, without its body.
+        """Checks the head of a request.
 
-        Raises:
-            RequestError: the request is not signed, its key is unknown, or its date is outside the clock window.
+        Raises RequestError without a signature, with an unknown key or a wrong date.
         """
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
-        """Returns the caller with this key id and secret, or None. Compares in constant time.
-
-        A request without credentials is checked with two empty strings.
-        """
+        """Returns the caller with this key id and secret, or None. Compares in constant time."""
 
 
 @attrs.frozen
 class AnonymousCaller:
-    """Any client of a server without a key file. It may do everything."""
-
     name: str = "-"
     key: None = None
 
@@ -110,8 +103,6 @@ class AnonymousCaller:
 
 
 class NoAuthentication:
-    """The authenticator of a server without a key file."""
-
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
         return AnonymousCaller()
 
@@ -125,13 +116,16 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do an action on a queue; None if it concerns no single queue."""
+    """Raises RequestError unless the caller may do an action on a queue.
+
+    None: the action is on no single queue.
+    """
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic with a key id and its secret. Refuses addresses that guess secrets.
+    """Authenticates by HTTP Basic with a key id and its secret. Blocks addresses that guess secrets.
 
     Args:
         now: returns the time in seconds.
@@ -146,8 +140,7 @@ class BasicAuthentication:
         """Returns the caller that an ``Authorization`` header names.
 
         Raises:
-            RequestError: the credentials are missing or wrong (401), or the address tried too many wrong secrets
-                (429).
+            RequestError: 401 for missing or wrong credentials, 429 for an address with too many wrong secrets.
         """
         key_id = secret = ""
         scheme, _, credentials = authorization.partition(" ")

@@ -23,12 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Interrupts of the current requests. Each is set when its client disconnects or the server stops.
-
-    Attributes:
-        running: the interrupts of the requests that run now.
-        stopping: True once the server stops.
-    """
+    """Interrupts of the current requests. Each is set when its client disconnects or the server stops."""
 
     def __init__(self) -> None:
         self.running: set[Interrupt] = set()
@@ -67,7 +62,7 @@ class ConditionRunner:
         self.interrupts = Interrupts()
 
     async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
-        """Runs the work of a request in a thread. The interrupt is set when the work must end.
+        """Runs ``work`` in a thread. Sets its interrupt when the client disconnects or the server stops.
 
         Raises:
             ClientDisconnect: the client has disconnected.

@@ -1,4 +1,4 @@
-"""Combines concurrent requests: they share one call, or one batch for a queue."""
+"""Combines concurrent requests into one call or one batch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _Result = TypeVar("_Result")
 
 
 class SingleFlight(Generic[_Result]):
-    """Runs a blocking call in a thread of its own. Callers that arrive while it runs share its result.
-
-    Any number of callers occupies one thread. Requests that wait for storage cannot take it.
-    """
+    """Runs a blocking call in a thread of its own. Callers that arrive during a call share its result."""
 
     def __init__(self, call: Callable[[], _Result]) -> None:
         self._call = call
@@ -37,13 +34,12 @@ _Batch = GroupCommit[tuple[Item, "asyncio.Future[Reply]"], Reply]
 
 
 class Batcher(Generic[Item, Reply]):
-    """Gathers the items of a queue while earlier items are processed, and runs them as one batch in one thread.
+    """Collects items of a queue while earlier items are processed, then runs them as one batch in one thread.
 
-    The items would share a commit anyway. A thread for each item costs 15 to 20 % more CPU a request with 64
-    clients.
+    A thread for each item costs 15 to 20 % more CPU per request with 64 clients.
 
     Args:
-        run: returns an answer for each item of a queue, in order. If it raises, every item gets the error.
+        run: returns an answer for each item of a queue, in order. If ``run`` raises, every item gets the error.
         at_once: returns the number of batches of a queue that may run at the same time.
     """
 

@@ -14,13 +14,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
-"""Maximum number of buffered bytes of an incomplete head, or between two parts of a body."""
+"""Maximum number of buffered bytes of an incomplete head or of an incomplete part of a body."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 """Response to a client that exceeds the limit of connections."""
 MAX_PIPELINED = 100
 """Maximum number of requests on a connection that wait for the answer to an earlier request."""
 MAX_UNREAD_BYTES = 128 * 2**20
-"""Maximum number of bytes in all answers that wait for slow clients."""
+"""Maximum number of bytes of all answers that slow clients have not read."""
 WRITE_BUFFER_BYTES = 64 * 1024
 """Number of unsent bytes above which a connection stops writing until its client has read."""
 UNREAD = "unread"
@@ -38,7 +38,7 @@ CONNECTION = "connection"
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which also closes connections that are too slow.
+    """uvicorn's HTTP protocol with time limits for slow clients.
 
     Args:
         shares: counts the connections of this server.
@@ -48,7 +48,7 @@ class Connection(HttpToolsProtocol):
         answer_seconds: time limit for the client to read a buffered answer.
         unverified_seconds: time limit for the next request until a request has been verified.
         lost: event that is set when the connection has ended.
-        leaving_seconds: time limit for the client to read the 503 answer.
+        leaving_seconds: time limit for the client to read a 503 answer.
         holder: key and address of the last verified request. None before the first.
         turned_away: True if the connection answers only 503.
     """
@@ -71,11 +71,7 @@ class Connection(HttpToolsProtocol):
         self._shares = shares
 
     def hold(self, holder: Holder | None) -> None:
-        """Counts the connection for the holder of its last verified request.
-
-        Raises:
-            RequestError: the holder has reached its share of connections.
-        """
+        """Counts the connection for a holder. Raises RequestError if the holder has reached its share."""
         self._shares.pass_on(self.holder, holder)
         self.holder = holder
 
@@ -95,12 +91,10 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503 and ends the connection soon. Also works before an accepted connection has its transport.
+        """Answers 503 and ends the connection soon. Also works before the connection has a transport.
 
-        Reading goes on until the end, because the system resets a connection with unread data.
-
-        Returns:
-            False if no answer is possible, because the connection closes or another answer has begun.
+        Reads until the end, because the system resets a connection with unread data. Returns False if the
+        connection is already closing or has begun another answer.
         """
         if self.transport is None:
             self.turned_away = True
@@ -123,10 +117,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def end(self) -> None:
-        """Ends a connection once: asyncio's transports cannot be ended twice.
-
-        uvloop never calls `connection_lost` for a connection that is cancelled before it is complete.
-        """
+        """Ends the connection once. uvloop does not call `connection_lost` for an incomplete connection."""
         if self.transport is not None and not self.lost.is_set():
             self.transport.abort()
             self.connection_lost(None)
@@ -191,7 +182,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.scope["state"][COMPLETE] = True
 
     def _without_upgrade(self) -> bytes:
-        """Rebuilds the head without its offer to upgrade. With the offer, the parser would skip the body."""
+        """Returns the head without its offer to upgrade, which would make the parser skip the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -199,7 +190,7 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse(self) -> None:
-        """Answers the requests before an invalid request, then 400. Ignores later requests."""
+        """Answers the requests before an invalid request, then sends 400. Ignores later requests."""
         if self._refused:
             return
         self._refused = True
@@ -214,9 +205,9 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keeps the connection for an SQS client that has closed its sending side, until its answer is sent.
+        """Keeps the connection of an SQS client that has closed its sending side, until the answer is sent.
 
-        Answers with messages are not sent, because the client may be gone.
+        Closes it if the answer has messages, because the client may be gone.
         """
         if self.turned_away:
             return False
@@ -282,20 +273,16 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts the connection of a verified request for its key and address.
-
-    Raises:
-        RequestError: the key or the address has reached its share of connections.
-    """
+    """Counts a connection for a key. Raises RequestError if the key or its address has reached its share."""
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
         connection.hold(Holder(key, http.client.host if http.client else ""))
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Makes uvicorn drop the answer to a client that has gone. uvloop would raise at the next write.
+    """Makes uvicorn drop an answer if the client has gone, because uvloop raises at the next write.
 
-    uvicorn marks only the newest of several pipelined requests.
+    uvicorn itself does so only for the newest of several pipelined requests.
     """
     if cycle is not None and cycle.transport.is_closing():
         cycle.disconnected = True

@@ -1,4 +1,4 @@
-"""Damage that calls of this server met, for the page that lists what needs attention."""
+"""Damage found by calls of this server, for the console's page of problems."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from datetime import datetime, timedelta
 from lakequeue.serve.instrumentation import RequestRecord
 
 KEPT = timedelta(hours=1)
-"""How long damage is remembered after the last call that met it."""
+"""Time for which damage is remembered."""
 MOST = 1_000
 """Maximum number of remembered calls."""
 
 
 class MetDamage:
-    """Remembers damaged tables by the call that met them, for ``KEPT`` or until the console's view succeeds."""
+    """Remembers which call found which damaged table, for ``KEPT`` or until the console's view succeeds."""
 
     def __init__(self) -> None:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}
 
-    def begun(self) -> None:
-        """Does nothing: only the end of a request shows damage."""
+    def begun(self) -> None: ...
 
     def ended(self, record: RequestRecord) -> None:
         call = record.call
@@ -36,7 +35,7 @@ class MetDamage:
             self._met.pop(key, None)
 
     def tables(self, now: datetime) -> Iterator[str]:
-        """Yields the paths of damaged tables that calls met within ``KEPT``."""
+        """Yields the paths of damaged tables that calls found within ``KEPT``."""
         for table, at in list(self._met.values()):
             if now - at <= KEPT:
                 yield table

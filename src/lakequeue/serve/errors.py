@@ -1,4 +1,4 @@
-"""Errors in the form of the SQS protocol: code, status and fault."""
+"""Errors of the SQS protocol: code, status and fault."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Names of codes in the JSON protocol, where they differ and the service model does not say so (ERR-6)."""
+"""Codes of the JSON protocol that differ from the Query protocol and that the service model omits (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
-"""Names of framework codes in the Query protocol, which clients compare."""
+"""Codes that the Query protocol spells differently."""
 _NAMES = {
     **ATTRIBUTE_NAMES,
     **MEMBERS,
@@ -50,7 +50,7 @@ MAX_MESSAGE_LENGTH = 1_000
 _TABLES_OF_QUEUES = ("/messages", "/receipts")
 """Ends of the paths of a queue's tables."""
 RETRY_SECONDS = 1
-"""Seconds after which a client may try again if other clients used up a limit."""
+"""Seconds after which a client may try again when other clients have used up a limit."""
 
 
 def _shortened(message: str) -> str:
@@ -58,7 +58,7 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """Returns the message of an error, with SQS names, and with the values that an attribute may have."""
+    """Returns the message of an error with SQS names. Adds the allowed values of an attribute."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:
@@ -68,7 +68,7 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised when a request is refused before it reaches a queue.
+    """Raised for a request that is refused before it reaches a queue.
 
     Args:
         retry_after: seconds after which the client may try again. None if another try would not help.
@@ -86,7 +86,7 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """Returns the error for a malformed body, or a member whose type differs from the service model."""
+    """Returns the error for a malformed body, or for a member of the wrong type."""
     return RequestError("SerializationException", message)
 
 
@@ -111,10 +111,9 @@ class ErrorResponse:
 
     @classmethod
     def of(cls, error: Exception, queue: str | None = None) -> ErrorResponse:
-        """Returns the response for an exception. It reveals no internals of the server.
+        """Returns the response for an exception, without internals of the server.
 
-        Args:
-            queue: name of the queue that the client gave. None if it gave none.
+        ``queue``: as the client named it.
         """
         match error:
             case RequestError():
@@ -139,7 +138,7 @@ class ErrorResponse:
 
 
 def _storage_failure(error: QueueClientError, queue: str | None) -> str:
-    """Describes a failure of the storage without its paths, and names the commands for an operator."""
+    """Describes a storage failure without paths, and names the commands that repair it."""
     if isinstance(error, DamagedTable):
         if queue is None or not error.table.endswith(_TABLES_OF_QUEUES):
             return "The root is damaged: `lakequeue check` shows how, `lakequeue repair --all` mends it."
@@ -151,10 +150,7 @@ def _storage_failure(error: QueueClientError, queue: str | None) -> str:
 
 
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
-    """Returns the response for an exception. Notes its code in ``call``, and logs faults of the server.
-
-    An error has the same code in logs and metrics in every protocol.
-    """
+    """Returns the response for an exception. Sets the code of ``call``, and logs faults of the server."""
     response = ErrorResponse.of(error, None if call.queue == "-" else call.queue)
     call.damaged = error.table if isinstance(error, DamagedTable) else None
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
@@ -168,5 +164,5 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """Returns a random UUID, maybe predictable. The system's generator would release the GIL for each id."""
+    """Returns a random UUID, which may be predictable. A secure one would release the GIL for each id."""
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

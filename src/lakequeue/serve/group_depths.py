@@ -1,7 +1,4 @@
-"""Figures of message groups, read so seldom that reading takes a small part of a server's time.
-
-A sum reads the groups of all stored messages of a queue, so scrapes and pages share it.
-"""
+"""Figures of message groups. A sum reads every stored message of a queue, so a server reads it rarely."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Share of its time that a server may spend on sums of groups, after the first second."""
+"""Maximum share of its time that a server spends on sums of groups, after the first second."""
 INTERVAL = 10.0
 """Minimum number of seconds for which a sum is kept."""
 TOP = 20
@@ -25,13 +22,13 @@ TOP = 20
 
 @attrs.frozen
 class GroupFigures:
-    """The message groups of a queue, summed to a fixed number of figures."""
+    """Sums over the message groups of a queue."""
 
     noisy: int
     quiet_visible: int
     """Number of visible messages in groups that are not noisy."""
     quiet_oldest_age: float
-    """Seconds since the oldest of the ``quiet_visible`` messages was sent; 0 without messages."""
+    """Age in seconds of the oldest of the ``quiet_visible`` messages; 0 without messages."""
     groups: int
     """Number of groups with messages visible or in flight. 0 if no message has a group."""
     top: list[GroupCounts]
@@ -40,7 +37,7 @@ class GroupFigures:
 
 
 class GroupDepths:
-    """Keeps the figures of queues whose groups are tenants. Thread-safe.
+    """Caches the figures of queues whose groups are tenants. Thread-safe.
 
     Args:
         now: returns monotonic seconds.
@@ -61,10 +58,7 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns the figures of a queue, and reads them again if due.
-
-        Returns None if the queue's groups are not tenants, or were not read yet.
-        """
+        """Returns the figures of a queue, read again if due. None if not read yet or groups are not tenants."""
         if not settings(queue).groups_are_tenants:
             return None
         with self._lock:

@@ -12,17 +12,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lakequeue.model.clock import Clock
 
 MAX_ADDRESS_LENGTH = 64
-"""Maximum number of characters kept of a client address. A proxy may forward an address that a client forged."""
+"""Maximum number of characters kept of a client address, because a client can forge a long one."""
 
 
 @attrs.define
 class ApiCall:
-    """The action of a request and its result. The endpoint and the console fill it in.
+    """The action of a request and its result.
 
     Attributes:
-        action: SQS action; for the console, the SQS action whose permission the caller needs.
+        action: the SQS action. For the console, the SQS action whose permission the caller needs.
         caller: name of the authenticated client. None if not authenticated.
-        by_console: True for a request to the console.
         code: ``OK``, or the name of the error, equal in every protocol.
         damaged: path of the damaged table that made the action fail. None without damage.
     """
@@ -58,7 +57,7 @@ class RequestRecord:
 
 
 class RequestObserver(Protocol):
-    """Is notified of the start and the end of every request."""
+    """Gets a call at the start and at the end of every request."""
 
     def begun(self) -> None: ...
 

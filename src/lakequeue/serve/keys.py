@@ -7,9 +7,8 @@
       "AKIDADMIN": {"secret": "..."}
     }
 
-A key without rules may do everything. Patterns of queues are case-sensitive, with ``*`` and ``?`` as in
-``fnmatch``. An action on no single queue, such as ListQueues, needs the pattern ``*``, because a list shows all
-queues.
+A key without rules may do everything. Queue patterns are case-sensitive, with ``*`` and ``?`` as in ``fnmatch``.
+An action on no single queue, such as ListQueues, needs the pattern ``*``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Secret that is compared for an unknown key id, so that the check takes the same time as for a known one."""
+"""Secret compared for an unknown key id, so that an unknown key takes as long as a known one."""
 
 
 @attrs.frozen
@@ -60,12 +59,7 @@ class AccessRule:
 
 @attrs.frozen
 class Key:
-    """An access key.
-
-    Attributes:
-        name: the access key id, which is not secret.
-        rules: rules that allow actions; None allows everything.
-    """
+    """An access key. Without rules (None), it allows everything."""
 
     name: str
     secret: str = attrs.field(repr=False)

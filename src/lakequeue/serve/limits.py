@@ -20,7 +20,7 @@ from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 _Waiting = TypeVar("_Waiting")
 
 MAX_BODY_BYTES = 13 * 2**18
-"""Maximum number of bytes in one body: a full batch of 1 MiB, which encoding can triple, plus a quarter."""
+"""Maximum bytes of one body: 1 MiB of messages, which encoding can triple, and a quarter of a MiB."""
 MAX_OTHER_BODY_BYTES = 2**18
 """Maximum number of bytes in the body of a request that sends no messages."""
 BODY_TIMEOUT = 30.0
@@ -32,9 +32,9 @@ MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Number of bytes of each body that are not counted, so that large requests never block small requests."""
+"""Bytes of each body that are not counted, so that large requests never block small requests."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Maximum number of bytes in received messages. A message counts from before its read until its answer is sent."""
+"""Maximum bytes of received messages, counted from before their read until their answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
 """Maximum number of bytes in received messages of one key."""
 MEMORY_FACTOR = 5
@@ -42,17 +42,12 @@ MEMORY_FACTOR = 5
 ANSWER_TIMEOUT = 10.0
 """Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Maximum number of receives of a key that wait for memory after their claim. Further receives wait first."""
+"""Maximum number of claims of a key that wait for memory. Further receives wait before they claim."""
 
 
 @attrs.define(eq=False)
 class Counted:
-    """A request's part of a budget.
-
-    Attributes:
-        key: the access key for which the bytes count.
-        counted: number of bytes.
-    """
+    """Bytes of a request that count for an access key."""
 
     key: str | None
     counted: int = 0
@@ -80,7 +75,7 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Until the body is verified, it counts for the key that the request names.
+    """The body of a current request. Before verification, it counts for the key that the request names.
 
     Attributes:
         dropped: True if the request ends to free memory for another request.
@@ -91,7 +86,7 @@ class Body(Counted):
 
 
 class RequestBodies:
-    """Reads bodies, and counts them until their requests end. Drops the oldest unverified bodies for new requests.
+    """Reads bodies and counts their bytes until their requests end. Drops the oldest unverified bodies.
 
     Args:
         max_bytes: maximum size of one body.
@@ -123,7 +118,7 @@ class RequestBodies:
             self.budget.count(body, 0)
 
     def verified(self, body: Body) -> None:
-        """Marks the signature of a body as genuine."""
+        """Marks a body as verified. Its bytes no longer count for a key."""
         size = body.counted
         self.budget.count(body, 0)
         body.key = None
@@ -184,7 +179,7 @@ class RequestBodies:
 
 @attrs.define(eq=False)
 class CountedAnswer(Counted):
-    """The memory for the messages of one receive. Implements the protocol ``Room``.
+    """Memory for the messages of one receive. Implements the protocol ``Room``.
 
     Attributes:
         gone: done once the client has disconnected.
@@ -200,15 +195,12 @@ class CountedAnswer(Counted):
         await self.answers.wait(self, size * MEMORY_FACTOR)
 
     def count(self, size: int) -> None:
-        """Replaces the number of bytes. Set 0 once the answer is sent."""
+        """Replaces the number of bytes. Use 0 once the answer is sent."""
         self.answers.count(self, size)
 
 
 class CountedAnswers:
-    """Counts received messages until their answers are sent, to limit their memory. Begins before they are read.
-
-    A long poll that waits for messages does not count.
-    """
+    """Limits the memory of received messages, from before their read until their answers are sent."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -216,11 +208,11 @@ class CountedAnswers:
         self._to_claim: dict[asyncio.Future[None], CountedAnswer] = {}  # answers that may not claim yet
 
     def of(self, key: str | None) -> CountedAnswer:
-        """Creates an answer to a key. It counts no bytes yet."""
+        """Creates an answer for a key, with no bytes counted yet."""
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts an answer. False if there is too little memory, or an earlier receive of the key waits."""
+        """Counts an answer and returns True. False if memory is short or an earlier receive of the key waits."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
@@ -230,15 +222,14 @@ class CountedAnswers:
 
         Raises:
             ClientDisconnect: the client has disconnected.
-            RequestError: there was no memory within ``ANSWER_TIMEOUT`` seconds.
+            RequestError: memory was short for ``ANSWER_TIMEOUT`` seconds.
         """
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits until fewer receives of the key wait for memory, because returning a claim costs a commit.
+        """Waits while too many claims of the key wait for memory.
 
-        Raises:
-            ClientDisconnect, RequestError: as for ``wait``.
+        Raises ClientDisconnect, RequestError as `wait` does.
         """
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)

@@ -28,7 +28,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 @attrs.frozen(eq=False)
 class _Client:
-    """A connection, known since before its TLS handshake."""
+    """A connection, known from before its TLS handshake."""
 
     address: str
     connection: Connection
@@ -37,8 +37,8 @@ class _Client:
 class Listener:
     """Accepts the connections of a socket. asyncio would show a connection only after its TLS handshake.
 
-    At a limit, the oldest connection without a verified request is closed, idle connections first. Closed clients
-    get a 503 while file descriptors suffice.
+    At a limit, closes the oldest connection without a verified request, idle connections first. Closed clients get
+    a 503 while file descriptors suffice.
 
     Args:
         connect: makes the protocol of a connection.
@@ -68,7 +68,7 @@ class Listener:
         self._clients: dict[asyncio.Task[None], _Client] = {}  # the oldest first
         self._at: Counter[str] = Counter()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Connections that were turned away, which do not count towards the limit."""
+        """Connections that get a 503. They do not count towards the limit."""
         self._most_leaving = _spare_descriptors(limit)
         self._closed = 0
         self._report_after = 0.0
@@ -77,7 +77,7 @@ class Listener:
         self._listen()
 
     def stop(self) -> None:
-        """Accepts no more connections, and ends connections without a finished handshake."""
+        """Stops accepting connections, and ends connections with an unfinished handshake."""
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._socket)
@@ -111,7 +111,7 @@ class Listener:
                 accepted.close()
 
     def _make_room(self, address: str) -> bool:
-        """Closes a connection if the limit is reached. True if there is space for a new connection."""
+        """Closes a connection if the limit is reached. Returns True if a new connection fits."""
         if self._at[address] >= self._most_strangers and address not in self._proxies:
             neighbours = [task for task in self._strangers() if self._clients[task].address == address]
             if len(neighbours) >= self._most_strangers:
@@ -125,7 +125,6 @@ class Listener:
         return self._close(self._first(strangers))
 
     def _first(self, tasks: Sequence[asyncio.Task[None]]) -> asyncio.Task[None]:
-        """Returns the oldest idle connection, or the oldest connection if none is idle."""
         return next((task for task in tasks if not self._clients[task].connection.is_asked), tasks[0])
 
     def _strangers(self) -> Iterator[asyncio.Task[None]]:
@@ -169,7 +168,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns how many file descriptors remain free with ``connections`` open, at most ``connections``."""
+    """Returns the number of free file descriptors with ``connections`` open, at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

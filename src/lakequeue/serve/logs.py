@@ -18,9 +18,9 @@ _access = logging.getLogger("lakequeue.access")
 
 
 class AccessLog:
-    """Logs each request as a JSON line to the logger ``lakequeue.access``, at level INFO.
+    """Logs each request as a JSON line to ``lakequeue.access`` at level INFO, with values shortened and in ASCII.
 
-    Values from the request are shortened and escaped to ASCII. Bodies, query strings and headers are never logged.
+    Never logs bodies, query strings or headers.
     """
 
     def begun(self) -> None:
@@ -59,7 +59,7 @@ def _cut(text: str) -> str:
 
 
 def configure(clock: Clock, access_log: bool, stacks: bool) -> None:
-    """Logs warnings and errors of every logger to standard error, and with ``access_log`` each request."""
+    """Logs warnings and errors to standard error; with ``access_log`` also each request."""
     errors = logging.StreamHandler()
     errors.setFormatter(JsonLines(clock, stacks))
     logging.basicConfig(level=logging.WARNING, handlers=[errors], force=True)

@@ -30,9 +30,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class Metrics:
-    """Counts requests, and answers scrapes.
-
-    Labels come only from the service model, the errors and the catalog, so requests cannot add labels.
+    """Counts requests, and answers scrapes. Requests cannot add labels.
 
     Args:
         waiting: returns the number of long polls that wait now.

@@ -1,9 +1,7 @@
-"""Middleware for every path: checks of host, origin and size.
+"""Checks of host, origin and size for every path, against web pages in a browser on the same machine.
 
-The checks protect against web pages in a browser on the same machine: a request that another site caused, or may
-have caused, is refused. Without a key file, the server also refuses host names of other machines, because a page
-can make its own name resolve to this machine (DNS rebinding). An unexpected error sends no stack trace to the
-client.
+Refuses requests that another site may have caused. Without a key file, also refuses host names of other machines,
+because a page can make its own name resolve to this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -26,19 +24,18 @@ MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum number of bytes in a request head."""
 PART_BYTES = 64 * 1024
-"""Number of bytes of an answer that are passed to the connection at a time."""
+"""Size in bytes of the parts in which an answer is passed to the connection."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
-"""Matches paths that a browser may open from its address bar. They perform no action. ``?`` is any query."""
+"""Matches paths that a browser may open from its address bar, because they perform no action."""
 
 
 class RequestChecks:
     """Refuses requests by host, origin or size of the head.
 
     Args:
-        hosts: host names to allow in addition to the names of this machine. None allows every name, for servers
-            where every request is signed.
+        hosts: host names to allow besides those of this machine. None allows every name, if requests are signed.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
@@ -78,7 +75,7 @@ class RequestChecks:
 
 
 class _TrackedExchange:
-    """Passes a request and its answer on. Closes the connection unless the whole body was read."""
+    """Passes on a request and its answer. Closes the connection if the body was not read to its end."""
 
     def __init__(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send

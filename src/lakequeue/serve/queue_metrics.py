@@ -1,7 +1,6 @@
 """Metrics of queues: depths from the tables, and totals of the work of this server.
 
-Only some queues have their own labels, so the number of labels and of reads does not grow with the catalog. All
-other queues are summed under one label.
+Only some queues have labels of their own, which bounds the number of labels and of reads.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ OTHER = "(other)"
 SHARDS = 16
 """Maximum number of shards of a queue with their own labels. Further shards are summed."""
 READ_INTERVAL = 10.0
-"""Seconds for which depths are kept. Scrapes in between read nothing."""
+"""Seconds for which depths are kept. Scrapes within this time read nothing."""
 SCAN_SECONDS = 5.0
-"""Seconds that a scrape spends on reading queues. The scrape omits queues that it has not read by then."""
+"""Seconds that a scrape spends on reading queues. Queues not read by then are omitted."""
 
 _TOTALS = {
     "sent": "Messages accepted from senders by this server.",
@@ -61,8 +60,7 @@ class QueueMetrics:
     """Collects the metrics of queues. Use it from one thread at a time.
 
     Args:
-        queues: number of queues with their own labels. The oldest queues get labels, so that a new queue takes no
-            label away.
+        queues: number of queues with their own labels. The oldest queues get them, so no queue loses its label.
         now: returns monotonic seconds.
     """
 
@@ -84,7 +82,7 @@ class QueueMetrics:
         return [*self._depths, *self._count()]
 
     def _space(self) -> list[Metric]:
-        """Returns the disk space of the root, even if nothing else can be read. Empty on an object store."""
+        """Returns the disk space of the root. Empty on an object store."""
         found = space(self._lake)
         if found is None:
             return []
@@ -217,7 +215,7 @@ class QueueMetrics:
     def _count(self) -> list[Metric]:
         """Returns the totals by label.
 
-        An event counts for the label that its queue has at that time, and stays there, so no total ever falls.
+        An event keeps the label that its queue had then, so no total ever falls.
         """
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}

@@ -26,26 +26,20 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""Without a verified request, one address may hold at most one connection in this many, if the server has keys."""
+"""On a server with keys, an address without a verified request may hold a quarter of the connections."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
-"""Minimum size in bytes of memory blocks that return to the system as soon as they are freed."""
+"""Minimum size in bytes of memory blocks that return to the system when freed."""
 KEEP_ALIVE_SECONDS = 75
-"""Seconds that an idle connection stays open. SDKs close connections earlier, so that the client is first."""
+"""Seconds that an idle connection stays open. SDKs close idle connections earlier."""
 
 
 _CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
-"""The default ciphers of Python."""
 
 
 @attrs.frozen
 class Certificate:
-    """A TLS certificate, as PEM files.
-
-    Attributes:
-        cert: the certificate and its chain.
-        key: its private key, without a password.
-    """
+    """A TLS certificate with its chain, and its private key without a password, as PEM files."""
 
     cert: Path
     key: Path
@@ -120,8 +114,7 @@ class Server(uvicorn.Server):
     def bind(self) -> str:
         """Binds the port, and returns the URL of the server.
 
-        Raises:
-            OSError: the port is in use, or the address does not belong to this machine.
+        Raises OSError if the port or address cannot be used.
         """
         self._socket = listen(self.config.host, self.config.port)
         address, port = self._socket.getsockname()[:2]
@@ -156,7 +149,7 @@ class Server(uvicorn.Server):
 
 
 def _return_large_blocks() -> None:
-    """Makes freed memory of large messages return to the system, even if the heaps of threads are fragmented."""
+    """Makes freed memory of large messages return to the system."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB
@@ -164,11 +157,7 @@ def _return_large_blocks() -> None:
 
 
 class Networks:
-    """A set of addresses and networks.
-
-    Raises:
-        InvalidOptions: a text is not an address or network.
-    """
+    """A set of addresses and networks. Raises InvalidOptions for any other text."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         try:
@@ -181,10 +170,9 @@ class Networks:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket. A name with several addresses gets its first address.
+    """Opens a listening socket on the first address of a host.
 
-    Raises:
-        OSError: the port is in use, or the address does not belong to this machine.
+    Raises OSError if the port or address cannot be used.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -1,4 +1,4 @@
-"""Shares of connections: the limits of one key and of one address, and the reserve for other clients."""
+"""Shares of connections: limits for one key and for one address, and reserves for other clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""One key, or one address, may hold at most one connection in this many."""
+"""One key or one address may hold at most half of the connections."""
 STRANGERS = 8
-"""One connection in this many is reserved for clients without a verified request, for example for ``/health``."""
+"""One eighth of the connections is reserved for clients without a verified request, such as ``/health``."""
 BEGINNERS = 8
-"""One connection in this many is reserved for keys that hold few connections."""
+"""One eighth of the connections is reserved for keys that hold few connections."""
 FEW = 32
-"""A key with less than one connection in this many holds few."""
+"""A key holds few connections if it has less than one in 32."""
 
 
 @attrs.frozen
 class Holder:
-    """Key and address of the last verified request on a connection. The key is None on servers without keys."""
+    """Key and address of the last verified request on a connection. The key is None without a key file."""
 
     key: str | None
     address: str
@@ -32,7 +32,7 @@ class Shares:
 
     Args:
         limit: maximum number of connections.
-        proxies: addresses that may hold any number of connections: proxies that do not name their clients.
+        proxies: addresses that may hold any number of connections, because they do not name their clients.
     """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
@@ -46,10 +46,10 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Moves a connection from one holder to another. None: before a verified request, or after its end.
+        """Moves a connection from one holder to another. None: no verified request, or the connection has ended.
 
         Raises:
-            RequestError: the new holder has its share already, or too many connections are open. Nothing changes.
+            RequestError: the new holder has reached its share, or too many connections are open. Nothing changes.
         """
         if before == after:
             return

@@ -1,9 +1,7 @@
-"""Signature Version 4 in the ``Authorization`` header, as SQS clients send it, or in the URL.
+"""Signature Version 4 in the ``Authorization`` header or in the URL, computed by botocore as in clients.
 
-botocore computes the canonical request and the signature, so the server computes exactly as its clients do.
-Besides method, path, query and body, a client must sign the host, the date, and every header whose name begins
-with ``x-amz-``, including the action. The content type need not be signed, because some SDKs leave it out: the
-protocol of a signed request changes only with the header of the action or with the body.
+A client must sign method, path, query, body, host, date, and every header that begins with ``x-amz-``. Some SDKs
+do not sign the content type, so the protocol of a signed request depends on the action header or the body only.
 """
 
 # mypy: allow-subclassing-any
@@ -45,11 +43,7 @@ _BODY_HASH = "x-amz-content-sha256"
 
 @attrs.frozen
 class Signature:
-    """A complete and recent signature that is not yet compared with body and secret.
-
-    Attributes:
-        key_id: the access key id in the request.
-    """
+    """A complete and recent signature that is not yet compared with body and secret."""
 
     key_id: str
     _timestamp: str
@@ -58,15 +52,14 @@ class Signature:
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
     _queries: Set[str] = attrs.field(repr=False)
-    """Canonical forms of the query. The client may have signed any of them."""
+    """Canonical forms of the query, any of which the client may have signed."""
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
         """Parses the signature of a request.
 
         Raises:
-            RequestError: the signature is missing, incomplete or malformed, does not cover a required header, or
-                its date is outside the clock window.
+            RequestError: the signature is missing, incomplete, malformed, too old, or omits a required header.
         """
         lifetime = WINDOW
         if "authorization" in request.headers:
@@ -96,10 +89,9 @@ class Signature:
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Returns True if this secret signed this body. Compares in constant time.
+        """Returns True if this secret signed this body.
 
-        Raises:
-            RequestError: the hash of the body differs from X-Amz-Content-SHA256.
+        Raises RequestError if X-Amz-Content-SHA256 is not its hash.
         """
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
@@ -114,7 +106,7 @@ class Signature:
 
 
 class _Signer(SigV4Auth):
-    """Computes a signature over the headers that the client signed, instead of botocore's choice of headers."""
+    """Signs the headers that the client signed, instead of botocore's choice of headers."""
 
     @staticmethod
     def request(
@@ -141,12 +133,12 @@ def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) ->
 
 
 def _encoded(text: str) -> str:
-    """Decodes and encodes a name or value, because clients may escape more or less than they sign."""
+    """Decodes and encodes text again, because clients may escape more or less than they sign."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def mismatch() -> RequestError:
-    """Returns the error for a signature that was not made with the key's secret."""
+    """Returns the error for a signature made with another secret."""
     return _mismatch("The signature does not match the request. Check the secret access key and the signing.")
 
 

@@ -1,4 +1,4 @@
-"""The console API: views and actions of the page, over the Python API."""
+"""The console API: data and actions of the page, on top of the Python API."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _Result = TypeVar("_Result")
 ROWS, MAX_ROWS = 50, 200
 """Default and maximum number of queues, or messages, on a page."""
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
-"""Names of the counts by which queues may be sorted."""
+"""Counts by which queues may be sorted."""
 MAX_TESTED = 100_000
-"""Maximum number of messages to read for a page with a condition. The next page continues after them."""
+"""Maximum number of messages read for a page with a condition."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
-"""Number of newest messages of a dead-letter queue whose errors are counted."""
+"""Number of newest dead letters of a queue whose errors are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
-"""Maximum messages of a redrive per request. A larger redrive takes several, and can stop between them."""
+"""Maximum number of messages that one redrive request moves. The page repeats it for more."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
@@ -69,7 +69,7 @@ ACTIONS = (
 
 
 class ConsoleApi:
-    """Has a method per request. Methods block and are thread-safe. Callers check the permission before."""
+    """One method for each request. Methods block and are thread-safe. Callers check permissions first."""
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -81,11 +81,10 @@ class ConsoleApi:
     # --- read
 
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns a page of queues by name, by a count, or by trouble, with their depth if the caller may see it.
+        """Returns a page of queues, with the depths that the caller may see.
 
-        By trouble, unreadable queues come first, then queues with the most dead letters, then the rest by name. To
-        sort by a count, it reads the depth of all queues; by trouble, of dead-letter queues; by name, of the
-        page's queues. ``counted`` is the number of queues without a depth newer than ``RANK_AGE``, or None.
+        ``sort`` is "name", a count, or "trouble": unreadable queues first, then those with most dead letters.
+        ``counted`` is the number of queues whose depth had to be read, or None.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -144,7 +143,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
-        """Reads the depths of queues whose latest depth is too old for sorting. Returns their number."""
+        """Reads the depths of queues without a recent depth. Returns the number of these queues."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in concurrently(self.depths.read, others))
 
@@ -164,7 +163,7 @@ class ConsoleApi:
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the concerns that an operator should check, about visible queues and the root."""
+        """Returns problems of the root and of the queues that the caller may see."""
         only = given.string("queue")
         given.end()
         return self._attention.of(caller, only)
@@ -199,7 +198,7 @@ class ConsoleApi:
         return {}
 
     def _place(self, caller: Caller) -> Answer:
-        """Returns the fields that every view has: the place of the queues, and the caller."""
+        """Returns the fields of every view: region, root, version and caller."""
         place = {"region": self._lake.region, "root": self._root(caller)}
         return place | {"version": __version__, "caller": caller.name}
 
@@ -243,7 +242,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, counted some seconds ago; None if there are no groups."""
+        """Returns the largest message groups of a queue, a few seconds old. None if there are no groups."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -252,13 +251,13 @@ class ConsoleApi:
         return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
 
     def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the consumers of a queue by their last receive, newest first, then idle consumers."""
+        """Returns the consumers of a queue, latest receive first."""
         given.end()
         found = self._on_queue(name, consumers)
         return {"consumers": [documents.consumer(each) for each in found[:ROWS]], "total": len(found)}
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the newest visible dead letters of a queue by source queue and class of error."""
+        """Counts the newest visible dead letters of a queue by source queue and class of error."""
         given.end()
 
         def read(queue: Queue) -> Answer:
@@ -292,7 +291,10 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages that pass the filters. ``history``: rewindable messages since an instant."""
+        """Returns a page of messages.
+
+        With ``history``, of all messages since an instant that a rewind can restore.
+        """
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -308,7 +310,7 @@ class ConsoleApi:
             return self._on_queue(name, read)
 
     def message(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns one message with its whole body; with ``history``, a deleted message."""
+        """Returns one message with its whole body. With ``history``, the message may be deleted."""
         where = given.message_id()
         given.end()
 
@@ -340,7 +342,7 @@ class ConsoleApi:
     # --- change
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Sends a message. Accepts and returns the members of SendMessage; also accepts ``Priority``."""
+        """Sends a message. Takes and returns the members of SendMessage, and ``Priority``."""
         priority = given.priority()
         members = _members("SendMessage", name, given) | ({} if priority is None else {PRIORITY: priority})
         if self._actions.sender is None:
@@ -376,7 +378,7 @@ class ConsoleApi:
             return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Moves some messages and returns their number. Further messages may remain."""
+        """Moves messages, and returns their number. More messages may remain."""
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
@@ -387,13 +389,13 @@ class ConsoleApi:
     # --- change chosen messages
 
     def delete_messages(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Deletes messages by their ids. Messages that are not visible stay."""
+        """Deletes messages by id. Only visible messages are deleted."""
         ids = given.message_ids()
         given.end()
         return documents.outcome(self._change(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Makes delayed messages visible by their ids; with ``in_flight`` also messages in flight."""
+        """Makes delayed messages visible by id. With ``in_flight``, also messages in flight."""
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
         outcome = self._change(name, lambda queue: make_visible(queue, ids, in_flight))
@@ -434,14 +436,14 @@ class ConsoleApi:
         return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
 
     def _root(self, caller: Caller) -> str | None:
-        """Returns the place of the queues; None for callers without all permissions."""
+        """Returns the root. None for callers without all permissions."""
         return documents.shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change that may end a concern, so that the first page of the console no longer lists it."""
+        """Runs a change, then drops the known problems, because the change may have solved some."""
         try:
             return self._on_queue(name, call)
         finally:
@@ -449,7 +451,7 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns the condition of a redrive. Requires permission to receive: counts reveal bodies."""
+    """Returns the condition of a redrive. Requires ReceiveMessage, because counts by condition reveal bodies."""
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

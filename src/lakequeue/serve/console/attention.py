@@ -1,4 +1,4 @@
-"""Concerns that an operator should check, about queues and about the root."""
+"""Problems of queues and of the root that an operator should check."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 30
 """Maximum age of reused depths and consumers."""
 MOST = 200
-"""Maximum number of listed concerns."""
+"""Maximum number of listed problems."""
 MOST_COUNTED = 20
-"""Maximum number of dead-letter queues whose errors are counted: those with the most messages."""
+"""Maximum number of dead-letter queues whose errors are counted. The fullest queues are chosen."""
 PAUSE = "SetQueueAttributes"
-"""Action whose permission a pause needs, because ``set_attributes`` can also pause a queue."""
+"""Permission needed for a pause, because ``set_attributes`` can also pause a queue."""
 
 
 @attrs.frozen
@@ -54,19 +54,19 @@ class _Seen:
 
     at: int
     queues: Sequence[tuple[Queue, Any]]
-    """Each queue with its depth and its consumers, or with the error of reading these."""
+    """Each queue with its depth and consumers, or with the error of reading them."""
     earlier: dict[str, int]
     """Number of visible messages an hour earlier, by queue key."""
     errors: dict[str, dict[str, int]]
-    """Number of dead letters by class of error, for each queue by name."""
+    """Number of dead letters by queue name, then by class of error."""
     schedules: Sequence[Concern] | LakeQueueError
-    """The schedules that fail or are overdue, or the error of reading them."""
+    """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
-    """Resource that the root's disk is short of; None if it has enough."""
+    """Resource that the root's disk runs short of, or None."""
 
 
 class Attention:
-    """Finds the concerns that an operator should check. Thread-safe."""
+    """Finds problems that an operator should check. Thread-safe."""
 
     def __init__(self, lake: LakeQueue, depths: DepthHistory, damage: MetDamage) -> None:
         self._lake = lake
@@ -97,20 +97,20 @@ class Attention:
             return self._seen
 
     def forget(self) -> None:
-        """Drops everything that was read. A concurrent read may miss the last change."""
+        """Drops all cached data."""
         self._stale = True
 
     def consumers(self) -> dict[str, int]:
-        """Returns the number of consumers by queue, from the last read for another view. Reads nothing itself."""
+        """Returns the number of consumers by queue name, from cached data."""
         seen = self._seen
         known = () if seen is None else seen.queues
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns the concerns about queues that the caller may see: most urgent kind first, at most ``MOST``.
+        """Returns problems of the queues that the caller may see, most urgent kind first, at most ``MOST``.
 
         Args:
-            only: name of the queue whose concerns are wanted, without those of the root. None: all.
+            only: name of the one queue to check, without the root. None: all queues and the root.
         """
         seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
@@ -181,7 +181,7 @@ class Attention:
         return _Seen(now, kept, before, errors, schedules, shortage(self._lake))
 
     def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
-        """Returns the errors of dead letters by queue. Recounts only queues that changed since the last call."""
+        """Counts dead letters by queue and class of error. Counts again only for queues that have changed."""
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
             (state[0].stored, state[0].sent, queue)
@@ -199,7 +199,7 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns the fields of a concern that depend on the caller's permissions."""
+        """Returns the fields of a problem that depend on the caller's permissions."""
         shown = concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue)
         return {"may": _may(caller, concern), "errors": errors.get(concern.queue, {}) if shown else {}}
 
@@ -223,7 +223,7 @@ def _damaged(name: str) -> dict[str, Any]:
 
 
 def _may(caller: Caller, concern: Concern) -> bool:
-    """True if the caller may do the console's action that ends a concern of this kind."""
+    """Returns True if the caller may do the console's action against this problem."""
     needed = {"paused": PAUSE, "dead letters": "StartMessageMoveTask"}.get(concern.kind)
     return needed is not None and caller.may(needed, concern.queue)
 

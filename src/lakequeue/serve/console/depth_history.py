@@ -21,14 +21,14 @@ BUCKETS = 60
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
-"""Maximum age of a depth, in microseconds, for sorting the list of queues. Depths are recorded once a minute."""
+"""Maximum age in microseconds of the depths by which queues are sorted."""
 _RATES = 5
 """Number of minutes over which rates are computed."""
 _SPAN = SPAN // timedelta(microseconds=1)
 
 
 class DepthHistory:
-    """Keeps one depth per minute of every queue, for ``SPAN``. Thread-safe."""
+    """Keeps a depth per minute and queue for ``SPAN``. Thread-safe."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
@@ -48,7 +48,7 @@ class DepthHistory:
         return queues
 
     def read(self, queue: Queue) -> None:
-        """Reads and records the depth of a queue. Skips an unreadable queue."""
+        """Records the current depth of a queue. Skips an unreadable queue."""
         with suppress(LakeQueueError):
             self.record(queue, depth(queue))
 
@@ -64,9 +64,9 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Returns messages per minute over the last minutes, up to ``_RATES``; None in the first minute.
+        """Returns messages per minute over the last ``_RATES`` minutes. None in the first minute.
 
-        ``deleted`` includes expired and purged messages. ``received`` counts messages handed out by this server.
+        ``deleted`` includes expired and purged messages. ``received`` counts receives through this server only.
         """
         with self._lock:
             depths = [
@@ -97,18 +97,18 @@ class DepthHistory:
             return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """Returns for each queue the maximum of visible messages per bucket of the span; None if unknown."""
+        """Returns the largest number of visible messages in each bucket, for each queue. None if unknown."""
         now = to_micros(self._lake.clock.now())
         return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
-        """Returns the number of visible messages an hour ago by queue key. Omits queues without a known number."""
+        """Returns the number of visible messages an hour ago by queue key. Omits queues where it is unknown."""
         now = to_micros(self._lake.clock.now())
         keys = [queue.key for queue in queues]
         return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
 
     def _points(self, queues: Sequence[Queue], now: int) -> list[list[tuple[int, int]]]:
-        """Returns for each queue its known counts: the instant, and the number of visible messages."""
+        """Returns the known counts of each queue: pairs of instant and number of visible messages."""
         stored = self._stored_by_compactor(now)
         return [
             [*stored.get(queue.key, ()), *((depth.at, depth.counts.visible) for depth in self.recorded(queue))]
@@ -140,9 +140,9 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns for each depth the messages sent and deleted in the minute before, and their average stay.
+    """Returns messages sent and deleted per minute and their average stay, for each depth.
 
-    The values are None if no depth of a minute earlier is known.
+    None if no depth of a minute earlier is known.
     """
     found = list[dict[str, float | None]]()
     first = 0

@@ -56,9 +56,9 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns at most ``limit`` messages and ``MAX_PAGE_BYTES``, with short bodies; ``next`` if more may follow.
+    """Returns at most ``limit`` messages and ``MAX_PAGE_BYTES``, with short bodies.
 
-    ``tested``: number of messages read, if the search ended because it had read too many.
+    ``next`` is the start of the next page, or None. ``tested`` is the number of messages read if it hit its limit.
     """
     listed: list[dict[str, Any]] = []
     size, more = 0, False
@@ -73,23 +73,19 @@ def message_list(search: Search, limit: int) -> dict[str, Any]:
 
 
 def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
-    """Returns the first found message, with its whole body.
-
-    Raises:
-        ResourceNotFoundException: no message was found.
-    """
+    """Returns a message with its whole body. Raises ResourceNotFoundException if none was found."""
     if not found:
         raise ResourceNotFoundException("The message is no longer there.")
     return _message(found[0], None)
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the number of changed messages, of unchanged messages by state, and of missing messages."""
+    """Returns the numbers of changed messages, of unchanged messages by state, and of missing messages."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
 def shown_root(root: str) -> str:
-    """Returns the root without user, password and query of a URI, which may be secrets."""
+    """Returns the root without secrets: a URI loses user, password and query."""
     if "://" not in root:
         return root
     parts = urlsplit(root)
@@ -97,9 +93,9 @@ def shown_root(root: str) -> str:
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Returns dead letters by source queue and class of error, most frequent first, each with its newest text.
+    """Counts dead letters by source queue and class of error, most frequent first, each with its newest text.
 
-    ``tested``: number of messages read, if the search ended because it had read too many.
+    ``tested`` is the number of messages read if it hit its limit.
     """
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:

@@ -1,4 +1,4 @@
-"""Parameters of the console API, and the conditions from its filters."""
+"""Parameters of the console API, and conditions from its filters."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
 class Parameters:
-    """Parameters of a request. Each is read once.
-
-    Every method raises InvalidParameterValue or a RequestError for a value of a wrong type.
+    """Parameters of a request. Methods raise InvalidParameterValue or RequestError for values of a wrong type.
 
     Attributes:
         interrupt: set when the client no longer waits for the answer.
@@ -41,7 +39,7 @@ class Parameters:
         self.interrupt = interrupt
 
     def string(self, name: str) -> str | None:
-        """Returns a string; None if it is absent or empty."""
+        """Returns a string. None if it is absent or empty."""
         value = self._left.pop(name, None)
         return None if value is None else validated(_STRING, value, name) or None
 
@@ -55,14 +53,14 @@ class Parameters:
         return value
 
     def priority(self) -> int | None:
-        """Returns the priority of a message; None if it is absent. The queue checks its range."""
+        """Returns the priority of a message, or None. The queue checks its range."""
         value = self._left.pop("Priority", None)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise refusal(str(value), "Priority", "Must be a whole number.")
         return value
 
     def places(self) -> list[int] | None:
-        """Returns where a page of messages begins, as the previous page says; None for the first page."""
+        """Returns the start of a page of messages. None for the first page."""
         text = self.string("after")
         if text is None:
             return None
@@ -71,7 +69,7 @@ class Parameters:
         return [int(part) for part in text.split(".")]
 
     def choice(self, name: str, *values: str) -> str:
-        """Returns a parameter that must have one of the given values; the first value if it is absent."""
+        """Returns a parameter that has one of ``values``. The first value is the default."""
         value = self.string(name) or values[0]
         if value not in values:
             raise refusal(value, name, f"Must be one of {', '.join(filter(None, values))}.")
@@ -112,11 +110,11 @@ class Parameters:
         return instant
 
     def message_id(self) -> Condition:
-        """Returns a condition that is true for the message with the parameter ``id``."""
+        """Returns a condition for the message with the id in the parameter ``id``."""
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns the filters ``state``, ``text`` and ``where`` as one condition; None without filters."""
+        """Returns the filters ``state``, ``text`` and ``where`` as one condition. None without filters."""
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
         if state:
@@ -145,7 +143,7 @@ def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Adds the name of the field to a refusal of its value."""
+    """Adds the name of a field to the error about its value."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -154,7 +152,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds to a refusal the first of the given fields that the refusal's text names."""
+    """Adds the name of a field to an error whose text contains it."""
     try:
         yield
     except QueueServiceError as error:
@@ -165,7 +163,7 @@ def about_one_of(*fields: str) -> Iterator[None]:
 
 
 def field_of(error: Exception) -> str | None:
-    """Returns the name of the field that an error is about; None if unknown."""
+    """Returns the field that an error is about, or None."""
     return getattr(error, _FIELD, None)
 
 

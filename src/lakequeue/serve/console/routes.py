@@ -1,8 +1,7 @@
 """Routes of the console under ``/console``: the page, and its JSON API.
 
-The page is part of the package, loads nothing from elsewhere, and is served to everybody, because it has no data.
-On a server with keys, each request to the API has a key id and its secret by HTTP Basic. The page asks the user
-for both. Changes are a POST of JSON with a header that other sites cannot make a browser send.
+Everybody may load the page, because it contains no data. On a server with keys, each API request has a key id and
+secret by HTTP Basic. A change is a POST of JSON with a header that other sites cannot make a browser send.
 """
 
 from __future__ import annotations
@@ -40,13 +39,11 @@ from lakequeue.serve.sqs.actions import Actions
 PATH = "/console"
 STATIC = Path(__file__).parent / "static"
 HEADER = "x-lakequeue-console"
-"""Header of every change, with any value. Forms of other sites cannot send it, and their scripts may not."""
+"""Header of every change, with any value. Browsers do not let other sites send it."""
 RECORD_INTERVAL = 60.0
-"""Seconds between two recordings of the depth of every queue, for the sparklines."""
+"""Seconds between two recordings of all depths, for the sparklines."""
 MAX_CONCURRENT = 16
-"""Maximum number of console requests that run at once. The limit leaves threads for SQS clients. Requests with one
-of ``_FILTERS`` do not count; ``conditions`` runs them.
-"""
+"""Maximum number of console requests at once, without those that ``conditions`` runs."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -59,7 +56,7 @@ HEADERS = {
 }
 
 _FILTERS = frozenset({"id", "ids", "state", "text", "where"})
-"""Parameters that become a condition."""
+"""Parameters that form a condition."""
 _Handler = Callable[[Caller, str, Parameters], Answer]
 
 
@@ -68,8 +65,7 @@ class Console:
 
     Attributes:
         routes: must come before the route of the SQS endpoint.
-        depths: history of the depths of queues.
-        damage: damage that requests met, of SQS clients too.
+        damage: damage that requests found, those of SQS clients included.
         conditions: runs requests with a condition.
     """
 
@@ -202,7 +198,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 class _BrowserAtRoot(BaseRoute):
-    """Redirects a browser at the server's address to the console. Requests of SQS clients pass."""
+    """Redirects a browser from the root path to the console. Ignores SQS clients."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -217,7 +213,7 @@ class _BrowserAtRoot(BaseRoute):
 
 
 class _Authentication:
-    """Middleware: authenticates requests to the API, and adds security headers to every response."""
+    """Authenticates API requests, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, basic: BasicAuthentication) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The actions of SQS over the Python API. Parameters and results have the names of the service model."""
+"""The actions of SQS on top of the Python API, with the names of the service model."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
-"""Profile of queues that SQS clients create without a profile."""
+"""Profile of queues that SQS clients create without naming a profile."""
 MAX_SHARDS = 16
-"""Maximum number of shards that an SQS client can give a queue. Each shard is a pair of tables."""
+"""Maximum number of shards that an SQS client can give a queue. Each shard has a pair of tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
-"""Start of a page token, before the name of the last queue on the page."""
+"""Prefix of a page token. The name of the last queue on the page follows."""
 
 
 class Actions:
@@ -121,7 +121,6 @@ class Actions:
         """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
 
         Args:
-            parameters: parameters of the action.
             base_url: scheme and host by which the client reaches this server, for the URLs of queues.
 
         Raises:
@@ -164,11 +163,7 @@ class Actions:
             raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Calls a function with the queue of a URL.
-
-        Raises:
-            QueueDoesNotExist: the queue does not exist.
-        """
+        """Calls a function with the queue of a URL. Raises QueueDoesNotExist if there is no such queue."""
         return self._on_named(queue_name(url), call)
 
     def _on_named(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
@@ -181,7 +176,6 @@ class Actions:
         return call(self.queue(name))
 
     def queue(self, name: str) -> Queue:
-        """Returns the queue with a name. Opens it once for all requests."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = self.lake.queue(name)
@@ -192,12 +186,12 @@ class Actions:
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
-        """Returns the queue that now has the name of a deleted queue."""
+        """Opens the queue that has taken the name of a deleted queue."""
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 
     def _do(self, parameters: Structure, call: Callable[[Queue], object]) -> Structure:
-        """Calls a function with the queue that a request names. Returns an empty result."""
+        """Calls a function with the queue of a request. Returns an empty result."""
         self.on_queue(parameters["QueueUrl"], call)
         return {}
 
@@ -343,10 +337,9 @@ class Actions:
     async def receive(
         self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage. Returns the messages, and the result for the client.
+        """Runs ReceiveMessage.
 
-        Args:
-            room: waits until there is memory for the messages.
+        Returns the messages, and the result for the client. ``room`` limits their memory.
         """
         attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
@@ -366,7 +359,7 @@ class Actions:
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
-        """Makes messages visible if their receiver has disconnected. Messages of a group keep their order."""
+        """Makes messages visible again, in the order of their group, if their receiver has disconnected."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message_batch(self, parameters: Structure, base_url: str) -> Structure:

@@ -14,7 +14,7 @@ from lakequeue.serve.sqs.queue_urls import queue_name
 
 
 def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
-    """Returns the names of the queues in a request; [None] if the request concerns no single queue."""
+    """Returns the names of the queues in a request. [None] if it names no single queue."""
     if "QueueUrl" in parameters:
         return [queue_name(parameters["QueueUrl"])]
     arns = [parameters[name] for name in ("SourceArn", "DestinationArn") if name in parameters]
@@ -26,8 +26,8 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
 def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]) -> None:
     """Raises RequestError unless the caller may do everything that a request involves.
 
-    A redrive policy and a message move task take messages from one queue to another. Both need permission for
-    ReceiveMessage on the first queue and SendMessage on the second.
+    A redrive policy and a message move task need ReceiveMessage on the source queue, SendMessage on the target
+    queue.
     """
     required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
     if action == "StartMessageMoveTask":

@@ -37,17 +37,17 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Number of bytes from which bodies are parsed, and answers written, in a thread."""
+"""Size in bytes from which bodies are parsed, and answers written, in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (
     *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
     *("ListQueues", "ListQueueTags"),
 )
-"""Actions that an unsigned GET may perform: they change nothing and return no message."""
+"""Actions allowed by an unsigned GET, because they change nothing and return no message."""
 
 _HEADERS = "joined headers"
-"""Key in the request state: the joined headers."""
+"""Key of the joined headers in the request state."""
 _TRACE_ID = "x-amzn-trace-id"
 
 _Parsed = TypeVar("_Parsed")
@@ -68,9 +68,8 @@ class SqsEndpoint:
     """Answers the requests of SQS clients.
 
     Attributes:
-        bodies: reads the bodies of requests.
         answers: counts the messages of receives.
-        receives: interrupts of receives, which then return the messages that they have.
+        receives: interrupts of receives. An interrupted receive returns the messages that it has.
         waiting: number of long polls in progress.
     """
 
@@ -86,7 +85,7 @@ class SqsEndpoint:
         self.waiting = 0
 
     async def __call__(self, http: Request) -> Response:
-        """Answers a request. Notes its action and result in ``http.state.call``."""
+        """Answers a request. Sets action and result in ``http.state.call``."""
         call = http.state.call = ApiCall(request_id=new_id())
         try:
             return await self._answer(http, call)
@@ -150,7 +149,7 @@ class SqsEndpoint:
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     def _complete(self, parameters: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
-        """Adds parameters that are outside the body: the trace header, and the caller."""
+        """Adds the trace header and the caller, which are not in the body."""
         if action == "SendMessage" and trace:
             add_trace_header(parameters, trace)
         if action in SENDING and self._actions.sender is None:
@@ -159,7 +158,7 @@ class SqsEndpoint:
             parameters[CALLER] = caller
 
     async def _receive(self, http: Request, parameters: dict[str, Any], answer: CountedAnswer) -> dict[str, Any]:
-        """Receives messages. Stops waiting when the client disconnects or the server stops."""
+        """Receives messages until the client disconnects or the server stops."""
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
             raise ClientDisconnect
@@ -184,7 +183,7 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue, or from the new queue of its name if it was deleted. Also returns the queue."""
+        """Receives from a queue. If it was deleted, uses the new queue of its name. Returns queue and messages."""
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
@@ -210,7 +209,7 @@ class _Response(Response):
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
-    """Parses a body. Parses a large body in a thread, so that other requests do not wait."""
+    """Parses a small body at once, and a large body in a thread."""
     if len(body) < LARGE:
         return parse(*arguments)
     return await asyncio.to_thread(parse, *arguments)
@@ -234,7 +233,7 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
 
 
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
-    """Returns the action that the headers name; None if the request is a form, which names it."""
+    """Returns the action in the headers. None if the action is in the form."""
     if is_json(headers):
         target = headers.get("x-amz-target", "")
         if not target:
@@ -249,7 +248,7 @@ def _named(headers: Mapping[str, str]) -> OperationModel | None:
 
 
 def _no_key(head: RequestHead) -> str:
-    """Returns why a server without keys refuses a GET that changes something."""
+    """Explains why a server without keys refuses a GET that changes something."""
     if "authorization" in head.headers or "X-Amz-Signature" in head.query:
         return "This server has no keys, so it cannot verify the signature of a request by GET; use POST."
     return "Unsigned requests by GET only read; use POST."
@@ -265,7 +264,7 @@ def _query_format(headers: Mapping[str, str]) -> _Format:
 
 
 def error_response(error: ErrorResponse, headers: Mapping[str, str]) -> Response:
-    """Returns the HTTP response for an error, in the protocol that the headers of the request imply."""
+    """Returns the HTTP response for an error, in the protocol of the request's headers."""
     format = json_protocol if is_json(headers) else _query_format(headers)
     more, body = format.error(error)
     more["x-amzn-RequestId"] = error.request_id

@@ -13,7 +13,7 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Number of characters in a body above which encoding the answer would hold up other threads."""
+"""Number of characters of a body above which encoding would hold up other threads."""
 TARGET = "AmazonSQS."
 """Prefix of the action in the ``X-Amz-Target`` header."""
 
@@ -34,7 +34,7 @@ def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
-    """Returns the body of a response; empty if the action has no result. The request id is in a header."""
+    """Returns the body of a response. Empty if the action has no result."""
     if operation.output_shape is None:
         return b""
     # half a surrogate pair becomes a JSON escape
@@ -45,7 +45,6 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
-    """Returns headers and body of an error response."""
     headers = {"x-amzn-query-error": f"{response.code};{'Sender' if response.sender else 'Receiver'}"}
     return headers, json.dumps({"__type": response.type, "message": response.message}).encode()
 

@@ -22,11 +22,11 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
-"""Additional parameter of a send: the name of the signing key, which the service model lacks."""
+"""Parameter for the name of the signing key. The service model lacks it."""
 PRIORITY = "Priority"
-"""Additional member that only the console sends, because SQS has no priorities."""
+"""Member for the priority of a message. Only the console sends it."""
 CALLER = "Caller"
-"""Additional parameter of StartMessageMoveTask: the caller, who needs permission for the target queues."""
+"""Parameter of StartMessageMoveTask for the caller, whose permissions limit the target queues."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, for example the parameters or the result of an action."""
@@ -51,7 +51,7 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
 
 
 def add_trace_header(given: Structure, trace: str) -> None:
-    """Copies the X-Amzn-Trace-Id header of a SendMessage to AWSTraceHeader, unless the client has set that."""
+    """Copies the X-Amzn-Trace-Id header to AWSTraceHeader, unless the client has set AWSTraceHeader."""
     attributes = given.setdefault("MessageSystemAttributes", {})
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
@@ -91,8 +91,8 @@ def received_message(
     """Builds a message in the result of ReceiveMessage.
 
     Args:
-        names: system attributes that the client asked for.
-        attribute_names: message attributes that the client asked for.
+        names: requested system attributes.
+        attribute_names: requested message attributes.
         account: account in ARNs of queues.
         sender: SenderId of messages without a stored sender.
     """
@@ -120,7 +120,7 @@ def received_message(
 
 
 def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict[str, AttributeValue]:
-    """Selects message attributes by name. ``*`` selects all, ``Hel.*`` the names that begin with ``Hel``."""
+    """Selects message attributes by name. ``*`` selects all, ``Hel.*`` all that begin with ``Hel``."""
     if "All" in names or "*" in names:
         return dict(given)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
@@ -128,7 +128,7 @@ def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict
 
 
 def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
-    """Builds the result of a delete or visibility batch. The Python API identifies entries by position."""
+    """Builds the result of a delete or visibility batch. Replaces positions by the ids of the entries."""
 
     def entry_id(position: str) -> str:
         id: str = entries[int(position)]["Id"]
@@ -142,7 +142,7 @@ def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
 
 
 def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
-    """Builds the result of a batch. ``members`` returns the further members of an entry, besides its id."""
+    """Builds the result of a batch. ``members`` returns the members of an entry except its id."""
     parts = {
         "Successful": [{"Id": done.id} | members(done) for done in result.successful],
         "Failed": [

@@ -17,7 +17,7 @@ from lakequeue.serve.errors import RequestError, malformed
 VERSION = "2012-11-05"
 """Version of the API, and part of its XML namespace."""
 MAX_ITEMS = 1_000
-"""Maximum number of elements in a list or map. No action allows as many, and they can be validated quickly."""
+"""Maximum number of elements in a list or map, far above every limit of an action."""
 
 _MEMBERS = """
 AWSAccountIds Actions AttributeNames Attributes BinaryListValues BinaryValue DataType DelaySeconds DestinationArn
@@ -28,7 +28,7 @@ ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags Task
 WaitTimeSeconds tags
 """
 MEMBERS = frozenset(_MEMBERS.split())
-"""Names of members that this server knows. Members that a newer botocore adds are refused, not ignored."""
+"""Members that this server knows. A member from a newer botocore is refused, not ignored."""
 
 
 @cache
@@ -41,11 +41,7 @@ def operations() -> Mapping[str, OperationModel]:
 
 
 def operation(name: str) -> OperationModel:
-    """Returns the action of a name.
-
-    Raises:
-        RequestError: SQS has no action with this name.
-    """
+    """Returns the action with this name. Raises RequestError if SQS has none."""
     found = operations().get(name)
     if found is None:
         raise invalid_action(name)
@@ -53,18 +49,15 @@ def operation(name: str) -> OperationModel:
 
 
 def invalid_action(name: str) -> RequestError:
-    """Returns the error for an action that does not exist, or does not exist at this path."""
+    """Returns the error for an unknown action, or an action that is unknown at this path."""
     return RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:
-    """Checks a value against its shape, and converts it to Python types.
-
-    Args:
-        where: name of the member, for the error message.
+    """Checks a value against its shape, and converts it to Python types. ``where`` names it in errors.
 
     Raises:
-        RequestError: the value has a wrong type, or members that the shape lacks.
+        RequestError: the value has a wrong type or an unknown member.
         MissingParameter: a required member is absent.
     """
     match shape:

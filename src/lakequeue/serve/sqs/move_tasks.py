@@ -1,7 +1,6 @@
 """Message move tasks: redrives that run in the background (DLQ-8).
 
-A task is stored with its dead-letter queue. So every server of the root knows it, a queue has at most one active
-task, and another server takes over the task of a server that died.
+A task is stored with its dead-letter queue, so every server of the root can show, cancel or take over the task.
 """
 
 from __future__ import annotations
@@ -87,17 +86,17 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def check_source(self, name: str) -> None:
-        """Raises RequestError if messages must not return to a queue."""
+        """Raises RequestError if messages may not return to this queue."""
         if self.sources is not None and name not in self.sources:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """Returns the task after it moved messages.
+        """Returns the task after one of its steps.
 
         Args:
-            moved: number of messages that this step moved.
+            moved: number of messages that the step moved.
             more: True if more messages can be moved.
-            failure: why the remaining messages cannot be moved. None if they can be moved.
+            failure: why the remaining messages cannot be moved, or None.
         """
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
@@ -106,11 +105,7 @@ class MoveTask:
 
 
 def parse_task_handle(handle: str) -> tuple[str, str]:
-    """Returns the id of the task and the ARN of its source queue.
-
-    Raises:
-        InvalidParameterValue: the text is not a task handle.
-    """
+    """Returns the task id and the ARN of the source queue. Raises InvalidParameterValue for another text."""
     try:
         parts = json.loads(base64.urlsafe_b64decode(handle))
         id, arn = parts["taskId"], parts["sourceArn"]
@@ -132,11 +127,11 @@ def dump_tasks(tasks: Iterable[MoveTask]) -> str:
 
 MAX_RATE = 500
 MAX_TASKS = 10
-"""Number of tasks that are kept for each queue."""
+"""Maximum number of stored tasks of a queue."""
 STEP = 1_000
 """Number of messages that a task without a rate moves between two updates of its state."""
 STALE_MILLIS = 30_000
-"""Milliseconds without an update after which another server takes a task over."""
+"""Milliseconds without an update after which another server takes over a task."""
 
 _log = logging.getLogger("lakequeue.serve")
 
@@ -164,8 +159,9 @@ class MoveTasks:
         Raises:
             RequestError: messages would return to a queue to which the caller may not send.
             ResourceNotFoundException: a queue does not exist.
-            InvalidParameterValue: the source is not a dead-letter queue, the destination is the source, or a queue
-                of the other kind (standard or FIFO), the rate is out of range, or the queue has an active task.
+            InvalidParameterValue: the source is not a dead-letter queue, the destination is the source or of
+                another
+                kind (standard, FIFO), the rate is out of range, or the queue has an active task.
         """
         if rate is not None and not 1 <= rate <= MAX_RATE:
             raise InvalidParameterValue.of(
@@ -235,7 +231,7 @@ class MoveTasks:
         return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
-        """Takes over tasks whose servers no longer update them. Call it regularly."""
+        """Takes over the tasks of servers that have stopped updating them. Call it regularly."""
         for name, stored in all_move_tasks(self._lake).items():
             try:
                 for task in load_tasks(stored):
@@ -245,7 +241,7 @@ class MoveTasks:
                 _log.warning("cannot take over message move tasks of %s: %s", name, error)
 
     def stop(self) -> None:
-        """Stops after the current steps. Another server takes the tasks over, or this server after a restart."""
+        """Stops after the current steps. A server that runs later takes over the tasks."""
         self._stopped.set()
         with self._lock:
             threads, self._threads = self._threads, []
@@ -305,7 +301,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns why a message could not return to its source, in AWS's words; None if all could return."""
+        """Returns AWS's reason why a message cannot return to its source, or None."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:
@@ -317,7 +313,7 @@ class MoveTasks:
         return None
 
     def _continues(self, source: Queue, task: MoveTask) -> bool:
-        """Returns True if a task is still active on this server. Ends a cancelled task."""
+        """Returns True if a task is active on this server. Ends a cancelled task."""
         stored = next((stored for stored in _stored(source) if stored.id == task.id), None)
         if stored is not None and stored.status == "CANCELLING":
             stored = self._update_mine(source, task, lambda stored: attrs.evolve(stored, status="CANCELLED"))
@@ -327,7 +323,7 @@ class MoveTasks:
         return task is not None and task.active and task.server == self._server
 
     def _release(self, source: Queue, task: MoveTask) -> None:
-        """Lets another server take a task over at once."""
+        """Allows another server to take over a task at once."""
         self._update_mine(source, task, lambda stored: attrs.evolve(stored, written=0))
 
     def _fail(self, source: Queue, task: MoveTask, reason: str) -> None:

@@ -1,6 +1,6 @@
-"""Responses of the Query protocol in JSON, for clients that accept JSON, such as SQS proxies.
+"""Responses of the Query protocol in JSON, for SQS proxies and other clients that accept JSON.
 
-The members of the XML responses have different names in JSON, and null for a missing value.
+Some members have another name than in XML, and missing values are null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
-    """Returns headers and body of an error response."""
     members = {
         "Code": response.code,
         "Detail": None,

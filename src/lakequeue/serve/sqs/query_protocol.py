@@ -1,7 +1,7 @@
 """The Query protocol of older SDKs: parameters as a form in the body or the URL, responses in XML.
 
-Its names predate the JSON service model. Each element of a list or map is a separate field with the name of the
-element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single element needs no number.
+Each element of a list or map is a separate field, such as ``Attribute.1.Name`` or
+``SendMessageBatchRequestEntry.2.Id``. A single element needs no number.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CONTENT_TYPE = "application/x-www-form-urlencoded"
 RESPONSE_TYPE = "text/xml"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 MAX_FIELDS = 2_000
-"""Maximum number of fields in a form. The largest batch, ten messages with ten attributes each, has about 450."""
+"""Maximum number of fields in a form. The largest batch has about 450."""
 MAX_NAME_PARTS = 16
-"""Maximum number of parts in a field name. The value of an attribute in a batch has six."""
+"""Maximum number of parts in a field name. The longest known name has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
 _SIGNING = "X-Amz-"
@@ -38,11 +38,7 @@ Tree = dict[str, Any]
 
 
 def form(content: bytes) -> dict[str, str]:
-    """Parses the fields of a request, in its body or its URL.
-
-    Raises:
-        RequestError: the content is not a form, a field is repeated, or there are too many fields.
-    """
+    """Parses the fields in a body or URL. Raises RequestError for no form, a repeated field or too many fields."""
     try:
         pairs = parse_qsl(
             content.decode(), keep_blank_values=True, strict_parsing=bool(content), errors="strict",
@@ -57,16 +53,15 @@ def form(content: bytes) -> dict[str, str]:
 
 
 def url_form(query: str) -> dict[str, str]:
-    """Parses the fields of a GET request, without the fields that sign the URL. Raises the errors of ``form``."""
+    """Parses the fields of a GET request, without the fields that sign the URL. Raises as `form` does."""
     return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
 
 
 def action(fields: dict[str, str], path: str) -> str:
-    """Returns the name of the action in a form.
+    """Returns the action in a form.
 
     Raises:
-        RequestError: the form names no action or another version of the API, or the path names a queue that the
-            action does not take.
+        RequestError: the action is missing or cannot act on the queue in the path, or the API version is unknown.
     """
     version = fields.get("Version", VERSION)
     if version != VERSION:
@@ -79,7 +74,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses the parameters of an action. The path may name the queue, in place of QueueUrl.
+    """Parses the parameters of an action. The path may name the queue instead of QueueUrl.
 
     Raises:
         RequestError: the form does not fit the service model.
@@ -121,14 +116,14 @@ def error_type(response: ErrorResponse) -> str:
 
 
 def error_message(response: ErrorResponse) -> str:
-    """Returns the message of an error in the words of this protocol."""
+    """Returns the message of an error as older SDKs expect it."""
     if response.message == QueueDoesNotExist.default_message:
         return "The specified queue does not exist for this wsdl version."
     return response.message
 
 
 def legacy_code(value: Tree) -> Tree:
-    """Returns a failed entry of a batch with the code of this protocol."""
+    """Returns a failed entry of a batch with the error code of this protocol."""
     return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
@@ -146,7 +141,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, part: Any, where: str) -> Any:
-    """Converts a part of the form to the structure of JSON. ``validated`` checks the types later."""
+    """Converts a part of the form to JSON, without a check of types."""
     match shape:
         case StructureShape():
             return _structure(shape, _tree(part, where))
@@ -192,7 +187,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map: numbered, or a single element with a member in ``single``."""
+    """Yields numbered elements of a list or map, or one element that has a member in ``single``."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries
@@ -209,7 +204,6 @@ def _tree(part: Any, where: str) -> Tree:
 
 
 def _element(name: str, shape: Shape) -> str:
-    """Returns the name of a member in this protocol."""
     if isinstance(shape, ListShape) and isinstance(shape.member, StructureShape):
         element: str = shape.member.name
         return element

@@ -1,7 +1,6 @@
-"""Queue attributes as SQS clients set and see them, and the policy for AddPermission and RemovePermission.
+"""Queue attributes as SQS clients set and see them, and the queue policy.
 
-The server stores the policy for tools that manage policies, but does not enforce it. The key file defines the
-permissions.
+The server stores the policy for tools that manage policies, but enforces only the key file.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     _KEY: ("",),
     _PERIOD: ("", "300"),
 }
-"""Attributes for encryption with a client's key, each with the values that request no such encryption."""
+"""Attributes for encryption with a client's key, with the values that turn encryption off."""
 _SSE = "SqsManagedSseEnabled"
 _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
-"""Attributes whose values SQS accepts in upper or lower case, as in ``True``."""
+"""Attributes whose values SQS accepts in any case, such as ``True``."""
 _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
 
 
@@ -41,7 +40,7 @@ class Encryption:
     """The encryption that the operator declares. The storage does the encryption.
 
     Attributes:
-        ignore_kms: True to store and show keys of clients, which encrypt nothing. False to refuse such keys.
+        ignore_kms: True to store and show the names of clients' keys without effect. False to refuse them.
         sse_managed: True if the storage encrypts everything. Queues without a client's key report this.
     """
 
@@ -53,9 +52,9 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
     """Returns the attributes to set.
 
     Raises:
-        InvalidAttributeName: neither SQS nor lakequeue has this attribute.
-        InvalidAttributeValue: a key comes together with SQS's own encryption, or with a reuse period outside of 60
-            to 86400 seconds.
+        InvalidAttributeName: no such attribute exists.
+        InvalidAttributeValue: a key is combined with SQS's own encryption, or the reuse period is outside of 60 to
+            86400 seconds.
         InvalidParameterValue: a policy is malformed, or contains an ARN of another account.
         UnsupportedOperation: an attribute requests encryption with a key.
     """
@@ -85,7 +84,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Ends one kind of encryption in changes that begin the other kind. A queue has at most one kind."""
+    """Turns off one kind of encryption if the changes turn on the other kind."""
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -96,7 +95,7 @@ def _is_period(value: str) -> bool:
 
 
 def to_read(names: Sequence[str]) -> list[str]:
-    """Returns the attributes to read for the names that a client asked for."""
+    """Adds the attributes that are needed to answer a client's request for these names."""
     return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 
@@ -125,7 +124,7 @@ def _arns(name: str, value: str) -> Sequence[str]:
 
 
 def _with_arns(name: str, value: str, account: str) -> str:
-    """Returns an attribute with the ARNs that SQS clients see."""
+    """Converts the ARNs in an attribute to the form that SQS clients see."""
     match name:
         case "QueueArn":
             return queue_arn(value, account)
@@ -155,7 +154,7 @@ def add_permission(
     """Adds a permission to a policy. Returns the policy as JSON.
 
     Raises:
-        MissingParameter: no account or no action is given.
+        MissingParameter: accounts or actions are missing.
         OverLimit: more than seven actions are given (ERR-6).
         InvalidParameterValue: an action is unknown, or the label exists already.
     """
@@ -186,11 +185,7 @@ def add_permission(
 
 
 def remove_permission(policy: str | None, label: str) -> str:
-    """Removes a permission from a policy. Returns the policy as JSON, or "" without permissions.
-
-    Raises:
-        InvalidParameterValue: no permission has this label.
-    """
+    """Returns the policy without a permission as JSON; "" if it was the last. Raises InvalidParameterValue."""
     document = _document(policy, "")
     left = [statement for statement in document["Statement"] if statement.get("Sid") != label]
     if len(left) == len(document["Statement"]):

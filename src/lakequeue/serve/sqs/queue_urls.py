@@ -9,27 +9,22 @@ from lakequeue.model import redrive_policies
 
 
 def queue_url(base_url: str, account: str, name: str) -> str:
-    """Returns the URL of a queue, for clients that reach the server by this scheme and host."""
     return f"{base_url}/{account}/{name}"
 
 
 def queue_arn(arn: str, account: str) -> str:
-    """Converts the ARN of a queue to AWS's form. Returns any other text unchanged."""
+    """Converts the ARN of a queue to AWS's form. Leaves any other text unchanged."""
     place = redrive_policies.parse_arn(arn)
     return arn if place is None else f"arn:aws:sqs:{place.region}:{account}:{place.name}"
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Returns False for the ARN of a queue in another account. ARNs of the Python API fit every account."""
+    """Returns False for the ARN of a queue in another account. ARNs of the Python API have no account."""
     return redrive_policies.parse_arn(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
 def queue_name(url: str) -> str:
-    """Returns the name of the queue in a URL, which is the last part of its path. Host and account do not matter.
-
-    Raises:
-        QueueDoesNotExist: the URL names no queue.
-    """
+    """Returns the last part of the path, ignoring host and account. Raises QueueDoesNotExist if it is empty."""
     try:
         name = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2], errors="strict")
     except ValueError:
