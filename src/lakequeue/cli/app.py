@@ -108,5 +108,4 @@ Commands.builders = {
 
 
 def main() -> None:
-    """Entry point of the console script."""
     app()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import RootHealth
 
 SHOWN = 20
-"""Maximum number of ranges of offsets, of ids, and of concerns that are printed."""
+"""Maximum number of offset ranges, ids or problems that are printed."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
@@ -165,7 +165,7 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 
 
 def _sent(repair: Repair) -> Iterator[str]:
-    """Yields the bounds of the send times of lost messages without a known id."""
+    """Yields the time spans in which lost messages without a known id were sent."""
     nameless = (
         (span, sent)
         for span, sent in zip(repair.lost, repair.lost_sent, strict=False)
@@ -183,7 +183,7 @@ def _sent(repair: Repair) -> Iterator[str]:
 
 
 def finding_text(finding: Finding) -> str:
-    """Describes a finding in lines: the problem, its place, and the effect of a repair."""
+    """Describes a finding in lines: problem, place, and effect of a repair."""
     place = f"{finding.table}/{finding.file}" if finding.file else finding.table
     kind, problem = "damage" if finding.damage else "warning", finding.problem
     if finding.file or problem.startswith(("is ", "has ")):  # a sentence without a subject
@@ -209,7 +209,7 @@ def _verdict(found: list[Finding], warnings: int = 0) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of this package, and of the packages that read and write its files."""
+    """Returns the versions of lakequeue and of the packages that read and write its files."""
     from importlib.metadata import version
 
     from lakequeue import __version__

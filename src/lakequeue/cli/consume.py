@@ -142,7 +142,7 @@ def _weights(given: str) -> list[int]:
 
 
 def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Yields why messages remain: their queue is paused, or they wait for a retry."""
+    """Yields why messages remain in the queues: a pause, or a wait for a retry."""
     from lakequeue.entry_verbs import settings
 
     for queue in queues:
@@ -157,7 +157,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer on SIGTERM and SIGINT: in order on the first signal, at once on the second."""
+    """Stops the consumer in order on the first SIGTERM or SIGINT, at once on the second."""
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []
@@ -193,7 +193,7 @@ def _policy(name: RenewalName, timeout: float | None) -> Renewal:
 
 
 def _configure_logs(session: Session) -> None:
-    """Logs to standard error, as lines of text, or of JSON with ``--json``."""
+    """Logs to standard error: text, or JSON lines with ``--json``."""
     from lakequeue.model.clock import SystemClock
 
     lines = logging.StreamHandler(sys.stderr)

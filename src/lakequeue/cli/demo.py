@@ -1,7 +1,6 @@
-"""``lakequeue demo``: sends real files as messages and processes them, with deliberate failures.
+"""``lakequeue demo``: sends Python files as messages and processes them, with deliberate failures.
 
-Every Python source file in a directory becomes a message. Spark parses them in batches, or the workers of a
-consumer parse them one by one.
+Spark parses the files in batches, or the workers of a consumer parse them one by one.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console, w
     Args:
         root: root of the queue ``lakequeue-demo``, which is replaced if it exists. None: a temporary directory.
         input_dir: directory with ``.py`` files. None: the installed package pyspark, or lakequeue without Spark.
-        console: where to print.
         with_spark: True to process the messages in Spark.
 
     Raises:

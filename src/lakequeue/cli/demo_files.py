@@ -1,4 +1,4 @@
-"""Queue and input of the demo: Python files as messages, and the computation of a consumer for each."""
+"""Queue and input of the demo: Python files as messages, and how a consumer handles them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 QUEUE = "lakequeue-demo"
 FLAKY_EVERY = 10
-"""One file in this many fails when it is received for the first time."""
+"""Every tenth file fails at its first receive."""
 MAX_BODY_BYTES = 1_000_000
-"""Maximum number of bytes in a body: slightly below the limit of the default profile."""
+"""Maximum number of bytes in a body, slightly below the limit of the default profile."""
 
 
 def fresh_queue(lake: LakeQueue, name: str, **attributes: Any) -> Queue:
@@ -44,8 +44,7 @@ def package_directory(name: str) -> Path:
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
     """Returns body and group id of each file in a directory, and the number of files that cannot be sent.
 
-    Bodies are ASCII JSON, so that empty files and control characters are legal messages, too. Sources that are too
-    large are compressed.
+    Bodies are ASCII JSON, so that empty files and control characters are valid. Large sources are compressed.
 
     Raises:
         InvalidOptions: not a directory, or without Python files.
@@ -78,7 +77,7 @@ def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
 
 
 def measure(body: str, receive_count: int) -> dict[str, Any]:
-    """Returns the result for a message. A flaky file fails when it is received for the first time."""
+    """Returns the result for a message. A flaky file fails at its first receive."""
     file = json.loads(body)
     failed = file["flaky"] and receive_count == 1
     return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))
@@ -92,7 +91,7 @@ def _source(file: dict[str, Any]) -> str:
 
 
 def parse(source: str) -> dict[str, Any]:
-    """Counts lines, functions and classes of a module. A file that Python cannot parse has a ``problem``."""
+    """Counts lines, functions and classes of a module. An invalid module gets a ``problem``."""
     found: dict[str, Any] = {"lines": len(source.splitlines()), "functions": 0, "classes": 0, "problem": None}
     try:
         with warnings.catch_warnings():

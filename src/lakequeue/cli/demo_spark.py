@@ -1,8 +1,7 @@
-"""The demo with Spark: a consumer that leases messages in batches.
+"""The demo with Spark: a consumer leases batches, and writes results to a Delta table next to the root.
 
-It parses the files in Spark's Python workers and writes the results to a Delta table next to the root. Every tenth
-file fails the first time, and its message is released at once. One whole batch loses its worker, so its messages
-become visible again when their visibility timeout ends.
+Every tenth file fails the first time and is released. One batch loses its worker, so its messages become visible
+again after their visibility timeout.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 BATCHES = 5
-"""Number of batches of the first pass. Released messages need further batches."""
+"""Number of batches of the first pass. Released messages need more batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
 """Number of the batch that loses its worker, and its visibility timeout in seconds."""
@@ -49,8 +48,6 @@ WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
 
 @attrs.define
 class _BatchTally:
-    """Numbers of batches and messages that the consumer processed."""
-
     batches: int = 0
     done: int = 0
     failed: int = 0
@@ -126,8 +123,7 @@ def _consume(
 def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
     """Parses, stores and settles one batch. Returns the numbers of processed and of failed messages.
 
-    Results are stored before the messages are deleted. A crash in between repeats the batch (at least once), so a
-    reader of the results keeps one row per message.
+    Stores results before it deletes messages, so a crash repeats the batch: results may contain a message twice.
     """
     from pyspark.sql import functions as F
 

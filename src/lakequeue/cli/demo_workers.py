@@ -1,7 +1,7 @@
-"""The demo without Spark: a consumer whose workers parse one file at a time, without a JVM.
+"""The demo without Spark and JVM: the workers of a consumer parse one file at a time.
 
-A worker is lost with the messages that it holds, which become visible again when their visibility timeout ends.
-Every tenth file fails the first time. A file that is not Python always fails, and ends as a dead letter.
+Every tenth file fails the first time. One worker is lost, and its messages become visible after their visibility
+timeout. A file that is not Python always fails, and becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOST, LOST_SECONDS = 10, 3
 """Number of messages that the lost worker holds, and their visibility timeout in seconds."""
 RETRY_SECONDS = 1
 BROKEN = [json.dumps({"path": f"broken-{n}.py", "flaky": False, "source": "def (:"}) for n in (1, 2, 3)]
-"""Bodies that are sent in addition to the files. They are not Python, and can only fail."""
+"""Additional bodies that always fail, because they are not Python."""
 
 _STATES_SQL = """
 SELECT queue, state, count(*) AS messages, max(receive_count) AS received
@@ -46,13 +46,11 @@ FROM messages WHERE queue = 'lakequeue-demo-dead-letters' ORDER BY path LIMIT 10
 
 @attrs.define
 class _WorkerTally:
-    """Numbers of messages that all workers together processed."""
-
     done: int = 0
     lines: int = 0
     failures: int = 0
     broken: set[str] = attrs.field(factory=set)
-    """Ids of the messages that can only fail."""
+    """Ids of the messages that always fail."""
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:

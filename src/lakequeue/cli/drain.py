@@ -1,9 +1,8 @@
 """The command that moves all messages to another queue, also from a standard queue to a FIFO queue.
 
-Between queues of one kind, a drain is a redrive: its commits are fenced, so that no message is lost or doubled
-when a process dies. From a standard queue to a FIFO queue, it receives batches, sends them with their message ids
-as deduplication ids, and deletes them. If it dies in between, the batch becomes visible after ``HOLD`` seconds.
-The next drain sends the batch again, and the FIFO queue recognizes the ids for five minutes.
+Queues of one kind use a redrive, which neither loses nor doubles a message. From standard to FIFO, it receives
+batches, sends them with their message ids as deduplication ids, and deletes them. After a crash, the batch becomes
+visible after ``HOLD`` seconds, and the FIFO queue recognizes the ids for five minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from lakequeue import Queue
 
 HOLD = 60
-"""Visibility timeout in seconds of a batch that is being moved: well below the five minutes of deduplication."""
+"""Visibility timeout in seconds of a batch that is being moved, well below five minutes."""
 MOST = 1_000
 """Maximum number of messages in a batch."""
 
@@ -107,9 +106,9 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Pauses a FIFO queue during the drain. Messages in flight could return after their successors.
+    """Pauses a FIFO queue during the drain, because messages in flight would return after their successors.
 
-    A drain that dies leaves the queue paused. ``doctor`` reports the pause, and the next drain ends it.
+    After a crash the queue stays paused. ``doctor`` reports this, and the next drain ends the pause.
     """
     reason = f"it is drained into {to}"
     if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
@@ -123,7 +122,7 @@ def _paused(source: Queue, to: str) -> Iterator[None]:
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
-    """Waits until no message is in flight or undecided. Such a message would later arrive after its successors."""
+    """Waits until no message is in flight or undecided, to keep the order of messages."""
     clock = source.clock
     until = clock.now() + timedelta(seconds=wait)
     with render.spinner("waiting for messages in flight"), clock.participant():
@@ -138,7 +137,7 @@ def _wait_for_flights(source: Queue, wait: float) -> None:
 
 
 def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
-    """Moves messages between queues of one kind, including messages that become visible meanwhile."""
+    """Moves messages between queues of one kind, until none is visible."""
     moved = -1
     while moved:
         before = 0
@@ -152,7 +151,7 @@ def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
 
 
 def _send(source: Queue, target: Queue, group_of: Callable[[Message], str], report: Callable[[int], None]) -> None:
-    """Receives, sends and deletes messages in batches. Each group keeps the order of sending."""
+    """Receives, sends and deletes messages in batches. Keeps the order of each group."""
     rules = profile(target.attributes()["profile"])
     max_bytes = rules.batch_bytes or MAX_LINE_BYTES
     while received := source.receive(min(max_batch(source), MOST), visibility_timeout=HOLD, wait_time=0):
@@ -190,7 +189,7 @@ def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> Sen
 
 
 def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
-    """Returns a function from a message to its group. It raises InvalidParameterValue without a group."""
+    """Returns a function that chooses a message's group, or raises InvalidParameterValue."""
 
     def found(message: Message) -> object:
         if group is not None:

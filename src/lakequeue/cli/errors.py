@@ -24,7 +24,7 @@ class Commands(CommandGroup):
     """The group of all commands. Accepts its options in any place, and turns errors into exit codes."""
 
     builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
-    """Functions that import and build each command on first use, because importing all commands takes 0.1 s."""
+    """Functions that import and build each command on first use. Importing all commands takes 0.1 s."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"commands": dict.fromkeys(self.builders)})
@@ -38,7 +38,7 @@ class Commands(CommandGroup):
         return super().parse_args(ctx, self._own_first(args))
 
     def _own_first(self, args: Sequence[str]) -> list[str]:
-        """Returns the arguments with the group's options before the command."""
+        """Moves the group's options to the front of the arguments."""
         own, taken = _values(self), dict[str, bool]()
         group: Any = self
         first, rest = list[str](), list[str]()
@@ -89,7 +89,7 @@ class Commands(CommandGroup):
 
 
 def _values(command: Any) -> dict[str, bool]:
-    """Returns the options of a command, with True for options that take a value."""
+    """Returns each option of a command, with True if it takes a value."""
     options = [each for each in command.params if each.param_type_name == "option"]
     return {name: not each.is_flag for each in options for name in (*each.opts, *each.secondary_opts)}
 
@@ -145,7 +145,7 @@ def _usage_text(error: BaseException, text: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describes an error in one line. A Spark error is described by its innermost cause."""
+    """Describes an error in one line: a Spark error by its innermost cause."""
     kind, text = cause_of(error)
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if not line:

@@ -68,7 +68,7 @@ def export(
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yields a function that writes a line to standard output, or to a file that appears once complete."""
+    """Yields a function that writes a line to standard output, or to a file that appears when complete."""
     if out is None:
         with suppress(OutputClosed):  # `export | head` has read enough
             yield session.line

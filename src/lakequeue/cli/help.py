@@ -1,4 +1,4 @@
-"""Help of commands: shows examples below each command, and types only for options that take a value."""
+"""Help of commands: shows examples below each command, and types only for options with a value."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
-"""Modules, functions and examples of the commands, by panel. Examples should fit 60 characters with the name."""
+"""Modules, functions and examples of the commands, by panel. An example should fit 60 characters."""
 
 
 def name_of(place: str) -> str:
@@ -92,7 +92,7 @@ def epilog(examples: Sequence[str]) -> str:
 
 
 class _Conversion:
-    """Typer's conversion of values. Skips values that need none, to spare pydantic, which loads in 60 ms."""
+    """Typer's conversion of values. Skips trivial conversions, because pydantic loads in 60 ms."""
 
     def __init__(self, param: Any) -> None:
         self._converting = type(param).get_runtime_param
@@ -108,7 +108,7 @@ class _Conversion:
 
 
 def plain(params: list[Any]) -> list[Any]:
-    """Hides Python's types from the help of options and arguments. Shows names of values in capitals."""
+    """Hides Python's types in the help of options and arguments. Writes names of values in capitals."""
     for each in params:
         each.get_runtime_param = partial(_Conversion, each)
         each.min = each.max = None  # errors name the ranges, which take too much space in the help
@@ -140,7 +140,7 @@ class CommandGroup(_PlainHelp, TyperGroup): ...
 
 
 class RewindCommand(Command):
-    """A command that accepts ``-10m`` as an instant, instead of as options."""
+    """A command that accepts ``-10m`` as an instant, not as options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         after = zip(["", *args], args, strict=False)

@@ -1,4 +1,4 @@
-"""Common parts of the jobs for spark-submit: options, opening a queue with a session, exit codes."""
+"""Common parts of the jobs for spark-submit: options, opening a queue, exit codes."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ Every = Annotated[
 
 
 _RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*[A-Za-z_][\w.]*(?::|$)', re.MULTILINE)
-"""Matches file and line at the end of a Python stack in the text of a Spark error."""
+"""Matches file and line at the end of a Python stack in a Spark error."""
 
 
 def run(main: Callable[..., None]) -> NoReturn:
-    """Runs a function as a command line. Prints errors as one line, with the exit codes of the CLI."""
+    """Runs a function as a command line, with the error lines and exit codes of the CLI."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -160,7 +160,7 @@ def opened_root(
 
 
 def wait(query: StreamingQuery) -> bool:
-    """Waits until a query ends, and returns True. On SIGTERM and SIGINT, stops the query and returns False."""
+    """Waits until a query ends, and returns True. After SIGTERM or SIGINT, stops the query and returns False."""
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
@@ -172,7 +172,7 @@ def wait(query: StreamingQuery) -> bool:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Builds a policy that extends a batch by its timeout when half of it has passed; None for a timeout of 0."""
+    """Returns a policy that extends a batch by its timeout after half of it. None for a timeout of 0."""
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS
@@ -180,9 +180,9 @@ def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
 
 
 class Progress:
-    """Ends a job whose messages fail repeatedly, unless a redrive policy makes them dead letters.
+    """Ends a job if messages fail repeatedly and no redrive policy applies.
 
-    A smaller batch counts as progress: halving a failed batch ends with the message that fails.
+    A smaller batch counts as progress, because halving a batch isolates the failing message.
     """
 
     def __init__(self, queue: Queue, give_up_after: int | None) -> None:
@@ -192,7 +192,6 @@ class Progress:
         self.batches = self.done = 0
 
     def add(self, counts: LeaseCounts) -> None:
-        """Adds the counts of a batch."""
         self.batches += 1
         self.done += counts.done
         size = counts.lost + counts.released
@@ -202,16 +201,16 @@ class Progress:
             self._rounds += 1
 
     def check(self) -> None:
-        """Ends the job with one line, after too many rounds without progress."""
+        """Ends the job after too many rounds without progress."""
         if self._rounds >= self._most:
             failed = f"the last {self._rounds + 1} batches finished none of {self._smallest:,} messages"
             raise typer.Exit(Session().fail(REFUSED, "no progress", f"{failed}; {self.done:,} are done"))
 
 
 def delivers(root: str, queue: str, region: str, table: str | None, handler: str | None) -> bool:
-    """Returns True if the queue has a delivery table. Sets the table of ``--table`` if the queue has none.
+    """Returns True if the queue has a delivery table. If it has none, sets the table of ``--table``.
 
-    Ends the job with a usage error if the queue has another table, or if there is neither a table nor a function.
+    Ends the job with a usage error if the queue has another table, or if both table and function are missing.
     """
     opened_queue = LakeQueue(root, region=region).queue(queue)
     own, wanted = settings(opened_queue).table, table and located_table(opened_queue, table)

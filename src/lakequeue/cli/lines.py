@@ -1,7 +1,4 @@
-"""Messages as lines, sent in batches: plain texts, or the JSON Lines that ``export`` writes.
-
-docs/reference/cli.md lists the fields of a JSON line.
-"""
+"""Sends lines as messages: plain texts, or JSON Lines as ``export`` writes (docs/reference/cli.md)."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ if TYPE_CHECKING:
     from lakequeue import PeekedMessage, Queue
 
 READ = 4 * 2**20
-"""Maximum number of bytes that are read at once, and so are sent in one commit."""
+"""Maximum number of bytes read at once and sent in one commit."""
 MAX_LINE_BYTES = 2 * READ
-"""Maximum length of a line in bytes. Every queue refuses much shorter bodies."""
+"""Maximum length of a line in bytes, far above the body limit of every queue."""
 MAX_BATCH = 5_000
-"""Maximum number of entries in a batch, on queues without a limit."""
+"""Maximum number of entries in a batch for queues without a limit."""
 
 Line = tuple[int, bytes]
 Parse = Callable[[int, str], SendEntry]
@@ -53,12 +50,9 @@ def send_lines(
     """Sends each line as a message. Lines that arrive together are sent in one batch.
 
     Args:
-        queue: the queue.
         stream: lines in UTF-8. Empty lines and a byte order mark are skipped.
-        parse: makes an entry from the number of a line and its text. If it raises QueueServiceError, the line is
-            refused.
-        sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read for
-            the batch. Refused lines do not stop the sending of later lines.
+        parse: makes an entry from number and text of a line, or raises QueueServiceError to refuse the line.
+        sent: gets the result of each batch, whose ids are line numbers, and the number of bytes read.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
@@ -78,7 +72,7 @@ def max_batch(queue: Queue) -> int:
 
 
 def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
-    """Yields the numbered lines that each read completes, and the number of bytes read. Cuts long lines."""
+    """Yields the numbered lines completed by each read, and the number of bytes read. Cuts long lines."""
     rest, number = b"", 0
     while chunk := stream.read1(READ):
         *complete, rest = (rest + chunk).split(b"\n")
@@ -93,7 +87,7 @@ def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
 
 
 def _stripped(number: int, line: bytes) -> bytes:
-    """Returns the line without carriage returns at its end, and line 1 without a byte order mark."""
+    """Removes carriage returns at the end of a line, and the byte order mark of line 1."""
     return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r")
 
 
@@ -110,7 +104,7 @@ def _parsed(number: int, line: bytes, parse: Parse) -> SendEntry | BatchFailure:
 
 
 def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> Iterator[list[SendEntry]]:
-    """Yields batches within the limits of a call. An entry that exceeds the limits is a batch of its own."""
+    """Yields batches within the limits of a call. An entry over the limits is a batch of its own."""
     batch: list[SendEntry] = []
     size = 0
     for entry in entries:
@@ -125,7 +119,7 @@ def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> I
 
 
 def _size(entry: SendEntry) -> int:
-    """Returns the number of bytes that count towards the limit of a call."""
+    """Returns the size of an entry in bytes, as the limit of a call counts it."""
     # half a surrogate pair, which JSON can write, is refused later
     size = len(entry.body.encode(errors="surrogatepass"))
     try:
@@ -147,13 +141,13 @@ def _send(queue: Queue, entries: list[SendEntry]) -> BatchResult:
 # --- JSON Lines
 
 _FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "priority", "trace_header")
-"""Fields of a line that a send uses."""
+"""Fields of a line that become part of the message."""
 _TOLD = ("message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at")
-"""Further fields of an export. A send skips them."""
+"""Fields that only an export writes, and that a send ignores."""
 
 
 def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any]:
-    """Returns a message as a line of an export. A delayed message gets its remaining delay, in seconds."""
+    """Returns a message as a line of an export. A delayed message gets its remaining delay in seconds."""
     left = None
     if message.state.value == "delayed" and message.visible_at is not None and not fifo:
         left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile accepts fractions
@@ -167,8 +161,7 @@ class Reader:
     """Parses lines as entries for a queue.
 
     Args:
-        queue: the queue.
-        options: defaults for fields that a line lacks, as in ``SendEntry``.
+        options: defaults for missing fields, as in ``SendEntry``.
     """
 
     def __init__(self, queue: Queue, options: Mapping[str, Any]) -> None:
@@ -177,7 +170,7 @@ class Reader:
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry:
-        """Parses a line as an entry with the line's number as id. Raises QueueServiceError for an invalid line."""
+        """Parses a line as an entry whose id is the line number. Raises QueueServiceError for an invalid line."""
         return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:
@@ -224,7 +217,7 @@ def _delay(given: object) -> float:
 
 
 def _attributes(given: object) -> dict[str, Any]:
-    """Parses attributes: a text, a number, or an object of type and value. Binary values are base64."""
+    """Parses attributes: texts, numbers, or objects of type and value. Binary values are base64."""
     if not isinstance(given, dict):
         raise InvalidParameterValue("Field attributes must be an object of names and values.")
     found: dict[str, Any] = {}

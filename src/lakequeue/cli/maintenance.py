@@ -100,7 +100,7 @@ def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
 
 
 def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]]:
-    """Yields a row for each process of a consumer; a single row if no process is known."""
+    """Yields a row for each process of a consumer, or one row if no process is known."""
 
     def since(instant: datetime | None) -> str:
         return "-" if instant is None else render.age((now - instant).total_seconds())

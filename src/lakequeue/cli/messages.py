@@ -271,7 +271,7 @@ def _send_lines(session: Session, queue: Queue, stream: BufferedIOBase, size: in
 
 
 def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, noun: str) -> None:
-    """Ends the command with an error if entries were refused. The error names the first reason."""
+    """Fails if entries were refused, with the first reason."""
     if failed:
         session.done = ""
         for other in failed[1:SHOWN]:
@@ -282,5 +282,5 @@ def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, n
 
 
 def _numbered(failed: list[BatchFailure], start: int) -> list[BatchFailure]:
-    """Renumbers failures, so that their ids count from 1 over the whole command."""
+    """Renumbers failures from 1 over the whole command."""
     return [attrs.evolve(failure, id=str(start + int(failure.id) + 1)) for failure in failed]

@@ -1,4 +1,4 @@
-"""Commands that bring messages back or move them, after showing the effect: rewind, redrive."""
+"""The commands rewind and redrive, which show their effect before they act."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the wanted instant and False, or the earliest possible instant and True.
+    """Returns the wanted instant and False, or the earliest possible instant and True if that is later.
 
-    The earliest instant replaces a time before now that will be too early once the rewind runs.
+    Only a time before now is moved, because it would be too early when the rewind runs.
     """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time

@@ -1,4 +1,4 @@
-"""Arguments and options of several commands, and the parsing of their values."""
+"""Arguments and options shared by commands, and parsing of their values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lakequeue.model.attributes import ATTRIBUTE_NAMES, kind_of, unknown
 from lakequeue.model.profiles import PROFILES
 
 _NAMES = {"retention": "message_retention_period", "wait": "receive_wait_time", "max_size": "maximum_message_size"}
-"""Attributes whose options have different names."""
+"""Attributes whose options have another name."""
 _NO_ATTRIBUTES = {"queue", "attribute", "dead_letter_queue", "max_receive_count", "tag"}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of queues in a local root. Prints nothing. Object stores would take too long."""
+    """Completes names of queues in a local root, because object stores take too long. Prints nothing."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:
@@ -42,12 +42,10 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _attribute_names(incomplete: str) -> list[str]:
-    """Completes ``NAME=VALUE`` with names of attributes."""
     return [f"{name}=" for name in ATTRIBUTE_NAMES if name.startswith(incomplete)]
 
 
 def profile_names(incomplete: str) -> list[str]:
-    """Completes names of profiles."""
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
@@ -125,9 +123,9 @@ Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE"
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses ``NAME=VALUE`` texts. A value may contain further equals signs.
+    """Parses ``NAME=VALUE``, where the value may contain equals signs. Never shows a secret text.
 
-    Texts that may be secret are never shown. A repeated secret name replaces the earlier value.
+    A repeated name is an error, unless it is secret: then the last value counts.
     """
     found: dict[str, str] = {}
     for text in texts or ():
@@ -141,7 +139,7 @@ def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) ->
 
 
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments for ``create_queue`` and ``set_attributes``, from the options of a command."""
+    """Converts the options of a command to the arguments of ``create_queue`` and ``set_attributes``."""
     dead_letter_queue, most = given["dead_letter_queue"], given["max_receive_count"]
     named = {_NAMES.get(name, name): value for name, value in given.items() if name not in _NO_ATTRIBUTES}
     named = {name: value for name, value in named.items() if value is not None and value is not False}
@@ -162,7 +160,7 @@ def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(name: str, value: str) -> str | int | float:
-    """Parses a duration, size or number. Returns any other value as text, for the queue to check."""
+    """Parses a duration, size or number. Leaves other values as text for the queue to check."""
     if not value:
         return value
     try:

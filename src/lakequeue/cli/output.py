@@ -1,4 +1,4 @@
-"""Prints results and errors. All output, plain text and rich's, passes ``printable``."""
+"""Prints results and errors. All output passes through ``printable``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 PIPE_WIDTH = 160
-"""Width of tables in characters, unless standard output is a terminal."""
+"""Width of tables in characters if standard output is not a terminal."""
 
 # C0 and C1 controls except tab and line feed, line separators, and bidirectional marks, overrides and isolates
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _AS_IT_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-"""Disables rich's markup, because names and texts may contain such characters."""
+"""Turns off rich's markup, because names and texts may contain its characters."""
 
 
 class OutputFailed(OSError):
@@ -45,7 +45,7 @@ def write(content: RenderableType) -> None:
 
     Raises:
         OutputClosed: the reader has closed standard output.
-        OutputFailed: the disk is full, or standard output was closed before. It is ``os.devnull`` from then on.
+        OutputFailed: the disk is full, or standard output was closed before. Later writes go to ``os.devnull``.
     """
     text = printable(content) if isinstance(content, str) else rendered(content)
     encoding = sys.stdout.encoding or "utf-8"
@@ -61,12 +61,12 @@ def write(content: RenderableType) -> None:
 
 
 def discard(stream: Any) -> None:
-    """Prevents Python from failing at exit, when it flushes a stream that cannot be written."""
+    """Redirects a stream to ``os.devnull``, so that Python's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_error(text: str, title: str = "") -> None:
-    """Writes a text without its secrets to standard error, if possible. The title is red."""
+    """Writes a text without secrets to standard error, if possible, after a red title."""
     try:
         typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(hidden(text)), err=True)
     except OSError:
@@ -79,7 +79,7 @@ class StderrHandler(logging.Handler):
 
 
 def rendered(content: RenderableType) -> str:
-    """Renders an object for standard output: colours only on a terminal, no trailing spaces."""
+    """Renders an object for standard output, with colours only on a terminal."""
     out = console()
     with out.capture() as captured:
         out.print(content, crop=False)
@@ -101,7 +101,7 @@ def _console_type() -> type[Console]:
     from rich.console import Console
 
     class Printing(Console):
-        """A rich console that passes texts through ``printable``, and keeps rich's own control codes."""
+        """A rich console that passes texts through ``printable``."""
 
         def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
             for segment in super().render(*arguments, **options):

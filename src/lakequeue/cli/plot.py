@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Depth
 
 SPANS = 3
-"""Maximum number of unknown spans of time that are named."""
+"""Maximum number of listed time spans without data."""
 _SUFFIXES = (".png", ".svg", ".pdf")
 _AROUND = timedelta(minutes=5)
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
@@ -60,7 +60,7 @@ def plot(
 
 
 def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
-    """Draws points as a picture in the format of the file's suffix. Spans without data are grey.
+    """Draws points as an image in the format of the file's suffix. Time spans without data are grey.
 
     Raises:
         MissingPackage: matplotlib is not installed.

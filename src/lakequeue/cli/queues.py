@@ -256,12 +256,12 @@ def delete_queue(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
 
 
 def named(lake: LakeQueue, names: Iterable[str]) -> list[Queue]:
-    """Returns the queues of these names that exist, sorted by name. Opens no other queue."""
+    """Returns the existing queues of these names, sorted by name."""
     return [queue for name in sorted(names) for queue in lake.list_queues(name, limit=1) if queue.name == name]
 
 
 def depths_of(queues: Sequence[Queue]) -> tuple[dict[str, Depth], dict[str, LakeQueueError]]:
-    """Returns the depths by name, and the errors of queues that cannot be counted. Skips deleted queues."""
+    """Returns depths, and errors of unreadable queues, by name. Skips deleted queues."""
     from lakequeue.entry_verbs import depths
 
     counted: dict[str, Depth] = {}

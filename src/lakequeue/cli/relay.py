@@ -1,4 +1,4 @@
-"""The command that sends the rows of a table as messages."""
+"""The command ``relay``: sends the rows of a table as messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders results as text and tables, and shows progress on a terminal."""
+"""Formats results as text and tables, and shows progress on a terminal."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 PREVIEW = 200
 """Maximum number of characters of a body in a table."""
 FOLDED = 20
-"""Minimum width of a column of text that wraps. Ids and names are never split."""
+"""Minimum width of a text column that wraps. Ids and names never wrap."""
 LONG = 40
-"""Number of characters above which a column of words wraps. An instant is shorter."""
+"""Number of characters above which a column of words wraps, more than an instant has."""
 _FOLDED = {"body", "error", "paused", "reason"}
 
 
@@ -44,7 +44,7 @@ def require_done(summaries: Sequence[CompactionSummary]) -> None:
 
 
 def compacted(summaries: Sequence[CompactionSummary]) -> str:
-    """Describes a compaction pass in a line for each queue with work done."""
+    """Describes a compaction pass, one line per queue with work done."""
     from rich.filesize import decimal
 
     lines = []
@@ -77,7 +77,7 @@ def setting(name: str, value: Any) -> object:
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
-    """Returns the message id in a line. On FIFO queues also group and sequence number."""
+    """Returns the message id, and for FIFO queues group and sequence number, as lines."""
     lines = [f"sent {sent.message_id}"]
     if sent.sequence_number is not None:
         lines += [f"  group     {group}", f"  sequence  {sent.sequence_number}"]
@@ -85,7 +85,7 @@ def sent_text(sent: SendResult, group: str | None) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Returns a received message as lines. The handle stays on one line, so that it can be copied."""
+    """Formats a received message as lines. Never wraps the handle, so that it can be copied."""
     times = "once" if message.receive_count == 1 else f"{message.receive_count} times"
     lines = [
         f"message   {message.message_id}",
@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents all lines except the first, so that none looks like a field of the output."""
+    """Indents all lines but the first, so that none looks like a field."""
     return text.replace("\n", "\n" + " " * 12)
 
 
@@ -116,7 +116,7 @@ def instant(value: datetime | None) -> str:
 
 
 def paused(queue: Queue) -> str:
-    """Returns why and since when a queue and its groups are paused; empty if they are not paused."""
+    """Returns reason and start of the pauses of a queue and its groups. Empty without pauses."""
     from lakequeue.entry_verbs import settings
 
     return "; ".join(map(str, settings(queue).pauses))
@@ -127,7 +127,7 @@ def age(seconds: float | None) -> str:
 
 
 def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
-    """Returns the states to show in a list of queues, as in the console. Rare states only if present."""
+    """Returns the states to show in a list of queues. Rare states only if they occur."""
     known = [each for each in counted if each]
     return [
         "visible",
@@ -137,7 +137,7 @@ def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
 
 
 def titles(names: Iterable[str]) -> list[str]:
-    """Returns titles of columns for names of states and counts: ``in flight``, ``oldest``."""
+    """Returns column titles for states and counts, such as ``in flight``."""
     return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 
@@ -145,7 +145,7 @@ count = counted
 
 
 def lost(found: Depth) -> str:
-    """Formats what a purge or a deletion removes: stored messages, and deleted messages that can be rewound."""
+    """Describes what a purge or deletion removes: stored and rewindable messages."""
     stored, rewindable = count(found.stored, "message"), found.counts.rewindable
     return f"{stored} and {rewindable:,} that a rewind could restore" if rewindable else stored
 
@@ -158,7 +158,7 @@ def preview(text: str) -> str:
 def table(
     columns: Sequence[str], rows: Collection[Sequence[object]], title: str | None = None, empty: str = ""
 ) -> Fitting | str:
-    """Builds a table, or a line if there are no rows. Numbers are right-aligned."""
+    """Builds a table, or the text ``empty`` without rows. Numbers are right-aligned."""
     rows = [list(row) for row in rows]
     if not rows:
         return empty or f"no {columns[0]}s"
@@ -186,9 +186,9 @@ class _Column(NamedTuple):
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table that fits its width: long names in the first column move to a line above the rest of their row.
+    """A table that fits its width: a long first name moves to a line above its row.
 
-    If the table still does not fit, the rows become blocks of lines.
+    If that is not enough, each row becomes a block of lines.
     """
 
     columns: list[_Column]
@@ -239,7 +239,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Placeholder for a name on the line above. One column wide, and never part of a name."""
+"""Placeholder for a name on the line above. It never occurs in names."""
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def spinner(what: str) -> Iterator[None]:
 
 class Advance(Protocol):
     def __call__(self, done: int, text: str, total: int | None = None, /) -> None:
-        """Shows the amount done so far, and a text. May change the total."""
+        """Shows the amount done, and a text. ``total`` replaces the total."""
 
 
 @contextmanager

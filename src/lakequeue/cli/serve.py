@@ -1,4 +1,4 @@
-"""The commands that start the HTTP server, and write files for its deployment."""
+"""Commands that start the HTTP server, and write files for its deployment."""
 
 from __future__ import annotations
 

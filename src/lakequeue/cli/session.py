@@ -1,4 +1,4 @@
-"""One run of the command: global options, output, exit codes."""
+"""Global options, output and exit codes of a command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of commands."""
 
 spares_pandas = False
-"""True if this process runs only the command's own code, because users' code may give pandas objects to Arrow."""
+"""True if this process runs only lakequeue's code. A user's code may give pandas objects to Arrow."""
 
 
 @attrs.define
@@ -30,7 +30,7 @@ class Session:
     """Global options of a run, and its output.
 
     Attributes:
-        done: text for the error line about work done before an error, such as ``3 messages were sent``.
+        done: text about the work done before an error, such as ``3 messages were sent``.
     """
 
     root: str | None = None
@@ -45,11 +45,7 @@ class Session:
     done: str = ""
 
     def lake(self, spark: SparkSession | None = None) -> LakeQueue:
-        """Opens the root.
-
-        Raises:
-            typer.BadParameter: no root is given.
-        """
+        """Opens the root. Raises typer.BadParameter if no root is given."""
         if not self.root:
             usage("no root: give --root DIR, or set LAKEQUEUE_ROOT")
         from lakequeue import LakeQueue
@@ -70,19 +66,11 @@ class Session:
         )
 
     def queue(self, name: str) -> Queue:
-        """Opens a queue.
-
-        Raises:
-            QueueDoesNotExist: its hint names the searched place and similar names.
-        """
+        """Opens a queue. Raises QueueDoesNotExist with a hint to similar names."""
         return self.lake().queue(name)
 
     def ask(self, question: str) -> None:
-        """Asks on standard error, and reads the answer from standard input. No answer means no.
-
-        Raises:
-            typer.Abort: the answer is no.
-        """
+        """Asks a question on standard error. Raises typer.Abort unless the answer is yes."""
         typer.confirm(printable(question), abort=True, err=True)
 
     def answer(self, document: object, shown: RenderableType) -> None:
@@ -90,11 +78,7 @@ class Session:
         write(json_text(document, indent=2) if self.json else shown)
 
     def changed(self, document: object, shown: RenderableType) -> bool:
-        """Prints the result of a change. The command succeeds even if standard output cannot be written.
-
-        Returns:
-            False if the result went to standard error instead.
-        """
+        """Prints the result of a change. Returns False if standard output failed and standard error was used."""
         try:
             self.answer(document, shown)
         except OutputFailed as error:
@@ -104,16 +88,15 @@ class Session:
         return True
 
     def line(self, document: object) -> None:
-        """Prints one of several results as a JSON line."""
+        """Prints a document as one JSON line."""
         write(json_text(document))
 
     def note(self, text: str) -> None:
-        """Prints a note on standard error. Prints nothing with ``--json``."""
+        """Prints a note on standard error, but nothing with ``--json``."""
         if not self.json:
             print_error(text)
 
     def note_pauses(self, queue: Queue) -> None:
-        """Prints notes on standard error if a queue or its groups are paused."""
         from lakequeue.entry_verbs import settings
 
         for pause in settings(queue).pauses:
@@ -135,7 +118,7 @@ class Session:
 
 
 class _NoPandas:
-    """Hides the module pandas from imports."""
+    """Makes imports of pandas fail."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -144,13 +127,11 @@ class _NoPandas:
 
 
 class CommandContext(typer.Context):
-    """The context of a command."""
-
     obj: Session
 
 
 def _spare_pandas() -> None:
-    """Hides pandas from Arrow, which would otherwise import pandas with its first array, in 0.17 s."""
+    """Hides pandas from Arrow, which would import it in 0.17 s."""
     import pyarrow as pa
 
     sys.meta_path.insert(0, _NoPandas)
@@ -159,12 +140,12 @@ def _spare_pandas() -> None:
 
 
 def usage(message: str) -> NoReturn:
-    """Refuses the command line. Raises typer.BadParameter."""
+    """Raises typer.BadParameter for a wrong command line."""
     raise typer.BadParameter(message)
 
 
 def json_text(document: object, indent: int | None = None) -> str:
-    """Returns a document as JSON, on one line unless indented."""
+    """Returns a document as JSON, on one line without ``indent``."""
     from lakequeue.cli.documents import jsonable
 
     return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

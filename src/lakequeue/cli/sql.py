@@ -1,4 +1,4 @@
-"""``lakequeue sql``: DuckDB over the relations of the root without a JVM, or Spark over its views."""
+"""``lakequeue sql``: queries the relations of a root in DuckDB without a JVM, or its views in Spark."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
 
 
 def _message_of(error: Exception) -> str:
-    """Returns an error of DuckDB on one line, with the place in the query if known."""
+    """Returns a DuckDB error on one line, with its place in the query if known."""
     import duckdb
 
     text = str(error)
@@ -149,7 +149,7 @@ def _message_of(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Returns the place of an error as exactly as DuckDB reports it, for example `` at line 2, column 3``."""
+    """Returns the place of a DuckDB error, for example `` at line 2, column 3``."""
     import duckdb
 
     place = _PLACE.search(str(error))
@@ -162,7 +162,7 @@ def _place(error: Exception) -> str:
 
 
 def _plain(found: pa.Table) -> pa.Table:
-    """Converts sums of whole numbers to integers, instants to UTC microseconds, and times of day to texts."""
+    """Converts integer sums to integers, instants to UTC microseconds, and times of day to texts."""
     import pyarrow as pa
 
     types = pa.types

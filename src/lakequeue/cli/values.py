@@ -1,7 +1,4 @@
-"""Parsing of durations, sizes, instants and functions on the command line, and formatting of durations and sizes.
-
-Plain numbers are seconds or bytes. Each queue checks its own limits.
-"""
+"""Parses and formats durations, sizes and instants, and imports functions. Plain numbers are seconds or bytes."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
 _AGO = re.compile(r"-(?P<minus>\S+)|(?P<ago>\S+) ago")
 
 LONGEST = 100 * 365 * 86_400
-"""Longest duration in seconds that commands accept: far beyond any retention, and safe to add to the present."""
+"""Longest duration in seconds that commands accept. Adding it to the present never overflows."""
 DURATION_HELP = "Durations are seconds, or such as 90s, 5m, 12h, 2d, 1h30m."
 INSTANT_HELP = "such as 2026-01-31T08:00Z, UTC if it has no time zone, or '10m ago'"
 
 
 def duration(given: str | float) -> float:
-    """Parses seconds, from a number or a text such as ``5m`` or ``1h30m``."""
+    """Parses seconds: a number, or a text such as ``5m`` or ``1h30m``."""
     text = str(given).strip()
     try:
         return float(text)  # even if no queue allows it: the queue then names its range
@@ -51,7 +48,7 @@ def duration(given: str | float) -> float:
 
 
 def size(given: str | int) -> int:
-    """Parses bytes, from a number or a text such as ``64KiB`` or ``1MB``."""
+    """Parses bytes: a number, or a text such as ``64KiB`` or ``1MB``."""
     text = str(given).strip()
     if re.fullmatch(r"-?\d+", text):
         return int(text)
@@ -94,7 +91,7 @@ def moment(given: str | Moment) -> Moment:
 
 
 def at_least(low: float) -> Callable[[str | float], float]:
-    """Returns a parser of durations that refuses durations below ``low``, and above ``LONGEST``."""
+    """Returns a parser that accepts durations from ``low`` to ``LONGEST``."""
 
     def parsed(given: str | float) -> float:
         value = duration(given)
@@ -108,11 +105,11 @@ def at_least(low: float) -> Callable[[str | float], float]:
 
 
 from_now = at_least(-LONGEST)
-"""Parses durations from now to an instant, which may be in the past."""
+"""Parses the duration from now to an instant, which may be in the past."""
 
 
 def shown_size(size: int) -> str:
-    """Formats a size: ``1048576`` as ``1 MiB``, any other size as a number of bytes."""
+    """Formats a size: ``1 MiB`` for ``1048576``, bytes if it is no whole unit."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size and size % 1_024**power == 0:
             return f"{size // 1_024**power} {unit}"
@@ -120,10 +117,7 @@ def shown_size(size: int) -> str:
 
 
 def imported(spec: str, given: str) -> Callable[..., Any]:
-    """Imports the object ``module:name``, also from the working directory.
-
-    Args:
-        given: start of error messages: the option and its value.
+    """Imports the object ``module:name``, also from the working directory. ``given`` begins error messages.
 
     Raises:
         typer.BadParameter: the module or name does not exist, the module fails, or the object is not callable.

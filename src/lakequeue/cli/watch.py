@@ -49,7 +49,7 @@ def watch(
 
 
 def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Iterator[dict[str, Any]]:
-    """Yields depth and rates of the queues, at once and at each interval. Rates are since the last update."""
+    """Yields depth of the queues, and rates since the last update, at each interval."""
     from lakequeue.entry_verbs import depths
 
     before: dict[str, Depth] = {}
@@ -75,7 +75,7 @@ def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Ite
 
 @contextmanager
 def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yields a function that shows an update: a JSON line, a live table, or a new table below."""
+    """Yields a function that shows an update: as a JSON line, a live table, or one more table."""
     if session.json:
         yield session.line
         return
@@ -92,7 +92,7 @@ def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None) -> render.Fitting | str:
-    """Returns the table of an update, or of some of its rows, always with the same columns."""
+    """Returns the table of an update, or of some rows, with the columns of the whole update."""
     states = render.states(update["queues"])
     rare = [name for name in ("paused", "error") if any(row.get(name) for row in update["queues"])]
     keys = ["queue", *states, "sent_per_second", "consumed_per_second", "oldest_age", *rare]
@@ -102,7 +102,7 @@ def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None)
 
 
 def _screen(update: dict[str, Any], height: int) -> RenderableType:
-    """Returns the table of an update, cut to the height of the screen. Queues with the most messages stay."""
+    """Returns the table of an update, cut to the height of the screen. Keeps the fullest queues."""
     from rich.console import Group
 
     every = update["queues"]

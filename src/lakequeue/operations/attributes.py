@@ -28,22 +28,20 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of the rate that the bucket of a rate limit should hold on an object store, because receives may be as
-far apart. A queue with a smaller bucket logs a warning.
-"""
+"""Seconds of the rate that the burst of a rate limit should cover on an object store. Less logs a warning."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """The shards from ``first`` on need tables that do not exist yet."""
+    """Raised if the shards from ``first`` on have no tables yet."""
 
     row: QueueRow
     first: int
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by Python name. A lookup by an SQS name returns the value in the form of SQS."""
+    """Attributes by Python name. An SQS name returns the value in the form of SQS."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)
@@ -56,7 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes. With ``wire``, also returns counts, all by SQS name and as strings (QUE-23)."""
+    """Returns attributes. With ``wire``: by SQS name, as strings, with counts (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -121,7 +119,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
 
 def warn_of_small_burst(queue: OpenQueue) -> None:
-    """Logs a warning if the bucket of a rate limit is small for receives from an object store (JOB-11)."""
+    """Logs a warning if the burst of a rate limit is small for an object store (JOB-11)."""
     pace = queue.attributes.pace
     if pace is None or pace.holds >= STORE_HOLDS or local_path(queue.root.path) is not None:
         return
@@ -134,7 +132,7 @@ def warn_of_small_burst(queue: OpenQueue) -> None:
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
-    """Returns the earliest instant to which a rewind can go now; None if the queue keeps no history (RWD-24)."""
+    """Returns the earliest instant to which a rewind can go now; None without a history (RWD-24)."""
     with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
@@ -170,7 +168,7 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the records of redrives requested through the SQS API, in the server's format."""
+    """Returns the records of redrives that were requested through the SQS API."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
@@ -184,7 +182,7 @@ def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> 
 
 
 def check_redrive(root: Root, region: str, name: str, attributes: QueueAttributes) -> None:
-    """Raises an error if the redrive policy of a queue is refused (DLQ-2, DLQ-3, DLQ-6)."""
+    """Raises an error if the redrive policy of a queue is invalid (DLQ-2, DLQ-3, DLQ-6)."""
     policy, refused = attributes.redrive, InvalidParameterValue.of
     if policy is None:
         return
@@ -204,7 +202,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
 
 
 def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
-    """Creates the tables of the shards from ``first`` on, concurrently. Keeps tables that exist already."""
+    """Creates the missing tables of the shards from ``first`` on, concurrently."""
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

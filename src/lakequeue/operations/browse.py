@@ -1,4 +1,4 @@
-"""Browses the stored messages of a queue without changing them, in batches of bounded size."""
+"""Reads the stored messages of a queue without changing them, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
-"""Number of messages of an export in memory, in addition to its batches."""
+"""Number of messages that an export keeps in memory, besides its batches."""
 FEW_BACK = 16
 """Number of messages in the first read from the end of a shard."""
 _FEW = 16
-"""Number of messages of a batch to build at a time, unless their average size exceeds ``_FEW_BYTES``."""
+"""Number of messages to build at a time. Messages above ``_FEW_BYTES`` on average are built one by one."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""Factor by which the batches of a long search may grow."""
+"""Factor by which batches may grow in a long search."""
 BYTES = 8 * 2**20
-"""Maximum size in memory of all batches of a queue. A batch of a shard may have at least an eighth of it."""
+"""Maximum bytes in memory of all batches of a queue. Each shard may use at least an eighth."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -79,7 +79,7 @@ class MessageBatch:
     """Stored messages of one shard, in the order of sending."""
 
     judge: Judge
-    """Computes the states of the messages. Has the runs that contain them."""
+    """Computes the states of the messages."""
     offsets: Integers
     rows: pa.Table
     """Rows of the log, one per offset."""
@@ -106,7 +106,7 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """Yields the messages at indexes in the batch. Large messages come one at a time, without a copy."""
+        """Yields the messages at some indexes of the batch. Yields large messages one by one, without a copy."""
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -124,19 +124,18 @@ def batches(
     history: bool = False,
     newest: bool = False,
 ) -> Iterator[MessageBatch]:
-    """Yields the messages stored in a shard from an offset on, oldest first, in batches of bounded size.
+    """Yields the stored messages of a shard from an offset on, in batches of bounded size.
 
-    With ``history``, yields the rewindable messages instead. With ``newest``, the batches go down from the offset.
-    Within a batch, messages are in the order of sending.
+    A batch has up to ``rows`` messages. In a long search it grows to half of all messages before it, at most to
+    ``growth`` times ``rows``. Its states are as of its read. Call it within ``OpenQueue.service``.
 
-    A batch has ``rows`` messages, or half the number of messages before it if that is more, up to ``growth`` times
-    ``rows``. The states of a batch are those of the instant of its read, so a slow reader sees later changes. Call
-    it within ``OpenQueue.service``.
+    Args:
+        history: True for rewindable messages instead of stored messages.
+        newest: True for batches from the offset downwards. Within a batch, the order is always that of sending.
     """
     most, browsed = growth * rows, 0
 
     def peek(machine: ShardMachine) -> tuple[list[Run], Judge]:
-        """Returns the next runs of the shard, and the judge of their messages."""
         now, head = queue.now(), machine.head
         runs, held_from = machine.peek(now, rows, start, history, newest), machine.held_from(now)
         known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
@@ -157,7 +156,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, with its shard and offset; None at the end of the tested messages."""
+    """A message that meets the condition, with shard and offset. None: the tested messages end here."""
 
     came_at: datetime
     shard: int
@@ -170,15 +169,14 @@ class Search:
     """Messages of a queue in the order of arrival. Iterate once, within ``OpenQueue.service``.
 
     Attributes:
-        queue: the queue.
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
-        places: for each shard the offset to begin at, or with ``newest`` the offset above it; None: the first
-            message. Afterwards, where a next search begins. The last message counts once the iteration continues.
+        places: offset by shard: the first to read, or with ``newest`` the end before which to read. None: all.
+            Afterwards, where a next search begins.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.
         history: True for rewindable messages instead of stored messages (RWD-4).
-        budget: maximum number of messages to test. Else a search for a rare one reads the whole queue.
+        budget: maximum number of messages to test, so that a search for a rare message ends.
         found, tested: number of messages that met the condition, and that were tested.
         unfinished: True if the search ended by ``budget``.
     """
@@ -234,7 +232,21 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Returns the oldest messages of a queue, or the oldest messages that meet a condition over ``SCHEMA``."""
+    """Messages of a queue in the order of arrival. Iterate once, within ``OpenQueue.service``.
+
+    Attributes:
+        condition: a condition over ``SCHEMA``.
+        limit: maximum number of messages.
+        places: for each shard the offset at which the search begins. With ``newest``, it reads messages before
+            this
+            offset. None: the search reads all messages. Afterwards, the offsets at which a next search begins.
+        newest: True for the newest messages first.
+        since: only messages that arrived at this instant or later.
+        history: True for rewindable messages instead of stored messages (RWD-4).
+        budget: maximum number of messages to test, so that a search for a rare message ends.
+        found, tested: number of messages that met the condition, and that were tested.
+        unfinished: True if the search ended by ``budget``.
+    """
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))
@@ -243,7 +255,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """Returns the result of ``collect`` for a search, within the service of the queue."""
+    """Returns the result of ``collect`` for a search, within the queue's service."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found
@@ -253,7 +265,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
     """Yields all messages of a queue that meet a condition, by time of sending, in bounded memory.
 
-    A message that is stored throughout appears once. A message that is sent or deleted meanwhile may appear.
+    Messages that are sent or deleted during the export may be missing.
     """
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
@@ -267,7 +279,7 @@ def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Itera
 
 
 def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
-    """Compiles a condition over ``SCHEMA``; None without one. Raises InvalidParameterValue if it is malformed."""
+    """Compiles a condition over ``SCHEMA``, or returns None. Raises InvalidParameterValue if it is malformed."""
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate
@@ -299,7 +311,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Yields offsets and rows as ``_read``, from the end. Each part's size follows from the last one's bytes."""
+    """Yields offsets and rows as ``_read``, from the end. The bytes of a part determine the size of the next."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -1,4 +1,4 @@
-"""Checks a root: reads every file that its tables name, and changes nothing (DUR-30)."""
+"""Checks a root: reads every file that its tables name, changes nothing (DUR-30)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 READS = 3
-"""Number of reads of a table in use. Only findings of all reads are reported."""
+"""Number of reads of a table. Only problems that all reads find are reported."""
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root, or of one of its queues; see ``LakeQueue.check``.
+    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``.
 
-    Args:
-        space: True to also warn of a disk with little space.
+    ``space``: also warn of a full disk.
     """
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
@@ -43,7 +42,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of the queue with this name; without a name, of all queues of all regions.
+    """Returns the shards of a queue. Without a name, returns the shards of all queues in all regions.
 
     Raises:
         QueueDoesNotExist: neither the catalog nor a directory has a queue of this name.
@@ -98,7 +97,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the findings that several reads share, because other processes may remove files during a read."""
+    """Returns the problems that several reads find, because other processes may remove files during a read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

@@ -1,7 +1,4 @@
-"""Operations on chosen messages, by their ids and without receipts.
-
-They leave messages in flight to their consumers, unless asked otherwise.
-"""
+"""Operations on messages chosen by id, without receipts. They spare messages in flight unless asked otherwise."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
-"""Allowed difference between the clocks of a sender and its shard, when a search uses the time in an id."""
+"""Microseconds that the clocks of a sender and a shard may differ, if the time in an id guides a search."""
 
 
 @attrs.frozen
@@ -37,9 +34,9 @@ class ChosenCounts:
     """Results of an operation on chosen messages.
 
     Attributes:
-        done: number of messages that the operation changed.
-        stayed: number of unchanged messages, by their state before the operation.
-        missing: number of messages that the queue no longer stores.
+        done: number of changed messages.
+        stayed: number of unchanged messages, by state.
+        missing: number of messages that the queue does not store.
     """
 
     done: int
@@ -48,7 +45,7 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes the given messages that are visible. A rewind can restore them. Returns the counts."""
+    """Deletes the given messages that are visible, and returns the counts. A rewind can restore the messages."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -57,10 +54,10 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible now; with ``in_flight`` also messages in flight. Returns the counts.
+    """Makes delayed messages visible, with ``in_flight`` also messages in flight. Returns the counts.
 
-    The consumer of a message in flight is not notified. On lenient queues it may still delete the message until
-    another consumer receives it.
+    The consumer of a message in flight is not notified. On lenient queues it may delete the message until another
+    consumer receives it.
     """
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}
     with queue.service("make_visible") as call:
@@ -70,7 +67,7 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
 
 
 def erase(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message for good, and clears its content. Result and errors as ``Queue.erase``."""
+    """Deletes a message and its content. Result and errors as ``Queue.erase``."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
         queue.root.check_clock(queue.name)  # else its last step would be refused
@@ -87,7 +84,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
 
 
 def cancel(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message in any state. Returns False if it was gone already; see ``Queue.cancel``."""
+    """Deletes a message in any state. Returns False if it did not exist; see ``Queue.cancel``."""
     steps, removed = Steps("the cancellation"), 0
     with queue.service("cancel") as call, steps.rest():
         for places in _looks(queue, message_id):
@@ -144,7 +141,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields places of messages with an id: first of messages sent near the time in the id, if any; then all."""
+    """Yields places of messages with an id: first those sent near the time in the id, then all."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -159,13 +156,13 @@ _Place = tuple[OpenShard, list[int]]
 
 
 def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
-    """Returns the places of messages with an id in the log; several if a message was moved away and back."""
+    """Returns the places of messages with an id in the log. A message that was moved away and back has several."""
     logs = [(shard, queue.root.engine.open(shard.tables.messages)) for shard in queue.shards]
     return [(shard, offsets) for shard, log in logs if (offsets := offsets_of(log, message_id, sent))]
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns the reads of Spark's tasks for the messages with an id: the places that the ids in the log give."""
+    """Returns the reads of Spark's tasks that find the messages with an id."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():
@@ -179,7 +176,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, after their moves to another queue have ended. Returns their number."""
+    """Deletes messages in any state, after completing their moves. Returns the number of deleted messages."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
@@ -196,10 +193,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Runs one command per shard on the messages, and returns the counts.
-
-    The shard decides by the states of the messages at its commit.
-    """
+    """Runs one command per shard on the messages, and returns the counts. The states at the commit decide."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

@@ -23,8 +23,6 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 
 
 class ClaimedPart(NamedTuple):
-    """Messages that were claimed in one shard."""
-
     shard: OpenShard
     claimed: ClaimResult
 
@@ -35,11 +33,11 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """The free handlers for which a claim may take last receives, see ``Claim``.
+    """The free handlers of a consumer, for last receives (see ``Claim``).
 
     Attributes:
         free: returns the number of handlers that can begin at once.
-        passed: number of last receives that the newest claim left because no handler was free.
+        passed: number of last receives that the newest claim left, because no handler was free.
     """
 
     free: Callable[[], int]
@@ -48,33 +46,32 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """A claim under one lease. It begins at the home shard, and claims missing messages from the next shards.
+    """A claim under one lease, at the home shard first, then at the next shards for the missing messages.
 
-    With an attempt id, all messages come from one shard: the shard of the live attempt, if there is one. A claim
-    for a delivery also takes messages of one shard.
+    A claim with an attempt id or for a delivery takes all messages from one shard. An attempt id that is still
+    valid decides the shard.
     """
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. Each shard gets a claim for the messages still missing."""
+    """The claim for all shards together. Each shard gets a claim for the missing messages."""
     enough: int = 0
-    """Number of messages after which no further shard is asked; if 0, ``wanted.max_messages``."""
+    """Number of messages that are enough to stop asking shards. 0: ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if the process may write into the queue's delivery table, to decide undecided messages."""
+    """True if the process may write into the delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """The steps of this call that move dead letters. After the first step, an error is no refusal."""
+    """The steps that move dead letters. After the first step, an error is no refusal of the receive."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
-    """Number of free hands."""
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns the messages by shard, and the refusal of a full shard; None without one.
+        """Claims messages. Returns the messages by shard, and the refusal of a full shard or None.
 
-        Once messages are claimed, an error only ends the claim. Raising it would hide them from all consumers.
+        Once messages are claimed, an error ends the claim but is not raised, which would hide the messages.
         """
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
@@ -108,7 +105,7 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides undecided deliveries of a claim's shard (TAB-26). True if a claim may now find more messages."""
+        """Decides undecided deliveries of a shard (TAB-26). Returns True if a claim may now find more messages."""
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans
@@ -119,7 +116,7 @@ class ClaimPlan:
         return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)
 
     def _is_last(self, place: int, shard: OpenShard, claimed: ClaimResult) -> bool:
-        """Adds the messages of a shard. True if this shard is the last that the claim asks."""
+        """Adds the messages of a shard. Returns True if the claim needs no further shard."""
         if self.hands is not None:
             self._free = (self._free or 0) - claimed.last
             self.hands.passed += claimed.passed
@@ -136,7 +133,6 @@ class ClaimPlan:
         return alone or claimed.halved or self._taken >= most
 
     def _shards(self) -> Iterator[OpenShard]:
-        """Yields the shards in the order of the claims."""
         shards, attempt_id = self.queue.shards, self.wanted.attempt_id
         if attempt_id is None or len(shards) == 1:
             order = self._home_order()

@@ -1,4 +1,4 @@
-"""Collects single sends of threads and tasks, and commits them together."""
+"""Collects single sends of threads and tasks into common commits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Further sends wait for space from this number of waiting messages, or this number of their characters, on."""
+"""Number of waiting messages, and of their characters, from which a send waits."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Sent(Future[SendResult]):
-    """The result of a collected send. Reports an error if the future is dropped before its result was read."""
+    """The result of a collected send. If the future is dropped unread, its error is reported."""
 
     _report: Callable[[BaseException], None] | None
 
@@ -62,8 +62,8 @@ class _Waiting:
 class Collector:
     """Messages of a queue that wait for their common commit.
 
-    A thread commits the messages once the first of them has waited for ``linger``, or once there are ``MOST``. The
-    thread ends when no message waits. Messages are stored in the order of ``add`` (SND-19).
+    A thread commits them after ``linger`` or from ``MOST`` messages on, and ends when none waits. Messages are
+    stored in the order of ``add`` (SND-19).
     """
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
@@ -74,7 +74,7 @@ class Collector:
         _collectors.add(self)
 
     def reset(self) -> None:
-        """Drops all messages. A forked process needs this, because its parent sends them."""
+        """Drops all messages in a forked process, because the parent sends them."""
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._size = self._added = self._finished = 0
@@ -92,9 +92,9 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Adds a message once there is space, and returns the future of its result.
+        """Adds a copy of a message once there is space.
 
-        Copies the entry, so the caller may change JSON value and attributes afterwards. ``at`` becomes a delay.
+        Returns the future of its result. ``at`` becomes a delay.
         """
         queue = self._queue()
         clock = queue.root.clock
@@ -115,9 +115,9 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the messages at once. Returns when all messages added before have their results.
+        """Commits the messages at once. Returns when all earlier messages have their results.
 
-        In a callback of a future it does not wait, because the thread that commits runs the callback.
+        Does not wait in a callback of a future, because the committing thread runs the callback.
 
         Raises:
             LakeQueueError: the first error of a message whose future was dropped unread.
@@ -133,7 +133,7 @@ class Collector:
             raise error
 
     def _report(self, error: BaseException) -> None:
-        """Keeps the first error for ``flush``. Takes no lock, because a garbage collection may call it."""
+        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call it."""
         if self._unasked is None:
             self._unasked = error
             _log.error("a collected send failed, and nobody asked for its result: %s", error)
@@ -152,7 +152,7 @@ class Collector:
                 self._changed.notify_all()
 
     def _commit(self) -> int:
-        """Sends the waiting messages, and sets their futures. Returns the number of messages that it took."""
+        """Sends the waiting messages, and sets their futures. Returns the number of messages."""
         with self._changed:
             taken, self._waiting, self._size = self._waiting, [], 0
             self._wake.clear()
@@ -176,7 +176,7 @@ def _settle(sent: Sent, outcome: SendResult | Exception) -> None:
 def _outcomes(
     queue: OpenQueue, messages: Sequence[tuple[SendEntry, datetime | None]]
 ) -> list[SendResult | Exception]:
-    """Sends messages in one commit per shard. Returns a result or an error for each."""
+    """Sends messages in one commit per shard. Returns a result or an error for each message."""
     found: dict[int, SendResult | Exception] = {}
     entries: dict[int, SendEntry] = {}
     for index, (entry, at) in enumerate(messages):

@@ -1,9 +1,8 @@
 """The compactor: frees storage after expiry, deletions and merges, and keeps tables and logs short.
 
-It changes no answer, and commits under the same fences as every other operation. Each step may fail, be killed, or
-run twice at once. A failed step is logged, named in the summary, and repeated by the next pass. A queue in which a
-pass found nothing to do rests until a commit to it, or until it has been idle twice as long, see
-``storage.compaction_notes``.
+A pass changes no answer. Each step may fail, be killed, or run twice at once. A failed step is logged, listed in
+the summary, and repeated by the next pass. A queue where a pass had nothing to do rests until a commit to the
+queue, or until it has been idle twice as long (``storage.compaction_notes``).
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds for which the messages of a deleted queue stay, because a lease may still read them."""
+"""Microseconds for which the messages of a deleted queue stay for leases that may read them."""
 FOLDERS_KEPT = 3600
-"""Seconds for which an empty directory stays, because a writer may be about to use it."""
+"""Seconds for which an empty directory stays for a writer that may use it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within``, in seconds. A pass without ``within`` keeps files for readers this long."""
+"""Maximum of ``within`` in seconds, and how long a pass without ``within`` keeps files for readers."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -68,26 +67,26 @@ class CompactionSummary:
     queue: str | None
     region: str | None = None
     deleted: bool = False
-    """True if the queue was deleted earlier, and this pass removed its data."""
+    """True if the pass removed the data of a deleted queue."""
     expired: int = 0
-    """Number of messages removed by retention, including deleted messages in the history."""
+    """Number of messages removed by retention, including the history."""
     segments_dropped: int = 0
-    """Number of segments removed because no message was left."""
+    """Number of removed segments that had no message left."""
     segments_merged: int = 0
-    """Number of segments that were merged with other segments, or rewritten into one file."""
+    """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments of which an unneeded part, at least half, was removed."""
+    """Number of segments that lost an unneeded part, at least half."""
     ledgers_rewritten: int = 0
-    """Number of shards whose ledger had too many files, and was rewritten."""
+    """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
-    """Number of files removed from storage, including log entries."""
+    """Number of removed files, including log entries."""
     bytes_freed: int = 0
     failures: list[str] = attrs.field(factory=list)
-    """Descriptions of failed steps; the next pass repeats them."""
+    """Descriptions of failed steps. The next pass repeats the steps."""
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error of the block, so that the next steps still run. ``last``: also records ReplacedLog."""
+        """Records an error of the block, so that later steps run. ``last``: also records ReplacedLog."""
         try:
             yield
         except QueueDoesNotExist:
@@ -104,24 +103,22 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
-        """Adds removed files."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
-        """Adds merged and cut segments."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], Note | None]
-"""Summary of a pass, depth afterwards (empty if it cannot be read), and a note if there was nothing to do."""
+"""Summary of a pass, depth afterwards (empty if unreadable), and a note if there was nothing to do."""
 
 
 @attrs.frozen
 class QueuePass:
-    """A pass over one queue, as a value for another process."""
+    """A pass over one queue that another process can run."""
 
     store: Store
     queue: str
@@ -132,10 +129,10 @@ class QueuePass:
     """Seconds; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass. Does nothing if the queue was deleted meanwhile. Failures are in the summary.
+        """Makes the pass. Does nothing if the queue was deleted. The summary contains failures.
 
-        Pass ``elsewhere`` on another machine: the pass then fails if the root is on a network file system, where
-        only one machine may commit.
+        ``elsewhere``: True on another machine. Fails if the root is on a network file system, where one machine
+        commits.
         """
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
@@ -150,7 +147,7 @@ class QueuePass:
         return summary, [], None
 
     def failed(self, error: BaseException) -> Passed:
-        """Returns the results of a pass whose process ended."""
+        """Returns the results of a pass whose process died."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction"):
             raise QueueClientError(f"its process ended: {first_line(error)}")
@@ -158,11 +155,10 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Makes passes in other processes. Yields the index and results of each pass as it ends."""
+"""Makes passes in other processes. Yields index and results of each pass as it ends."""
 
 
 def in_processes(processes: int) -> Deal:
-    """Returns a ``Deal`` that uses processes of this machine."""
 
     def deal(queues: Sequence[QueuePass]) -> Iterator[tuple[int, Passed]]:
         workers = max(1, min(processes, len(queues)))
@@ -179,7 +175,7 @@ def in_processes(processes: int) -> Deal:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent is killed. Otherwise it would wait for another pass forever."""
+    """Ends this process when its parent is killed."""
 
     def watch() -> None:
         parent = parent_process()
@@ -191,7 +187,7 @@ def _end_with_parent() -> None:
 
 
 def can_be_dealt(root: Root) -> bool:
-    """True if other processes would compact a root as this process does."""
+    """True if other processes would compact a root exactly as this process does."""
     return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
 
 
@@ -209,9 +205,9 @@ def compact_root(
 ) -> list[CompactionSummary]:
     """Makes one pass over every queue of a root, in all regions; see ``LakeQueue.compact``.
 
-    This process handles the notes of the last pass, deleted queues and the root's own tables. Other processes make
-    the passes over queues that do not rest, if there is ``deal``. With ``within`` no queue rests, and files are
-    removed at once unless a reader that began in the last ``within`` seconds may need them (DUR-65).
+    With ``deal``, other processes make the passes over queues; this process does the rest. With ``within``, every
+    queue gets a pass, and files are removed unless a reader that began in the last ``within`` seconds may need
+    them (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):
@@ -298,7 +294,7 @@ def _check_within(root: Root, within: float | None) -> None:
 
 
 def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | None = None) -> Passed:
-    """Makes one whole pass over a queue, and returns its results."""
+    """Makes one pass over a queue, and returns its results."""
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
     try:
@@ -370,7 +366,10 @@ def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
-    """Removes the row of a deleted queue, then its tables. An interrupted pass leaves the tables as orphans."""
+    """Removes the row of a deleted queue, then its tables.
+
+    A later pass finds the tables if this is interrupted.
+    """
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         # by a wrong clock it would be too early

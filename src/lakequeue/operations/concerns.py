@@ -1,4 +1,4 @@
-"""Finds the queues that an operator should check: no receives, waiting dead letters, a stuck handler."""
+"""Finds queues that an operator should check, such as queues without receives or with dead letters."""
 
 from __future__ import annotations
 
@@ -22,53 +22,51 @@ from lakequeue.storage import stats
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""Age of the oldest message at which a queue without messages in flight counts as unread."""
+"""Age in seconds of the oldest message from which a queue without messages in flight counts as unread."""
 STUCK_SECONDS = 3600
-"""Age of a consumer's oldest receive at which it counts as stuck, unless the visibility timeout is longer."""
+"""A consumer is stuck if its oldest receive is older than this many seconds and than the visibility timeout."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""A queue counts as growing if its visible messages have increased within ``GROWTH_SECONDS`` by at least this
-number, and by at least this share of the earlier number.
-"""
+"""A queue grows if its visible messages increase within ``GROWTH_SECONDS`` by this number and this share."""
 COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
 COMPACTION_SECONDS = 6 * 3600
-"""Seconds without a compactor's pass that cause a warning, as in the alert NoCompaction."""
+"""Seconds without a compactor's pass that cause a warning."""
 FULL_SHARE = 0.95
-"""Share of a limit from which a queue counts as being at the limit."""
+"""Share of a limit from which a queue counts as full."""
 EXPIRING_SHARE = 0.25
-"""Share of the retention. It is a concern if the oldest message expires within this share."""
+"""A concern if less than this share of the retention is left for the oldest message."""
 LETTERS = 1_000
-"""Maximum number of newest dead letters of a queue whose errors are counted."""
+"""Number of newest dead letters of a queue whose errors are counted."""
 ERRORS = 5
-"""Maximum number of named classes of errors, the most frequent first."""
+"""Maximum number of listed classes of errors."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
 )
-"""The kinds of concerns, the most urgent first."""
+"""Kinds of concerns, most urgent first."""
 
 
 @attrs.frozen
 class Concern:
-    """A state of a queue that an operator should check."""
+    """A problem of a queue that an operator should check."""
 
     queue: str
     kind: str
-    """Kind of the concern, one of ``KINDS``."""
+    """One of ``KINDS``."""
     text: str
-    """Sentence that describes the concern and names the queue."""
+    """Sentence that describes the problem and names the queue."""
     cure: str
     """Commands or a page that help."""
     commands: tuple[str, ...] = ()
-    """Commands in ``cure`` that run without changes."""
+    """Commands in ``cure`` that can be run as they are."""
     group: str | None = None
     """Paused message group; None for the whole queue."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    """Number of dead letters by class of error, the most frequent first. Empty if no dead letter has an error."""
+    """Number of dead letters by class of error, most frequent first."""
 
     @property
     def urgency(self) -> int:
-        """Returns a key that sorts concerns, most urgent first."""
+        """Key that sorts concerns, most urgent first."""
         return KINDS.index(self.kind)
 
     def __str__(self) -> str:
@@ -78,7 +76,7 @@ class Concern:
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
-    """Returns the concerns about one queue after reading its depth and ledger; see ``found``."""
+    """Reads depth and ledger of a queue. Returns the concerns about the queue; see ``found``."""
     now = depth(queue)
     concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
     return [
@@ -87,9 +85,9 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Returns the number of messages of a dead-letter queue by class of error, the most frequent first.
+    """Counts the newest ``LETTERS`` dead letters of a queue by class of error, most frequent first.
 
-    Counts the newest ``LETTERS`` messages. Omits messages without an error, for example if their consumer died.
+    Omits messages without an error, for example because their consumer died.
     """
     try:
         reasons = page(
@@ -109,11 +107,9 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """Yields the concerns that follow from the depth and the consumers of a queue. Reads nothing.
+    """Yields the concerns that follow from depth and consumers of a queue. Reads nothing.
 
     Args:
-        name: the queue's name.
-        attributes: the queue's attributes.
         now: the queue's depth.
         known: the queue's consumers, including idle consumers.
         sources: names of the queues with this queue as dead-letter queue.
@@ -157,7 +153,10 @@ def found(
 
 
 def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Sequence[str]) -> Iterator[Concern]:
-    """Yields a concern if the oldest message expires soon. Messages with marks stay past the retention (TAB-5)."""
+    """Yields a concern if the oldest message expires soon.
+
+    Messages of undecided deliveries do not expire (TAB-5).
+    """
     retention = attributes.message_retention_period
     left = retention - (now.counts.oldest_age or 0.0)
     if not now.stored or not 0 < left < EXPIRING_SHARE * retention:
@@ -180,7 +179,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
 
 
 def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
-    """Returns a remedy, and its commands, for a message that this consumer holds for too long."""
+    """Returns a remedy, and its commands, for a message that a consumer holds for too long."""
     if held.processes:
         commands = tuple(f"py-spy dump --pid {one.pid}" for one in held.processes[:3])
         where = " or ".join(
@@ -210,7 +209,7 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
-    """Returns the names of the queues by the place of their dead-letter queue."""
+    """Returns the names of queues by the location of their dead-letter queue."""
     sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
         place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
@@ -220,17 +219,17 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns the visible messages ``GROWTH_SECONDS`` ago by queue key, where a compactor counted them."""
+    """Returns the number of visible messages ``GROWTH_SECONDS`` ago by queue key, if a compactor counted them."""
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns the first count of each queue within the last hour, if it is at least 50 minutes old.
+    """Returns for each queue its first count of the last hour, if that is at least 50 minutes old.
 
     Args:
-        counted: counts by queue key, in order: the instant in microseconds, and the number of visible messages.
+        counted: by queue key, in order: instants in microseconds, and numbers of visible messages.
     """
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6

@@ -1,4 +1,4 @@
-"""A round of a consumer: settles finished messages and claims further messages, in one commit per shard."""
+"""A round of a consumer: settles finished messages and claims new messages, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Exchanged:
     """Results of a round.
 
     Attributes:
-        errors: why each receipt was not settled; None: it was settled.
+        errors: for each receipt why it was not settled, or None.
         messages: the claimed messages.
-        refused: why nothing could be claimed.
+        refused: why nothing could be claimed, or None.
     """
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
@@ -41,12 +41,12 @@ def exchange(
     request: receive.Request | None = None,
     failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
-    """Settles receipts, then claims messages without waiting, in the same commit if both are in the same shard.
+    """Settles receipts, then claims messages without waiting, with one commit per shard.
 
     Args:
-        wanted: pairs of a handle and the seconds until its message becomes visible; None deletes the message.
-        request: the receive to make; None: claim nothing.
-        failures: reasons of failed handlers, by receipt handle; stored with the messages.
+        wanted: pairs of a handle and the seconds until its message becomes visible. None deletes the message.
+        request: the receive to make. None: claim nothing.
+        failures: reasons of failed handlers by receipt handle, stored with the messages.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

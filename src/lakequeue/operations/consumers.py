@@ -1,6 +1,6 @@
-"""The consumers of a queue: from the ledger if they have messages in flight, and idle consumers from their files.
+"""The consumers of a queue: from the ledger if they have messages in flight, else from their files.
 
-Neither source is complete. Receives need not name a consumer, and a process that calls ``receive`` has no file.
+The list may be incomplete: a receive may have no consumer name, and only a ``Consumer`` writes a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Newest reports of running consumers, by the key of each of their queues."""
+"""Newest reports of running consumers by queue key."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -32,12 +32,12 @@ class ActiveConsumer:
     """A consumer that runs, or has messages in flight."""
 
     consumer: str | None
-    """Name, by default host and process id. None: all consumers without a name, such as SQS clients."""
+    """Name, by default host and process id. None stands for all nameless consumers, such as SQS clients."""
     in_flight: int
     oldest_receive: datetime | None
-    """Earliest receive among the consumer's messages in flight; None if it has none."""
+    """Earliest receive of a message that is in flight; None without messages in flight."""
     newest_receive: datetime | None
-    """Latest receive among the consumer's messages in flight; None if it has none."""
+    """Latest receive of a message that is in flight; None without messages in flight."""
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported within three minutes."""
 
@@ -46,8 +46,7 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
     """Returns the consumers by their last receive, newest first, then idle consumers (JOB-14).
 
     Args:
-        queue: the queue.
-        running: result of ``running_consumers``; None: read it.
+        running: result of ``running_consumers``. None: read it.
     """
     with queue.service("consumers"):
         now = queue.now()
@@ -60,7 +59,7 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
 
 
 def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
-    """Returns the consumers of a queue without messages in flight. Reads nothing."""
+    """Returns the consumers without messages in flight. Reads nothing."""
     return _merged({}, running.get(queue.key, ()))
 
 
@@ -81,12 +80,12 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
 def all_consumers(
     queues: Sequence[OpenQueue], running: Running
 ) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields each queue's consumers, or the error of reading them, in order. Reads several at a time."""
+    """Yields for each queue its consumers, or the error of reading them. Reads several queues at a time."""
     yield from or_errors(lambda queue: consumers(queue, running), queues)
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns the reports of running consumers of a root in the last minutes; empty if they cannot be read."""
+    """Returns recent reports of the running consumers of a root. Empty if they cannot be read."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -101,7 +100,7 @@ def running_consumers(root: Root) -> Running:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a consumer's run into the root of one of its queues, with the requests of its process."""
+    """Writes the file of a running consumer into the root of a queue, with the requests of its process."""
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)
@@ -111,11 +110,11 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests of running consumers to the object store, and the messages that they received.
+    """Requests of running consumers to the object store, and messages that they received.
 
     Attributes:
-        requests: number of requests by kind, since the processes of the consumers started.
-        received: number of messages received by these processes.
+        requests: number of requests by kind, since the start of the processes.
+        received: number of messages received by the processes.
     """
 
     requests: Mapping[str, int]
@@ -123,7 +122,7 @@ class StoreUse:
 
     @classmethod
     def of(cls, running: Running) -> StoreUse | None:
-        """Returns the sum over the processes of consumers; None on a disk, or if no consumer runs."""
+        """Returns the sum over all processes of consumers. None on a disk, or if no consumer runs."""
         newest: dict[tuple[str, int], ConsumerFile] = {}  # consumers of one process count the same requests
         for file in sorted((file for files in running.values() for file in files), key=lambda file: file.received):
             newest[file.process.host, file.process.pid] = file

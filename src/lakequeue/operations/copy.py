@@ -1,12 +1,11 @@
 """Copies queues to another root while they are in use: a backup, a restore, or a move to an object store.
 
-The rows of the catalog come last, in one commit, so a killed copy leaves nothing that is used (DUR-40).
+The catalog's rows come last, in one commit, so a killed copy has no effect (DUR-40).
 
-For each shard, a snapshot of the ledger comes first, then a snapshot of the log. So the log has all messages that
-the ledger refers to. The copied logs also have all messages that a copied ledger has moved to another queue: if
-messages of another queue arrived in a log meanwhile, the copy takes its shard again. Moves that a copied ledger
-does not know are made again (DUR-41). If a bulk send has reached only some of the snapshots, the copy includes its
-other files and its manifest. Repeating the send in the copy, or compacting the copy, completes it.
+For each shard, the copy takes a snapshot of the ledger, then of the log, so the log has every message of the
+ledger. A shard is copied again if messages from another queue arrived in its log. Unknown moves are repeated
+(DUR-41). If a bulk send has reached only some snapshots, the copy has its other files and its manifest, and a
+repeated send or a compaction completes it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
-"""Maximum number of times that shards are copied because files vanished or messages moved. Then the copy fails."""
+"""Maximum number of attempts to copy shards whose files vanished or whose messages moved."""
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
@@ -62,7 +61,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen(eq=False)
 class ShardCopy:
-    """The snapshots of a shard, with values read from them."""
+    """Snapshots of a shard's ledger and log."""
 
     ledger: TableSnapshot
     log: TableSnapshot
@@ -76,7 +75,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if, since the snapshot, messages of other queues or one of the bulk sends ``sends`` arrived."""
+        """True if messages of other queues, or of the bulk sends ``sends``, arrived since the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -85,12 +84,12 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """One run of a copy: snapshots, files, logs, and a check of the copy.
+    """One run of a copy: takes snapshots, copies files, writes logs, and checks the copy.
 
     Args:
         source, target: the roots.
         rows: the queues to copy.
-        progress: called with the number of copied files, the total number of files, and the name of the queue.
+        progress: gets the number of copied files, the total number of files, and the name of the queue.
     """
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
@@ -177,7 +176,7 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Returns shards that got messages of other queues, or bulk sends known elsewhere, after the snapshot."""
+        """Returns shards that got messages of other queues or of bulk sends after their snapshot."""
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -192,7 +191,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds to the snapshots the files of bulk sends that have reached other shards of their queue."""
+        """Adds to the snapshots the files of bulk sends that have reached other shards."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -234,7 +233,7 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Returns shards that were added to queues during the copy. Also reads the rows of these queues again."""
+        """Returns shards that were added during the copy. Updates the rows of their queues."""
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
@@ -245,7 +244,7 @@ class ShardCopies:
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
     def _copy_relays(self, key: str) -> None:
-        """Copies the records of the files for which relays have sent messages."""
+        """Copies the records of relays about sent files."""
         source, target = _tables(self._from, key), _tables(self._to, key)
         for _ in range(ROUNDS):
             try:
@@ -257,7 +256,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of one of the root's own tables, unless the target has that table."""
+        """Copies the files of a table of the root itself, unless the target has the table."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -271,7 +270,7 @@ class ShardCopies:
         raise QueueClientError(f"{paths[0]} changes faster than it can be copied; try again")
 
     def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
-        """Writes the logs of a shard, and reads its copy as a new process would."""
+        """Writes the logs of a shard, and reads the copied shard as a new process would."""
         (key, number), shard = item
         moves = _moves(shard.log.transactions)
         ids = {name: version for name, version in shard.log.transactions.items() if name not in moves}
@@ -288,7 +287,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Returns the attributes of a queue, with a new delivery id if they have one (TAB-11)."""
+        """Returns the attributes of a queue. A delivery id is replaced by a new one (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -297,7 +296,7 @@ class ShardCopies:
 
 
 def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
-    """Returns the newest state of a shard, and the handles on its ledger and log from which it was read."""
+    """Returns the newest state of a shard, and the handles on ledger and log that it was read from."""
     ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
 
     def log() -> ShardLog:
@@ -321,13 +320,13 @@ def _each(engine: Engine, call: Callable[[_Item], _Result], items: Sequence[_Ite
 
 @attrs.frozen
 class CopiedQueue:
-    """A queue in a copy.
+    """A copied queue.
 
     Attributes:
         queue: name of the queue.
         region: region of the queue.
         messages: number of messages in any state, without the history.
-        files: number of files of its tables, without their logs.
+        files: number of files of its tables, without logs.
         bytes: bytes of these files.
     """
 
@@ -339,7 +338,6 @@ class CopiedQueue:
 
     @classmethod
     def of(cls, row: QueueRow, shards: Sequence[ShardCopy]) -> CopiedQueue:
-        """Returns the summary of a copied queue and its shards."""
         tables = [table for shard in shards for table in (shard.ledger, shard.log)]
         return cls(
             row.name,
@@ -402,7 +400,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has one of the queues, or tables of such a queue that are not from an earlier copy."""
+    """Refuses a target that has one of the queues, or tables for it that no copy made."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

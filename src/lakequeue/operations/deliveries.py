@@ -1,4 +1,4 @@
-"""Deliveries into a table, as operators see them: the table of a queue, and undecided messages (TAB)."""
+"""Deliveries into a table for operators: a queue's table, and undecided messages (TAB)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes with the delivery table as an absolute path, a URI, or a name in a catalog (TAB-1).
+    """Returns the attributes with the delivery table as an absolute path, a URI, or a catalog name (TAB-1).
 
     Raises:
-        InvalidAttributeValue: no table can be there, or one of table and root is inside the other.
+        InvalidAttributeValue: no table can be there, or table and root overlap.
     """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
@@ -48,16 +48,12 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns the attributes with a new delivery id, or without one if the queue has no table (TAB-1)."""
+    """Returns the attributes with a new delivery id, or none if the queue has no table (TAB-1)."""
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Checks that no delivery is under way, so that the table may change (TAB-1).
-
-    Raises:
-        InvalidAttributeValue: messages are marked.
-    """
+    """Raises InvalidAttributeValue if messages are being delivered, because the table must not change (TAB-1)."""
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:
@@ -74,7 +70,7 @@ def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides all undecided deliveries of the queue. Returns the number of their messages (TAB-10)."""
+    """Decides all undecided deliveries of the queue. Returns the number of messages (TAB-10)."""
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:
@@ -86,9 +82,9 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id, and drops the marks of the old id, see ``LakeQueue.repair`` (TAB-12).
+    """Gives a queue a new delivery id, and drops the marks of the old id; see ``LakeQueue.repair`` (TAB-12).
 
-    After the first step, no process decides the old marks (TAB-9). So this function may be killed and repeated.
+    After the first step, no process decides the old marks (TAB-9), so a killed call can be repeated.
     """
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")

@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 
 class Delivering:
-    """The messages of a lease that are being delivered into the table. Not thread-safe.
-
-    Args:
-        leased: the messages.
+    """The messages of a lease that are delivered into the table. Not thread-safe.
 
     Attributes:
         settle: deletes messages after the append.
-        leased: the messages, without released failed messages.
-        counts: messages that an append deleted, and messages that the lease no longer held.
+        leased: the messages, without released messages.
+        counts: numbers of messages that the append deleted, and that the lease no longer held.
     """
 
     def __init__(
@@ -78,32 +75,33 @@ class Delivering:
         return receipt_handles.decode(handle, self.queue.key, self.queue.row.handle_key).offset
 
     def extend(self, visibility_timeout: Duration) -> None:
-        """Ends the receipts ``visibility_timeout`` seconds from now. Raises LeaseLost if no receipt is left."""
+        """Makes the receipts end in ``visibility_timeout`` seconds. Raises LeaseLost if no receipt is left."""
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible. After an attempt to append, the table's log decides instead (TAB-26)."""
+        """Makes all messages visible.
+
+        After an attempt to append, the log of the table decides instead (TAB-26).
+        """
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
         """Makes failed messages visible before the rest is delivered.
 
         Args:
-            failed: reasons by receipt handle; None: count the message as not received.
+            failed: reasons by receipt handle. Without a reason (None), the receive is not counted.
 
         Raises:
-            LeaseLost: the lease no longer holds all failed messages, so no rows of the lease may be appended.
+            LeaseLost: the lease no longer holds all failed messages, so its rows must not be appended.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
-        """Like ``release_failed``, but takes receipt handles or message ids, each with its reason or None.
-
-        Returns:
-            The number of messages that failed.
+        """Makes failed messages visible, named by receipt handle or message id. Returns their number.
 
         Raises:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
+            LeaseLost: as in ``release_failed``.
         """
         by_offset = leases.failures_of(self.leased, failed).get(self._shard.number, {})
         self._release(by_offset)
@@ -133,7 +131,7 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Records that rows may land from now on. Returns True if an earlier attempt may have landed rows."""
+        """Records an attempt to append. Returns True if an earlier attempt was recorded."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
@@ -145,14 +143,12 @@ class Delivering:
         return self._opened, snapshot
 
     def append(self, rows: object, merge_schema: bool = False) -> int:
-        """Appends rows once, and deletes the messages (TAB-25). Returns the number of rows.
-
-        Without rows, only deletes the messages. Sets ``counts``.
+        """Appends rows once, deletes the messages, and sets ``counts`` (TAB-25). Returns the number of rows.
 
         Raises:
             RowsRefused: nothing was appended. Call ``anew`` before another attempt.
             LeaseLost: another process has the messages, or has decided.
-            TableUnavailable: ``outcome_unknown`` is set if rows may have landed.
+            TableUnavailable: ``outcome_unknown`` is set if rows may be in the table.
         """
         from lakequeue.storage.delivery.rows import is_frame, new_schema, table_of
 
@@ -171,9 +167,9 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends the rows of a Spark DataFrame, and returns their number; see ``append`` (TAB-30).
+        """Appends the rows of a Spark DataFrame; see ``append`` (TAB-30).
 
-        The files are written before the first try, so an error of the DataFrame leaves the messages in the lease.
+        Writes the files before the first attempt, so after an error of the DataFrame the lease has its messages.
         """
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
@@ -242,13 +238,13 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends an attempt that the table refused, and gives parts of the messages new numbers (TAB-27).
+        """Ends a refused attempt, and gives parts of the messages new delivery numbers (TAB-27).
 
         Args:
-            parts: the receipt handles of each part; None: all in one part.
+            parts: the receipt handles of each part. None: all in one part.
 
         Returns:
-            A delivery for each part; None if the rows had arrived, and the messages were deleted.
+            A delivery for each part. None if the rows had arrived and the messages were deleted.
 
         Raises:
             LeaseLost: the lease no longer holds all of these messages.

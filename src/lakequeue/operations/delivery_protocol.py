@@ -1,7 +1,7 @@
 """The protocol of deliveries into a table: who may append, if rows arrived, and who decides (TAB-25).
 
-The table's own log decides. An append and a block of one delivery exclude each other there, and only a newly
-opened table says which of the two landed. ``docs/guides/tables.md`` has a picture.
+The log of the table decides: it accepts either the append or the block of a delivery. Only a newly opened table
+shows which one it has. ``docs/guides/tables.md`` has a picture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 _TRIES = 8
-"""Maximum number of attempts at a commit, each on a newly opened table. Then the delivery stays undecided."""
+"""Maximum number of attempts at a commit, each on a newly opened table."""
 _CONFLICT = (
     "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
     "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
@@ -36,7 +36,7 @@ class DeliverySnapshot(Protocol):
     def schema(self) -> pa.Schema: ...
     @property
     def handle(self) -> Any:
-        """Returns the table for a write by the user."""
+        """The table for a write by the user."""
         ...
 
     def check(self) -> None: ...
@@ -52,15 +52,15 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns a kept snapshot if it is still the newest, else a new snapshot. Each thread gets its own."""
+        """Returns the newest snapshot, reused if possible. Each thread gets its own."""
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot for the next delivery. The snapshot must not have been used for a commit."""
+        """Keeps an unused snapshot for the next delivery."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
-        """Returns a snapshot of the newest version; None if the table is missing."""
+        """Returns a snapshot of the newest version. None if the table is missing."""
         ...
 
     def create(self, schema: pa.Schema) -> None: ...
@@ -68,34 +68,34 @@ class DeliveryTable(Protocol):
 
 
 class DeliveryMarks(Protocol):
-    """The messages in the ledger that are marked with the slot and number of one delivery."""
+    """The messages in the ledger that are marked with slot and number of one delivery."""
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
     @property
     def was_recorded(self) -> bool:
-        """True if the id of the table was recorded when the messages were marked."""
+        """True if the table's id was recorded when the messages were marked."""
         ...
 
     def table_id(self) -> str | None:
-        """Returns the recorded id of the table; None without one, "" if the marks are of an earlier table."""
+        """Returns the recorded id of the table. None without one, "" if the marks belong to an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the id of the table if none is recorded. Returns the recorded id; None if the mark is gone."""
+        """Records the table's id unless one is recorded. Returns the recorded id, or None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
 
     def is_there(self) -> bool:
-        """False if the newest ledger has no such mark."""
+        """Returns False if the newest ledger has no such mark."""
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
         """Deletes the marked messages, or makes them visible without the mark. Returns their number.
 
         Args:
-            unrecorded: True to change nothing if the id of a table is recorded.
+            unrecorded: True to change nothing if a table id is recorded.
         """
         ...
 
@@ -104,19 +104,18 @@ class DeliveryStatus(Enum):
     """State of a delivery, according to the log of its table."""
 
     OPEN = "open"
-    """The log has neither the rows nor a block. The rows may still land."""
+    """The log has no rows and no block. The rows may still arrive."""
     ARRIVED = "arrived"
-    """The table has the rows."""
     BLOCKED = "blocked"
-    """The table does not have the rows, and never will."""
+    """The table will never have the rows, because a block prevents it."""
     TAKEN = "taken"
-    """Another root used the number. The table does not have these rows, and never will."""
+    """The table will never have the rows, because another root used the number."""
     UNKNOWN = "unknown"
-    """A newer delivery of the slot landed, and the log no longer has the entry of this delivery."""
+    """A newer delivery of the slot arrived, and the log has lost the entry of this delivery."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """Returns the state of a delivery from a table that was opened just before (TAB-25)."""
+    """Returns the state of a delivery from a newly opened table (TAB-25)."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN
@@ -142,9 +141,7 @@ class OpenedDeliveryTable:
     def of(
         cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
-        """Opens the table for a delivery, and records its id if no id is recorded (TAB-22).
-
-        Creates a missing table without rows before that.
+        """Opens the table for a delivery, creates it if missing, and records its id in the ledger (TAB-22).
 
         Args:
             schema: returns the schema of a new table. None: do not create a missing table.
@@ -169,7 +166,7 @@ class OpenedDeliveryTable:
         return opened, snapshot
 
     def read(self) -> DeliverySnapshot:
-        """Opens the table again. Raises TableUnavailable if its id is not the recorded one."""
+        """Opens the table again. Raises TableUnavailable if its id has changed."""
         snapshot = self.table.read()
         if snapshot is None:
             raise TableUnavailable(self.table.uri, "is not there")
@@ -203,7 +200,7 @@ def append(
     Raises:
         RowsRefused: the table does not accept these rows. Block the delivery before another attempt.
         LeaseLost: another process has blocked the delivery.
-        TableUnavailable: ``outcome_unknown`` is set if rows may have landed.
+        TableUnavailable: ``outcome_unknown`` is set if rows may be in the table.
     """
     delivery, reason = marked.delivery, ""
     for _ in range(_TRIES):
@@ -231,7 +228,7 @@ def append(
 def deliver(
     opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
-    """Appends the rows of a delivery, deletes its messages, and returns their numbers. Otherwise as ``append``."""
+    """Appends the rows of a delivery as ``append``, then deletes its messages. Returns their numbers."""
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 
@@ -256,11 +253,9 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
-    """Decides a delivery whose receipt has ended (TAB-26).
+    """Decides a delivery whose receipt has ended (TAB-26). Returns False if only an operator can decide.
 
-    Returns:
-        True if the delivery is decided: the rows arrived and the messages were deleted, or the messages are
-        visible again, or another process had decided it. False if only an operator can decide.
+    Decided means: the rows arrived and the messages are deleted, or the messages are visible again.
 
     Raises:
         TableUnavailable: the table cannot be reached or written; nothing was decided.

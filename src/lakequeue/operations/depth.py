@@ -21,14 +21,14 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats import StatsRow
 
 NEWEST_COMMITS = 50
-"""Number of newest entries of each log to read for lost races. Each entry takes a request on object stores."""
+"""Number of newest entries of each log that are read to count lost races."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of newest entries to read per log, and maximum for all shards of a queue."""
+"""Minimum number of entries to read per log, and maximum number for all shards of a queue."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
-"""Counts that the compactor's notes have. There is no note for a queue with undecided messages."""
+"""Counts in the compactor's notes, which exist only for queues without undecided messages."""
 LEAST_NOTED = 32
-"""Minimum number of queues for which the compactor's notes are read. One read returns the notes of all queues."""
+"""Number of queues from which the compactor's notes are read. One read returns the notes of all queues."""
 
 _T = TypeVar("_T")
 
@@ -60,11 +60,10 @@ class Depth:
     sent: int
     """Number of messages ever sent."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
-    """Number of stored messages by shard. Empty for depths from statistics or past versions."""
+    """Number of stored messages by shard. Empty for depths of the past."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
-        """Returns the sum of the depths of the shards."""
         parts = list(shards)
         ages = [part.oldest_age for part in parts if part.oldest_age is not None]
         counts = QueueCounts(
@@ -86,7 +85,7 @@ class Depth:
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
         """Returns messages sent and consumed per second since an earlier depth; (None, None) without time between.
 
-        Consumed messages are deleted, expired or purged. After a rewind, the rate may be negative.
+        Consumed messages are deleted, expired or purged. A rewind can make the rate negative.
         """
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
@@ -95,10 +94,10 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from when a message is visible to its deletion, since an earlier depth.
+        """Returns the average seconds between visibility and deletion of a message, since an earlier depth.
 
-        By Little's law: waiting and in-flight messages, divided by messages consumed per second. None if no
-        message was consumed.
+        By Little's law: waiting and in-flight messages, divided by messages consumed per second. None without
+        consumption.
         """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
@@ -117,14 +116,14 @@ def depth(queue: OpenQueue) -> Depth:
 
 
 def by_priority(queue: OpenQueue) -> list[QueueCounts]:
-    """Returns the current depth for each priority, from 0 on (JOB-5)."""
+    """Returns the current depth of each priority, from 0 on (JOB-5)."""
     now, parts = _depths(queue)
     classes = queue.attributes.classes
     return [Depth.of(parts[priority::classes], now).counts for priority in range(classes)]
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """True if a receive would find messages without the rate limit (JOB-11)."""
+    """True if only the rate limit keeps messages from a receive (JOB-11)."""
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -147,13 +146,13 @@ def _depth(shard: OpenShard, now: int) -> ShardDepth:
 
 
 def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
-    """Returns the results of a call for each shard, several at a time."""
+    """Returns the results of a call for each shard. Calls several shards at a time."""
     first = call(queue.shards[0])  # it learns of shards that were added
     return [first, *concurrently(call, queue.shards[1:])]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
-    """Returns the depth and the lost races of each shard, exact at one snapshot per shard."""
+    """Returns depth and lost races of each shard, exact at one snapshot per shard."""
 
     def counted(shard: OpenShard) -> ShardCounts:
         counts = _depth(shard, now).counts
@@ -169,7 +168,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields the depth of each queue, or the error of reading it, in order. Reads several at a time."""
+    """Yields for each queue its depth, or the error of reading it. Reads several queues at a time."""
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
@@ -177,7 +176,7 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """Yields a function's result or error for each queue, in order. Calls it for several at a time."""
+    """Yields a function's result or error for each queue, in order. Runs several calls at a time."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:
@@ -189,9 +188,9 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns depths by key, for the queues without a change since the compactor noted their depth.
+    """Returns by key the noted depths of queues that have not changed since the compactor's pass.
 
-    Checking a queue's logs takes a tenth of the time that opening it takes.
+    The check of a queue's logs takes a tenth of the time of opening the queue.
     """
     if len(rows) < LEAST_NOTED:
         return {}

@@ -1,7 +1,7 @@
 """The depth of a queue over time.
 
-It has three sources: the ``stats`` table, to which the compactor adds a row per minute; the versions of the ledger
-in its log, for the last minutes; and the present. The versions serve queues that were never compacted.
+Sources are the ``stats`` table, with a row per minute from the compactor; the ledger versions of the last minutes,
+which also serve queues without a compactor; and the present.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""A longer time between two points counts as a gap."""
+"""A longer time between two points is a gap."""
 MOST = 50
-"""Maximum number of ledger versions to open, and number of instants to sample between them."""
+"""Maximum number of ledger versions to open, and of instants to sample."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
-    """Returns the depths of a queue from an instant on, oldest first. The last point is the present.
-
-    Commits nothing and needs no JVM.
-    """
+    """Returns the depths of a queue from an instant on, oldest first. The last is the present."""
     with queue.service("depth_history"):
         present = depth(queue)
         begin = to_micros(since)
@@ -45,9 +42,9 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the spans since an instant that no point covers. Logs of a busy shard keep only 200 commits.
+    """Returns the time spans since ``begin`` without points, if they are visible in a plot.
 
-    A span between two points counts if it is longer than the minute of the statistics, and visible in a plot.
+    A span between two points must also exceed the minute of the statistics.
     """
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
@@ -61,7 +58,7 @@ def _of_row(minute: int, row: stats.StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """Returns depths from the ledger versions that can be opened: at their commits, and at even intervals."""
+    """Returns depths from readable ledger versions: at their commits, and at regular instants between."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
@@ -75,7 +72,7 @@ def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
 
 
 class _Past:
-    """The versions of a shard's ledger that can still be opened."""
+    """The ledger versions of a shard that can still be opened."""
 
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
         path, log = shard.tables.receipts, shard.ledger.log()
@@ -90,7 +87,7 @@ class _Past:
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """Returns the depth of the shard at an instant; None if the version of that time cannot be opened."""
+        """Returns the depth of the shard at an instant, or None if that version cannot be opened."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None
@@ -101,7 +98,7 @@ class _Past:
 
 
 def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_versions.Version]:
-    """Returns up to ``MOST`` versions since an instant: all, or the versions at evenly spaced instants."""
+    """Returns at most ``MOST`` versions since an instant, evenly spaced in time if there are more."""
     at = [version.committed_at for version in versions]
     versions = versions[max(0, bisect_right(at, since) - 1) :]
     if len(versions) <= MOST:
@@ -123,10 +120,10 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """True if the log still has every message that was stored in this version."""
+        """True if the log still has every message of this version."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """Returns the depth of the shard at an instant at which this version was the newest."""
+        """Returns the depth of the shard at an instant when this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

@@ -1,4 +1,4 @@
-"""The health of a root: findings of ``check``, and warnings that operators would otherwise collect."""
+"""The health of a root: problems found by ``check``, and warnings for operators."""
 
 from __future__ import annotations
 
@@ -31,19 +31,17 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""Seconds by which the newest commit may be ahead of this machine's clock. With more, ``doctor`` reports it."""
+"""A warning if the newest commit is more than this many seconds ahead of this machine's clock."""
 LARGE_LEDGER = 200_000
-"""Number of runs above which a shard is slow, so that ``doctor`` reports it."""
+"""A warning if a shard has more than this number of runs, because it is slow."""
 LOST_SHARE = 0.5
-"""Lost races per commit above which processes compete too much for a shard."""
+"""A warning if a shard has more than this number of lost races per commit."""
 LEAST_COMMITS = 20
-"""Minimum number of a shard's commits for ``LOST_SHARE`` to apply."""
+"""Minimum number of commits of a shard for ``LOST_SHARE`` to apply."""
 
 
 @attrs.frozen
 class ShardHealth:
-    """A shard of a queue, as ``doctor`` shows it."""
-
     queue: str
     region: str
     counts: ShardCounts
@@ -60,14 +58,14 @@ class RootHealth:
     free_bytes: int | None
     """Free bytes on the file system of a local root; None on an object store."""
     free_files: int | None
-    """Number of further files that the file system allows; None without such a limit."""
+    """Number of files that can be added to the file system; None without a limit."""
     compacted_seconds_ago: float | None
     """Seconds since the last pass over the whole root; None without a pass."""
     clock_behind: float
     """Seconds by which the newest commit is ahead of this machine's clock; 0 if the clock is right."""
     queues: int
     shards: list[ShardHealth] = attrs.field(factory=list)
-    """Shards by the size of their ledgers, largest first."""
+    """Shards, largest ledger first."""
     unreadable: list[str] = attrs.field(factory=list)
     """Reasons why queues are missing from ``shards``, one text per queue."""
     letterless: list[str] = attrs.field(factory=list)
@@ -78,25 +76,25 @@ class RootHealth:
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
     """Reasons of the pauses of message groups, by queue and group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
-    """All pauses, with their start, by queue."""
+    """All pauses by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
-    """Queues that an operator should check, and why; most urgent first."""
+    """Queues that an operator should check, most urgent first."""
     schedules: list[str] = attrs.field(factory=list)
-    """Problems of schedules of the region, one text each."""
+    """Problems of the region's schedules, one text each."""
     shortage: Shortage | None = None
-    """Resource that the root's disk is short of, and a remedy; None if there is enough."""
+    """Resource that the root's disk runs short of, or None."""
     unreserved: list[str] = attrs.field(factory=list)
-    """Missing parts of the reserve for a full disk, see ``storage.reserve``."""
+    """Missing parts of the reserve for a full disk (``storage.reserve``)."""
     store_use: StoreUse | None = None
-    """Requests of running consumers to the object store. None if no consumer runs, or on a disk."""
+    """Requests of running consumers to the object store. None without consumers, or on a disk."""
 
     @property
     def warnings(self) -> list[str]:
-        """Returns everything that deserves attention, except the findings."""
+        """All warnings, without the findings."""
         return [*self.of_the_root(), *map(str, self.concerns)]
 
     def of_the_root(self) -> Iterator[str]:
-        """Yields the warnings that do not belong to a single queue."""
+        """Yields the warnings that concern no single queue."""
         if self.shortage is not None:
             yield str(self.shortage)
         ago = self.compacted_seconds_ago
@@ -124,7 +122,7 @@ class RootHealth:
 
 
 def doctor(root: Root) -> RootHealth:
-    """Checks the health of a root with any number of queues. Changes nothing, and reads every file."""
+    """Checks the health of a root. Reads every file, and changes nothing."""
     short, space = shortage(root), space_of(root.path)
     findings = check(root, space=short is None)
     with root.storage_errors():

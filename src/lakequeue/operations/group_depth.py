@@ -1,7 +1,6 @@
-"""The depth of each message group: its visible and in-flight messages, and if it is noisy (FAI-3).
+"""The depth of each message group: visible and in-flight messages, and if it is noisy (FAI-3).
 
-States come from the tables, so a sum reads the groups and times of all stored messages, not their bodies: half a
-second for a million. Memory holds a row for each group.
+A sum reads groups and times of all stored messages but no bodies: half a second for a million messages.
 """
 
 from __future__ import annotations
@@ -29,24 +28,26 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Message groups with messages visible or in flight; ``group_id`` is NULL for messages without a group, and
-``noisy`` on FIFO queues. ``oldest_age``: seconds since the oldest visible message was sent, or NULL."""
+"""Message groups with visible or in-flight messages. ``oldest_age``: seconds since a visible message was sent.
+
+``group_id`` is NULL for messages without a group. ``noisy`` is NULL on FIFO queues.
+"""
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
 _SUMS = [("visible", "sum"), ("in_flight", "sum"), ("oldest_age", "max")]
 _PARTS = 1 << 16
-"""Number of new rows of partial sums above which the sums are added up, so that memory stays bounded."""
+"""Number of rows of partial sums from which the sums are added up, to bound memory."""
 
 
 def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
-    """Returns the groups of a queue with the most messages first, at most ``limit``."""
+    """Returns the largest groups of a queue, at most ``limit``."""
     check_whole("limit", limit)
     return largest(group_sums(queue), limit)
 
 
 def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """Returns the groups with the most messages from a result of ``group_sums``."""
+    """Returns the largest groups in a result of ``group_sums``."""
     most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
     order = [("all", "descending"), ("group_id", "ascending")]
     return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]
@@ -66,7 +67,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """Returns the groups of a queue from all its shards, in the columns of ``group_sums``."""
+    """Adds up the groups of all shards of a queue, with the columns of ``group_sums``."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):
@@ -110,7 +111,7 @@ def _noisy(sums: pa.Table, fifo: bool) -> pa.Array:
 
 
 def statement(judged: str, fifo: bool) -> str:
-    """Returns the SQL that computes the groups from the judged messages of a queue."""
+    """Returns the SQL that computes groups from the messages of a queue and their states."""
     shares = ("visible", "in_flight")
     loud = " OR ".join(
         f"{share} >= {NOISE_FROM} AND {share} > {NOISE} * "

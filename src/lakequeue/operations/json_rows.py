@@ -1,4 +1,4 @@
-"""Arrow rows with a body from another column, or with the whole row as JSON."""
+"""Converts Arrow rows to messages: the body is a column, or the whole row as JSON."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ _KEPT = ("group_id", "dedup_id", "delay_seconds", "message_attributes")
 
 
 class Bodies:
-    """Selects the columns of ``Queue.send_arrow``, with the body from a column, or each row as a JSON object.
+    """Selects the columns of ``Queue.send_arrow``. The body is a column, or each row as a JSON object.
 
-    JSON is as Spark writes it (``jobs/produce_batch.py --body-column '*'``), at any depth: no fields that are
-    NULL, instants in UTC with microseconds, bytes in base64, decimals with all digits.
+    JSON is as Spark writes it: no NULL fields, instants in UTC with microseconds, bytes in base64, exact decimals.
 
     Args:
         schema: the columns of the rows.
-        body: the column with the bodies; ``*``: the whole row.
+        body: the column with the bodies. ``*``: the whole row.
         order_by: a further column to keep.
         has_priorities: True to keep a column of priorities.
-        columns: names of columns by the message column that they become, where the two names differ.
+        columns: columns of the rows by message column, where the two names differ.
 
     Raises:
-        InvalidParameterValue: there is no such column.
+        InvalidParameterValue: a column does not exist.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Bodies:
         self.schema = pa.schema([("body", type_), *kept])
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a batch of messages with the columns of ``schema`` for each batch of rows, in the same order."""
+        """Yields a batch of messages for each batch of rows, in order."""
         if self._body != WHOLE_ROW:
             for batch in batches:
                 yield self._with(batch, batch.column(self._body))
@@ -84,7 +83,7 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column. Whole numbers, such as customer ids used as groups, become text."""
+    """Returns the type of a message column. Integers used as ids, such as groups, become text."""
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 
@@ -98,12 +97,12 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """Casts a column of another binary type, which DuckDB would take for text, to binary."""
+    """Casts other binary types to binary, because DuckDB takes them for text."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 
 def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
-    """Returns the SQL for a JSON object without NULL fields, from names, expressions and types."""
+    """Returns the SQL for a JSON object without NULL fields."""
     pairs = [
         f"{_quoted(f'{json.dumps(name, ensure_ascii=False)}:')} || {_text(value, type_, depth)}"
         for name, value, type_ in fields
@@ -112,10 +111,7 @@ def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
 
 
 def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
-    """Returns the SQL for the JSON text of a value; NULL if the value is NULL.
-
-    DuckDB's own functions round decimals to doubles.
-    """
+    """Returns the SQL for a value as JSON text. DuckDB's own functions round decimals to doubles."""
     types, item = pa.types, f"e{depth}"
     if types.is_dictionary(type_):
         return _text(value, type_.value_type, depth)

@@ -1,7 +1,4 @@
-"""Every message in the tables of a shard, with its state, in batches of bounded size; without a JVM.
-
-A condition keeps files closed that cannot have matching messages.
-"""
+"""Every message of a shard with its state, in batches of bounded size, without a JVM."""
 
 from __future__ import annotations
 
@@ -42,12 +39,12 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum average size in memory of a batch. 8,192 messages with the largest bodies would take 8 GiB."""
+"""Maximum bytes in memory of an average batch. 8,192 messages with the largest bodies would take 8 GiB."""
 
 
 @attrs.frozen(eq=False)
 class JudgedShard:
-    """A shard, as one snapshot of its ledger and one snapshot of its log show it."""
+    """One snapshot of a shard's ledger, with one snapshot of its log."""
 
     judge: Judge
     messages: str
@@ -55,9 +52,9 @@ class JudgedShard:
     files: Sequence[LogFile]
     """Files with messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
-    """For each file an instant in microseconds at which all its messages had been sent; None: unknown."""
+    """For each file an instant in microseconds after all of its messages were sent, or None."""
     outdated: bool
-    """True if rows of messages that this ledger stores may have been emptied; see ``emptied_rows``."""
+    """True if stored messages of this snapshot may have been emptied; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -75,10 +72,10 @@ class JudgedShard:
             row, root, shard: the queue, its root, and the number of the shard.
             open_: opens a table by its path.
             now: the instant of the states, in microseconds.
-            doubt: checks the clock of ``now``; None: ``now`` comes from no clock.
+            doubt: checks ``now`` against a wrong clock. None: no check.
 
         Raises:
-            QueueClientError: messages have expired by a doubtful clock (DUR-82).
+            QueueClientError: by a doubtful clock, messages have expired (DUR-82).
         """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
@@ -107,7 +104,7 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of ``JUDGED`` in batches of bounded size, for the messages that may meet a condition."""
+        """Yields columns of ``JUDGED`` in bounded batches, for the messages that may meet a condition."""
         folder = store.folder(self.messages)
         needed, purged = ["position", "emptied", *log_columns(names)], self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
@@ -127,7 +124,7 @@ class JudgedShard:
     def _rows(
         self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of a file, by offset (DUR-5). Skips row groups that cannot meet the condition."""
+        """Yields columns of a file by offset (DUR-5). Skips row groups that cannot meet the condition."""
         file = self.files[index]
         if file.is_foreign:  # its rows may be in any order
             yield from file.rows_of(TableVersion(folder, TableState()), needed).to_batches(ROWS)
@@ -143,7 +140,7 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """Returns the row groups of a file that may meet the condition, with their first offsets."""
+        """Returns row groups of a file that may meet the condition, each with its range of offsets."""
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
         chosen: Iterable[int] = range(len(found))
@@ -152,11 +149,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each possible state. Each message of a range of offsets meets one of these."""
+        """Returns one condition per possible state. Each message of the range meets one of them."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that every message of a range of offsets meets if it has the given state."""
+        """Returns a condition that is true for every message of the range in this state."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -171,7 +168,7 @@ class JudgedShard:
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
     def _states(self, index: int, first: int, last: int) -> list[MessageState]:
-        """Returns the states that the messages of a range of offsets may have."""
+        """Returns the possible states of the messages of a range of offsets."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
         runs = judge.runs_of(first, last)
@@ -199,7 +196,7 @@ class JudgedShard:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Returns the number of rows of a row group that fit into a batch with the named columns."""
+    """Returns the number of rows of a row group that fit into a batch with these columns."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -213,7 +210,7 @@ def surviving(
 ) -> list[int]:
     """Returns the indexes of the parts that may have rows for which a condition is true.
 
-    Arrow's datasets skip files whose partition contradicts a filter. Each part poses as a file; none is opened.
+    Arrow skips files whose partition contradicts a filter. Here each part acts as a file that is never opened.
 
     Args:
         known: conditions for each part. Each row of the part meets at least one of them.

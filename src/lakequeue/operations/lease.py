@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""Maximum number of messages of a small batch, and maximum size of its files in bytes."""
+"""A batch is small up to this number of messages and this size of its files in bytes."""
 
 
 @attrs.frozen
@@ -54,15 +54,15 @@ class LeasedMessages:
     lease_id: str
     parts: Sequence[ClaimedPart]
     tried: bool = False
-    """True if rows of a delivery may have landed under this lease. Only the table shows if they did."""
+    """True if rows of a delivery may have been appended under this lease."""
 
     @property
     def mark(self) -> Mark | None:
-        """Returns the mark of a claim for a delivery, which has one part; None for other claims."""
+        """The delivery mark of a claim for a delivery. None for other claims."""
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Returns some of the messages of a claim for a delivery, under a new mark."""
+        """Returns some messages of a claim for a delivery, with a new mark."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -75,7 +75,6 @@ class LeasedMessages:
 
     @property
     def count(self) -> int:
-        """Number of claimed messages."""
         return sum(part.claimed.message_count for part in self.parts)
 
     @property
@@ -84,7 +83,7 @@ class LeasedMessages:
 
     @property
     def visible_at(self) -> int:
-        """Earliest end of a receipt, unless extended, in microseconds."""
+        """Microsecond at which the first receipt ends, unless it is extended."""
         return min(part.claimed.visible_at for part in self.parts)
 
 
@@ -98,11 +97,9 @@ def lease(
     """Claims messages under one lease. Returns None if no message is available.
 
     Args:
-        queue: the queue.
-        max_messages: maximum number of messages.
         visibility_timeout: seconds; None: the queue's timeout.
         consumer: name of the consumer that gets the messages.
-        delivers: True if rows may be appended to the queue's delivery table, if it has one.
+        delivers: True if rows may be appended to the queue's delivery table.
     """
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
@@ -126,7 +123,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns the places of the messages, and the inputs of their receipt handles, as values for any process."""
+    """Returns the places of the messages, and the inputs of their receipt handles, for use in any process."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -148,11 +145,10 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``. The last task is small.
+    """Splits the messages into tasks of about ``TASK_BYTES``. The last task has one message or is a small batch.
 
-    Spark kills the Python worker of a task that it does not read to its end, and the next task waits for another
-    worker. A caller that needs one message of a batch reads the last task, whole. A small batch is a single task,
-    because a second one would start another Python worker. Otherwise the last task has a single message.
+    A caller that needs one message reads the last task to its end, because Spark kills the Python worker of a task
+    that is not read to its end. A small batch is one task, because each task may start a Python worker.
     """
     places, columns = stored(leased)
     if not places:
@@ -171,7 +167,7 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
-    """Yields adjacent messages of one file, cut into pieces for tasks, with the bytes of each piece."""
+    """Yields adjacent messages of a file, cut into pieces for tasks, with the bytes of each piece."""
     first, last, size = places[0].first_position, places[-1].last_position, places[0].size
     step = -(-(last - first + 1) // max(1, -(-size // spark_tasks.TASK_BYTES)))
     starts = range(first, last + 1, step)
@@ -191,17 +187,18 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Returns the numbers of messages, and the new end of the lease in microseconds."""
+    """Extends the lease. Returns the counts of messages, and the new end of the lease in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes every message of the lease visible at once, and returns the numbers of messages.
+    """Makes all messages of the lease visible, and returns their counts.
 
-    An error is recorded as the failure of the whole batch.
-    ``unseen`` messages count as never received by the lease.
+    Args:
+        error: recorded as the failure of the whole batch.
+        unseen: True to count the messages as not received.
     """
     failure = None if error is None else _reason(leased, error)
 
@@ -219,13 +216,14 @@ _NONE_KEPT: Mapping[str, str | None] = {}
 
 
 def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
-    """Deletes all messages of the lease except those in ``kept``, which become visible. Returns the numbers.
+    """Deletes all messages of the lease except ``kept``, which become visible. Returns the counts.
 
-    ``kept`` has receipt handles or message ids, each with the reason of its failure, or None.
+    Args:
+        kept: receipt handles or message ids, each with a reason of failure or None.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.
-        LeaseLost: the lease holds no message any more.
+        LeaseLost: the lease no longer holds any message.
     """
     failures = failures_of(leased, kept)
 
@@ -240,7 +238,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns failed messages by shard and offset, with their reasons. Arguments and errors as ``delete``."""
+    """Returns failed messages by shard and offset, with their reasons. Arguments and errors as `delete`."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -258,11 +256,7 @@ def failures_of(
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yields ids, shards and offsets of the lease's messages with these ids.
-
-    Raises:
-        InvalidParameterValue: the lease has no message with an id.
-    """
+    """Yields id, shard and offset of messages of the lease. Raises InvalidParameterValue for a foreign id."""
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))
@@ -314,19 +308,17 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the messages of the lease that a receipt handle belongs to; None if the lease holds none any more.
+    """Returns the messages of the lease that a receipt handle belongs to, or None if none is left.
 
-    The lease counts as not tried: no earlier process has begun to append its rows.
-
-    Raises:
-        ReceiptHandleIsInvalid: the handle is not of this queue.
+    ``tried`` is False, because no earlier process has begun to append rows. Raises ReceiptHandleIsInvalid if the
+    handle is not of this queue.
     """
     leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
     return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages whose latest receive was by this lease and that were not handed back; None without any.
+    """Returns the messages last received by this lease and not handed back, or None.
 
     The lease may have timed out.
     """
@@ -352,11 +344,9 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
     """Extends the lease of an interrupted batch, by default by the queue's visibility timeout.
 
-    The delivery table decides about messages that were claimed for a delivery, because their holder may still run.
-    Messages whose rows did not arrive come in later batches (TAB-31).
-
-    Returns:
-        The lease with the messages that it still holds. None if it holds none, or if the table decides.
+    Messages that were claimed for a delivery are left to the delivery table, because their holder may still run.
+    If their rows did not arrive, they come in later batches (TAB-31). Returns None then, or if the lease holds
+    nothing.
     """
     leased = held(queue, lease_id)
     if leased is None:
@@ -376,7 +366,7 @@ def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMes
 
 
 def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
-    """Returns the number of visible messages that were handed back because the lease's batch failed."""
+    """Returns the number of visible messages that this lease handed back because its batch failed."""
     now, found = queue.now(), 0
     for shard in queue.shards:
         runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])
@@ -385,7 +375,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
 
 
 def taken(leased: LeasedMessages) -> bool:
-    """True if another lease has received messages of this lease that the queue still has."""
+    """True if another lease has received stored messages of this lease."""
     return any(
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts

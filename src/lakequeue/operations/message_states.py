@@ -1,7 +1,6 @@
-"""Computes the states of messages for all reads that change nothing, in Arrow.
+"""Computes the states of messages in Arrow, for ``peek``, conditions, exports, SQL and Spark's data source.
 
-``peek``, conditions, exports, SQL and Spark's data source show these states. The state machine has its own rules.
-Tests compare these states, the state machine, and the SQL of ``sql_views``.
+The state machine and the SQL of ``sql_views`` have their own rules. Tests compare all three.
 """
 
 from __future__ import annotations
@@ -54,22 +53,22 @@ SCHEMA = pa.schema(
         ("log_offset", pa.int64()),
     ]
 )
-"""The columns of SQL's ``messages``, which conditions may name too.
+"""The columns of SQL's ``messages``, also for conditions.
 
-``state`` is a ``MessageState``. Purged messages have no row, and moved ones show as deleted. ``visible_at`` is
-when the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``settled_at`` is
-when it was deleted, if the history has that. ``receive_count`` is NULL for expired messages, and for deleted ones
-without ``settled_at``. ``consumer`` is the named consumer that has the message in flight. A dead letter keeps the
-``sent_at`` of its first send, except on FIFO queues (DLQ-4). ``moved_at`` is when a message came from another
-queue. ``attempts`` are the failed attempts. ``age`` is seconds since ``sent_at``. ``message_attributes`` are
-texts, binary values in base64. Standard queues have no sequence numbers.
+``state`` is a ``MessageState``. A moved message is deleted, and a purged message has no row. ``visible_at`` is
+when the message becomes or became visible; NULL unless visible, in flight or delayed. ``settled_at`` is when it
+was deleted, if the history knows. ``receive_count`` is NULL for expired messages, and deleted ones without
+``settled_at``. ``consumer`` has the message in flight. A dead letter keeps the ``sent_at`` of its first send,
+except on FIFO queues (DLQ-4). ``moved_at`` is when it came from another queue. ``attempts`` failed. ``age`` is
+seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard queues have no
+sequence numbers.
 """
 REWINDABLE = "rewindable"
-"""Name of a further column: True if a rewind may restore the message."""
+"""Name of a column: True if a rewind may restore the message."""
 TYPED_ATTRIBUTES = "typed_attributes"
-"""Name of a further column: ``message_attributes`` as they were sent."""
+"""Name of a column: ``message_attributes`` with their types."""
 SNAPSHOT = "snapshot"
-"""Name of a further column: source of the message, as ``KEY/SHARD/VERSION`` of the table."""
+"""Name of a column: the snapshot of the message, as ``KEY/SHARD/VERSION`` of the table."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -92,7 +91,7 @@ _RUNS = pa.schema(
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log that determine states."""
+"""Columns of the log from which states follow."""
 STATES = [
     MessageState(name)
     for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
@@ -106,9 +105,9 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes states of a shard's messages, from one snapshot of its ledger and an instant.
+    """Computes states of a shard's messages, from a snapshot of its ledger and an instant.
 
-    Instants and durations are in microseconds.
+    Times are microseconds.
     """
 
     queue: str
@@ -118,16 +117,16 @@ class Judge:
     attributes: QueueAttributes
     instant: int
     held_from: int
-    """First held offset; the end of the log if no message is held (INF-9)."""
+    """First held offset. The end of the log if no message is held (INF-9)."""
     runs: pa.RecordBatch
-    """Runs sorted by offset, history included."""
+    """Runs by offset, with the history."""
     snapshot: str | None = None
 
     @classmethod
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Returns the judge of a shard at an instant. ``stored_runs`` makes its runs."""
+        """Returns the judge of a shard at an instant. ``runs`` come from ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -137,7 +136,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns columns of ``JUDGED`` for messages, from arrival instants and columns ``log_columns``."""
+        """Returns columns of ``JUDGED``, from arrival instants and the columns ``log_columns`` of messages."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -204,7 +203,7 @@ class Judge:
         )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
-        """Returns when the delays of messages end; ``NO_INSTANT`` without a delay."""
+        """Returns when the delays of messages end, or ``NO_INSTANT``."""
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
         return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
 
@@ -219,7 +218,7 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """Returns the columns of the log from which the judge computes these columns of ``JUDGED``."""
+    """Returns the columns of the log that these columns of ``JUDGED`` need."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )
@@ -229,13 +228,13 @@ def log_columns(names: Collection[str]) -> list[str]:
 
 
 def integers(instants: pa.Array) -> Integers:
-    """Returns instants in microseconds; NO_INSTANT for NULL."""
+    """Returns instants in microseconds, ``NO_INSTANT`` for NULL."""
     numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
 
 
 def stored_runs(rows: pa.Table) -> pa.RecordBatch:
-    """Returns the runs of ledger rows (``layout.RECEIPTS``), by offset."""
+    """Returns the runs in ledger rows (``layout.RECEIPTS``), by offset."""
     run = rows["run"].combine_chunks()
     arrays = [
         rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)
@@ -253,7 +252,7 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Returns values of ``kind`` from the notes of dead letters. Most messages have no note."""
+    """Converts the notes of dead letters to a type. Most messages have no note."""
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)
@@ -272,7 +271,7 @@ def _attempts(note: str | None) -> list[dict[str, Any]] | None:
 
 
 def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
-    """Returns the values of message attributes as text, binary values in base64."""
+    """Converts the values of message attributes to text, binary values to base64."""
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")
     if binary.null_count < len(binary):

@@ -1,7 +1,7 @@
-"""Moves messages to other queues: dead letters when a claim meets them, redrives on request.
+"""Moves messages to other queues: dead letters that a claim finds, and redrives.
 
-Each move takes three commits. The shard marks the messages as moving; the other queue's log appends them; the
-shard removes them. An interrupted move is completed by any process that finds it (DLQ-2, DLQ-8).
+A move takes three commits: the shard marks messages as moving, the other queue's log appends them, and the shard
+removes them. Any process completes an interrupted move (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CARRIED = (
     *("message_id", "body", "message_attributes", "group_id", "dedup_id"),
     *("sender_id", "trace_header"),
 )
-"""Columns of a message that stay the same when it moves (DLQ-4)."""
+"""Columns that a move does not change (DLQ-4)."""
 
 
 Progress = Callable[[int], None]
@@ -58,27 +58,27 @@ def _destination(row: QueueRow) -> Destination:
 
 @attrs.frozen
 class DeadLetterMoves:
-    """Claims messages for a receive, after moving the dead letters that it meets (DLQ-2)."""
+    """Claims messages for a receive, and moves the dead letters that the claim finds (DLQ-2)."""
 
     queue: OpenQueue
     settling: Settling | None
     """Receipts to settle before the claims, in the same commits."""
     steps: Steps
-    """Commits of the receive that move dead letters."""
+    """Steps of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of dead-letter queues that do not exist. Messages for these queues stay."""
+    """ARNs of missing dead-letter queues, whose messages stay."""
 
     def resolve(self) -> None:
-        """Finds the dead-letter queue of the redrive policy in the catalog, unless this process knows it."""
+        """Finds the dead-letter queue of the redrive policy in the catalog, if this process does not know it."""
         policy = self.queue.attributes.redrive
         if policy is not None and policy.dead_letter_queue not in self.queue.dead_letter_queues:
             with suppress(Exception):  # a claim that meets dead letters reports what fails
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard, after its dead letters have moved.
+        """Claims messages of a shard. First moves its dead letters. ``look``: see ``ShardLedger.command``.
 
-        The commit that ends a move also makes the waiting claim. ``look``: see ``ShardLedger.command``.
+        The commit that ends a move also makes the claim.
         """
         brought, damaged = None, False
         while True:
@@ -137,9 +137,9 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages back to their source queues, or all to one queue. Returns their number (DLQ-8).
+    """Moves visible messages to their source queues, or all to one queue. Returns their number (DLQ-8).
 
-    Before messages go back, ``check`` is called with the name of their source queue. It may raise.
+    ``check`` gets the name of each source queue before messages return there, and may raise an error.
     """
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
@@ -171,7 +171,7 @@ def redrive(
 def redrivable(
     queue: OpenQueue, where: browse.Where, interrupt: Interrupt | None, destination: OpenQueue | None = None
 ) -> dict[str, int]:
-    """Returns how many messages a redrive would move now, by the name of the target queue."""
+    """Returns how many messages a redrive would move now, by target queue."""
     with queue.service("redrivable"):
         to = _only_target(queue, destination)
         found: Counter[Destination] = Counter()
@@ -187,7 +187,7 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns the destination of all messages; None if they go to their source queues."""
+    """Returns the destination of all messages, or None if they go to their source queues."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -201,7 +201,7 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Refuses a queue that is not a dead-letter queue: no policy names it, and it has no dead letters."""
+    """Raises an error unless a policy names this queue as dead-letter queue, or it has dead letters."""
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -221,9 +221,9 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the batch's redrivable messages as offsets by destination.
+    """Returns the redrivable messages of the batch as offsets by destination.
 
-    ``only``: destination of all these messages; None: each message goes to its source queue.
+    ``only``: destination of all messages. None: the source queue of each message.
     """
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
@@ -263,7 +263,7 @@ def _move(
 
 
 def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
-    """Returns the queue that an ARN names; None if it does not exist."""
+    """Returns the queue with this ARN, or None."""
     place = redrive_policies.parse_arn(arn)
     return None if place is None else queue.root.living_at(place)
 
@@ -277,13 +277,13 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move whose messages have arrived, or cannot arrive."""
+    """A move whose messages have arrived or cannot arrive."""
 
     end: Moved | MoveBack
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, unless another process ended the move, which then counts them."""
+        """Counts the dead letters, unless another process has ended the move and counts them."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 
@@ -294,7 +294,7 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of the unfinished move to its target; None without a move."""
+    """Copies the messages of an unfinished move to its target, or returns None."""
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None
@@ -312,7 +312,7 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
-    """Copies the messages to the log of the target. False if the target was deleted."""
+    """Copies the messages to the log of the target. Returns False if the target was deleted."""
     _, move = outgoing[0]
     source = MoveSource(queue.key, shard.number, move.number)
     attributes = QueueAttributes.from_wire(target.attributes)

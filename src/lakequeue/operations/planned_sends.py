@@ -1,4 +1,4 @@
-"""Bulk sends with rows written by other processes: planned in one process, completed in another."""
+"""Bulk sends that one process plans, other processes write, and any process completes."""
 
 from __future__ import annotations
 
@@ -20,32 +20,29 @@ from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
 
 Columns = Sequence[tuple[str, str]]
-"""Names and types of the rows' columns, with Spark's names of types."""
+"""Names of the rows' columns with Spark's types."""
 
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send with rows that other processes write. It is passed to these processes and back."""
+    """A bulk send whose rows other processes write. It is passed to them and back."""
 
     columns: Columns
     order_by: str | None
-    """Column that orders the messages of each group, on FIFO queues."""
+    """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writer for tasks. In a stream it gets its key in the tasks, because only they know the batch number."""
+    """Writer for tasks. In a stream, a task sets the key, because only the task knows the batch number."""
     needed: bool = True
-    """False if the send was made before, or its files are ready to commit. Tasks then write no rows."""
+    """False if the send was made before or its files are complete, so that tasks write nothing."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
-        """Returns the send of a stream's micro-batch, equal in all its tasks."""
+        """Returns the send of a micro-batch of a stream, equal in all tasks."""
         staging = self.writer.staging
         staging = staging.of_key(SendKey.of_batch(stream, number), staging.key.files[:8])
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
-        """Writes the rows of a task, and returns the results. Call it in the process of the task.
-
-        If the send needs no rows (see ``needed``), writes nothing and returns None.
-        """
+        """Writes the rows of a task in the task's process. Returns the results, or None if not ``needed``."""
         return self.writer.write(rows) if self.needed else None
 
 
@@ -61,7 +58,7 @@ def plan(
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.
-        InvalidOptions: an option is wrong, or the table has other columns, or is in the root.
+        InvalidOptions: an option is wrong, or the table of bad rows has other columns or is in the root.
     """
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
@@ -79,9 +76,10 @@ def plan(
 
 
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:
-    """Commits the files of all partitions as one send. Returns the number of messages.
+    """Commits the files of all partitions as one send, once. Returns the number of messages.
 
-    A batch that was sent before adds nothing. ``written``: results of the partitions, in order.
+    Args:
+        written: results of the partitions, in order.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -122,5 +120,5 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
 
 def discard(queue: OpenQueue, send: PlannedSend) -> None:
-    """Removes the files of a send. Only for a send that no process has begun to commit."""
+    """Removes the files of a send that no process has begun to commit."""
     send.writer.staging.discard(bulk_target(queue).tables)

@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 CONCURRENT = 8
-"""Maximum number of concurrent calls, and of results that wait to be read."""
+"""Maximum number of concurrent calls, and of unread results."""
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields the results of a call for each item, in order. Calls run some items ahead."""
+    """Yields the results of a call for each item, in order. Calls run ahead of the reader."""
     if len(items) < 2:
         yield from map(call, items)
         return

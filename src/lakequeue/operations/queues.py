@@ -30,7 +30,7 @@ from lakequeue.storage.engines.transaction import Answer, Decision, Ids
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
-"""Maximum number of queues whose names are compared with a missing queue's. Others are never suggested."""
+"""Maximum number of names that are compared to suggest a similar name."""
 
 
 def create(
@@ -41,9 +41,9 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens the queue with the name if it has all the given attributes (QUE-15).
+    """Creates a queue. Opens an existing queue of the name if it has all the given attributes (QUE-15).
 
-    With ``update`` the existing queue gets the attributes and tags that differ (QUE-36).
+    With ``update``, an existing queue gets the different attributes and tags (QUE-36).
     """
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
@@ -88,20 +88,16 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Makes the tables of a queue and adds its row.
+    """Makes the tables of a queue and adds its row. Returns the current row of the name.
+
+    Returns the row of another process if that was first, or None if a compactor may remove the tables by now.
 
     Args:
-        root: where the queue is created.
-        row: row of the queue.
-        checked: the fence of the name when ``check`` was called. If it has changed, ``check`` is called again.
-        check: raises an error if the queue may not be created.
-
-    Returns:
-        The current row of the name: of this queue, or of a queue that another process created meanwhile. None if
-        making the tables took so long that a compactor may remove them.
+        checked: the fence of the name at the last ``check``. A changed fence repeats ``check``.
+        check: raises an error if the queue must not be created.
 
     Raises:
-        RequestThrottled: too many queues of this name were created meanwhile; nothing was changed.
+        RequestThrottled: other processes created too many queues of this name. Nothing was changed.
     """
     # others go on while tables are made, unless they could not commit: they would wait with root.lock
     with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
@@ -122,7 +118,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
 
 
 def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:
-    """Returns the queue with these attributes and tags. Unchanged values need no commit."""
+    """Gives the queue these attributes and tags. Equal values need no commit."""
     check_tag_count(queue.name, dict(queue.row.tags) | dict(tags))  # before anything is changed
     steps = Steps("create_queue")
     if queue.attributes.differences(given):
@@ -135,7 +131,7 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def find(root: Root, name: str) -> OpenQueue:
-    """Opens the queue with this name in the region. Raises QueueDoesNotExist if the queue is missing (QUE-27)."""
+    """Opens the queue with this name in the region. Raises QueueDoesNotExist if it is missing (QUE-27)."""
     with root.storage_errors():
         queue = _opened(root, name)
     with queue.service("queue"):
@@ -151,7 +147,7 @@ def _opened(root: Root, name: str) -> OpenQueue:
 
 
 def missing(root: Root, name: str) -> QueueDoesNotExist:
-    """Returns the error for a queue that does not exist, with the root and region, and similar names."""
+    """Returns the error for a missing queue, with root, region and similar names."""
     rows = root.rows()[:COMPARED]
     names = {row.name.lower(): row.name for row in rows if row.deleted_at is None and row.region == root.region}
     nearest = [names[each] for each in get_close_matches(name.lower(), names)]
@@ -163,7 +159,7 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Opens the first queues with a prefix, after a name, by name. True if more follow (QUE-11, QUE-12)."""
+    """Opens queues by prefix, in order after a name. Returns also True if more follow (QUE-11, QUE-12)."""
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])
@@ -174,7 +170,7 @@ def _living(root: Root) -> list[QueueRow]:
 
 
 def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
-    """Opens the queues of the region with this queue as dead-letter queue, by name (DLQ-7)."""
+    """Opens the queues of the region whose dead-letter queue is this queue, by name (DLQ-7)."""
 
     def names_it(row: QueueRow) -> bool:
         return row.redrive is not None and row.redrive.dead_letter_queue == queue.arn
@@ -186,7 +182,7 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 
 
 def delete(root: Root, name: str) -> None:
-    """Deletes a queue with all its messages, even a damaged one (QUE-13, QUE-14, QUE-38)."""
+    """Deletes a queue with all its messages, even a damaged queue (QUE-13, QUE-14, QUE-38)."""
     with logged("delete_queue", name), root.storage_errors(), reserve(root.path):
         _opened(root, name).delete()
 

@@ -1,4 +1,4 @@
-"""Receives messages: polls until there are some, and reads the claimed messages."""
+"""Receives messages: polls until a claim succeeds, then reads the claimed messages."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Poll interval of all waiters but the first, in multiples of the first's. Normally a wake-up makes them poll."""
+"""Factor of the poll interval of all waiters but the first, which normally wakes them."""
 
 MOST_FAILURES = 32
-"""Number of failed reads in one receive after which it stops splitting unreadable ranges."""
+"""Number of failed reads after which a receive stops splitting unreadable ranges."""
 LONGEST_READ = 5.0
-"""Seconds of reading after which a receive stops splitting unreadable ranges, as each may take many seconds."""
+"""Seconds of reading after which a receive stops splitting unreadable ranges."""
 UNREADABLE_BYTES = 2**20
-"""Assumed size of a message that cannot be read: the largest possible size."""
+"""Assumed bytes of an unreadable message: the maximum."""
 
 Row = dict[str, Any]
-"""A message as a dict from column to value."""
+"""A message as values by column."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -64,20 +64,23 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 class Room(Protocol):
-    """Protocol: memory for the messages of a receive, reserved before the receive reads them."""
+    """Memory for the messages of a receive, reserved before the receive reads them."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes. False if there is too little. Called in threads."""
+        """Reserves ``size`` bytes for bodies and attributes.
+
+        Returns False if memory is short. Called in threads.
+        """
         ...
 
     async def wait(self, size: int) -> None:
-        """Reserves ``size`` bytes when free. An error ends the receive, and claimed messages become visible."""
+        """Reserves ``size`` bytes when free. After an error, the claimed messages become visible."""
         ...
 
 
 @attrs.frozen
 class Request:
-    """Arguments of a receive. Only their types are checked."""
+    """Arguments of a receive, of which only types are checked."""
 
     max_messages: int | None = None
     visibility_timeout: Duration | None = None
@@ -88,23 +91,23 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages after which no further shard is asked; if 0, ``max_messages``."""
+    """Number of messages that are enough to stop asking shards. 0: ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if the process may write into the queue's delivery table, to decide undecided messages (TAB-26)."""
+    """True if the process may write into the delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """True if a consumer has nothing else to do. Its process then polls before processes with running handlers."""
+    """True if a consumer has nothing else to do. Its process polls before processes with running handlers."""
 
 
 @attrs.frozen
 class _Poll:
-    """A receive with its arguments checked; durations in microseconds."""
+    """A receive with checked arguments. Durations are microseconds."""
 
     wanted: Claim
-    """The claim, without a lease id. Each poll makes a new id."""
+    """The claim. Each poll adds a new lease id."""
     deadline: Callable[[], int]
-    """Returns the end of the wait, in microseconds. Called after each poll."""
+    """Returns the end of the wait in microseconds. Called after each poll."""
     refuse_late: bool
-    """True if a full queue also refuses a receive after its wait, not only a receive without a wait (INF-7)."""
+    """True if a full queue refuses a receive also after its wait (INF-7)."""
     request: Request
 
 
@@ -119,18 +122,18 @@ class _Claimed:
 
     @property
     def own(self) -> list[ClaimedPart]:
-        """Returns the parts except those of a repeated attempt, whose receipts were returned before (ATT-3)."""
+        """The parts without repeated attempts, whose receipts were returned before (ATT-3)."""
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
     @property
     def size(self) -> int:
-        """Returns the bytes of the messages, which a receive reserves before it reads them."""
+        """Bytes of the messages, which a receive reserves before reading."""
         return sum(_size(part) for part in self.parts)
 
 
 @attrs.frozen
 class _Received:
-    """The answer of a receive, with the claim that it read."""
+    """The messages of a receive, with the claim."""
 
     claimed: _Claimed
     messages: list[Message]
@@ -140,7 +143,7 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible, because no caller gets them. True if all messages become visible."""
+    """Makes claimed messages visible, because no caller gets them. Returns True if all are visible."""
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -155,7 +158,7 @@ def _release(step: _Step) -> bool:
 
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
-    """Receives messages. Waits in this thread for the first message."""
+    """Receives messages. Waits in this thread."""
     wake, clock = threading.Event(), queue.root.clock
     woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
     with clock.participant(), woken:
@@ -163,10 +166,10 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages for a caller that does the waiting.
+    """Receives messages. The caller does the waiting.
 
     Args:
-        wake: set when there may be messages. The caller must also set it with ``request.interrupt``.
+        wake: set when messages may have come. The caller must also set it with ``request.interrupt``.
     """
     with queue.service("receive") as call:
         poll = _checked(queue, request)
@@ -184,9 +187,9 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """Receives messages for asyncio, without a thread while it waits.
+    """Receives messages for asyncio.
 
-    If it is cancelled, messages that are claimed or being claimed become visible again.
+    Waits without a thread. If it is cancelled, claimed messages become visible.
     """
     import asyncio
 
@@ -261,11 +264,9 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
 
 
 class _Polls:
-    """The polls of one receive: ``claim``, then ``read``. Both may return an instant to wait for.
+    """The polls of one receive: ``claim``, then ``read``. Both may return the instant of the next poll.
 
     Args:
-        queue: the queue.
-        poll: the receive.
         waiter: woken by changes; None for a receive that does not wait.
         clear: called before each poll, so that later changes wake the waiter.
     """
@@ -285,7 +286,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages. If there can be no messages before an instant, returns the instant instead."""
+        """Claims messages, or returns the instant before which there can be none."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -306,7 +307,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run())
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without messages, and with time left, returns the instant of the next claim.
+        """Reads claimed messages. Without messages but with time left, returns the instant of the next claim.
 
         Raises:
             OverLimit: the claim was refused, and no shard has messages (INF-7).
@@ -346,10 +347,9 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns the messages of a claim in order of send time; with priorities, in the order of the claimed shards.
+    """Returns the messages of a claim by send time; with priorities, in the order of the claimed shards.
 
-    Pass ``lease_id`` for a new claim: its messages that cannot be read then count as never received (DUR-8).
-    Unreadable messages of any other lease stay counted.
+    With the ``lease_id`` of a new claim, its unreadable messages count as not received (DUR-8).
     """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
@@ -365,7 +365,6 @@ def _size(part: ClaimedPart) -> int:
 
 
 def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
-    """Counts received messages, and records the instant."""
     if messages:
         size = sum(len(message.body.encode()) for message in messages)
         queue.tally(received=len(messages), received_bytes=size)
@@ -375,7 +374,7 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Merges messages of shards by send time (RWD-10, RWD-12). Messages of a group, or shard, keep their order."""
+    """Merges messages of shards by send time (RWD-10, RWD-12). Keeps the order of each group or shard."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked
@@ -418,11 +417,10 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages by offset, and the offsets of messages that storage cannot read now.
+    """Returns claimed messages by offset, and the offsets of unreadable messages.
 
-    Unreadable messages count as never received if the claim is this call's ``own``.
-
-    Raises an error only if no message can be read, because an error hides all claimed messages.
+    If the claim is this call's ``own``, unreadable messages count as not received. Raises an error only if no
+    message can be read, because an error hides all claimed messages.
     """
     began = monotonic()
     rows: dict[int, Row] = {}
@@ -467,7 +465,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the receive of messages that reach no caller. The messages stay hidden until their timeout."""
+    """Undoes the count of a receive for messages that no caller gets. They stay hidden until their timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:
@@ -475,11 +473,7 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Checks that a message with an emptied row was deleted after it was claimed.
-
-    Raises:
-        DamagedTable: the ledger still has the message, so another ledger emptied the row.
-    """
+    """Raises DamagedTable if the ledger still has a message whose row was emptied by another ledger."""
     if offset is None:
         return
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))

@@ -1,7 +1,7 @@
-"""The relations of SQL - ``queues``, ``messages`` and all others in ``SCHEMAS`` - as Arrow, without a JVM.
+"""The relations of SQL (``queues``, ``messages`` and others in ``SCHEMAS``) as Arrow datasets, without a JVM.
 
-Each is an Arrow dataset, because DuckDB and polars pass columns and filters to datasets. A read shows the tables
-as they are when it begins, and yields batches of bounded size.
+DuckDB and polars pass columns and filters to datasets. A read shows the tables as of its begin, in batches of
+bounded size.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation: some columns of the rows that meet a condition. Use it once.
+    """One read of a relation, for a single use.
 
-    Not Arrow's own scanner, whose threads would hold Python objects (see ``Folder.parquet``).
+    Arrow's own scanner is not used, because its threads would hold Python objects (see ``Folder.parquet``).
     """
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
@@ -101,8 +101,8 @@ class Scan:
 class Relation(ds.Dataset):
     """A relation as an Arrow dataset: ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
 
-    The arguments ``columns``, a list of names, and ``filter``, an expression of Arrow, limit the read. Other
-    queues, and files without matching rows, stay closed. Other arguments are ignored.
+    The arguments ``columns``, a list of names, and ``filter``, an Arrow expression, limit which files are opened.
+    Other arguments are ignored.
     """
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
@@ -156,10 +156,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns relations that show only these queues, except ``stats``, which shows the whole root.
-
-    ``messages`` and ``history`` have all columns of ``JUDGED``.
-    """
+    """Returns relations of these queues with all columns of ``JUDGED``. ``stats`` shows the whole root."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -173,12 +170,12 @@ def judged(root: Root) -> Relation:
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """Returns the shards that may have messages that meet a condition."""
+    """Returns the shards that may have messages for a condition."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
-    """Returns the queues of all regions that exist; with ``as_of``, also queues deleted since."""
+    """Returns the existing queues of all regions. With ``as_of``, also queues deleted since."""
     then = None if as_of is None else check_instant("as_of", as_of)
     if now is not None:
         check_instant("now", now)
@@ -195,7 +192,7 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
     Raises:
         InvalidParameterValue: an argument is not an aware instant.
-        QueueClientError: the log of the catalog no longer reaches back so far.
+        QueueClientError: the log of the catalog does not reach back so far.
     """
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
@@ -206,10 +203,9 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
 
 def opened(root: Root, path: str, as_of: datetime | None) -> Table:
-    """Opens a table; with ``as_of``, in its version of that instant.
+    """Opens a table, or its version at ``as_of``.
 
-    Raises:
-        QueueClientError: the log of the table no longer reaches back so far.
+    Raises QueueClientError if the log does not reach back so far.
     """
     if as_of is None:
         return root.engine.open(path)
@@ -225,10 +221,10 @@ class _RootTables:
 
     root: Root
     now: datetime | None
-    """Instant of the states; None: the time of each read."""
+    """Instant of the states. None: the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues of the past instant, or the only queues to read. None: all queues that exist at each read."""
+    """Queues to read, for example of a past instant. None: all existing queues."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:
@@ -311,10 +307,7 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards, without those whose queue or number already rules out the condition.
-
-        ``schema``: columns that the condition may use.
-        """
+        """Returns the shards whose queue and number can meet the condition over ``schema``."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
@@ -323,10 +316,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues, without those whose name and region already rule out the condition.
-
-        ``schema``: columns that the condition may use.
-        """
+        """Returns the queues whose name and region can meet the condition over ``schema``."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

@@ -1,8 +1,7 @@
 """Sends each row that a Delta table gains once, through any number of processes (RLY).
 
-The versions of the table are batches of a stream into the queue. The queue's log records the last batch in the
-same commit as its messages, and nothing else records the position, see ``SendKey.of_batch``. A batch is a piece of
-a version, because a version may have any number of rows. All processes make the same pieces, for the same shards.
+The versions of the table are batches of a stream, cut into pieces. The queue's log records the last piece in the
+same commit as its messages (``SendKey.of_batch``). All processes make the same pieces for the same shards.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ class _TableRelay:
                 positions.move(bulk_target(self._queue), self._app_id, version, more or {}, first)
 
     def _send_version(self, change: SourceChange, first: int) -> None:
-        """Sends the pieces of a version, from piece ``first`` on."""
+        """Sends the pieces of a version, beginning with piece ``first``."""
         feed = self._wanted.changes == "feed"
         rows = VersionRows(self._source, change, feed)
         has_priorities = self._queue.attributes.priorities is not None
@@ -183,7 +182,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and the number of its sent pieces in a number. ``MOST_PIECES`` means that all are sent."""
+    """Encodes a version and the number of its sent pieces in a number. ``MOST_PIECES`` means all pieces."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -192,7 +191,7 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with the attribute ``change_type``: the change of the row."""
+    """Yields messages with the row's change as attribute ``change_type``."""
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:

@@ -25,14 +25,14 @@ from lakequeue.storage.roots import is_local_folder, local_path, root_of
 from lakequeue.storage.stores import Store
 
 _COLUMNS = pa.schema([*FILES][:3])
-"""Columns of a file in the body of its message."""
+"""Columns of a file that the body of its message contains."""
 _TRIES = 10
-"""Maximum number of listings in a call, if other processes decide first. Then it raises RequestThrottled."""
+"""Maximum number of listings in a call if other processes are faster. Then RequestThrottled is raised."""
 
 
 @attrs.frozen
 class Pattern:
-    """Files of a directory and below. ``*`` is any part of a name without a leading dot, ``**`` any directories.
+    """Files below a directory. ``*`` matches a part of a name without a leading dot, ``**`` any directories.
 
     Attributes:
         base: the directory, without wildcards, as a path or URI.
@@ -44,7 +44,7 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue if it has no directory or other wildcards."""
+        """Parses a pattern. Raises InvalidParameterValue if the directory is missing or has other wildcards."""
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):
@@ -55,7 +55,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that is true if a path, relative to the pattern's directory, matches the pattern."""
+        """Returns a function that is true for matching paths, relative to the directory."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))
@@ -70,7 +70,7 @@ class Pattern:
 def relay_files(
     queue: OpenQueue, pattern: Pattern, columns: Mapping[str, str | None], options: Mapping[str, str] | None
 ) -> SentRows:
-    """Sends a message for each file that was not sent before. Returns how many this call sent."""
+    """Sends a message for each new file. Returns the number of messages that this call sent."""
     if f"{pattern.base}/".startswith(f"{queue.root.path}/"):
         raise InvalidOptions([f"files {pattern} are in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -94,7 +94,7 @@ class _FileRelay:
         self._sent = 0
 
     def run(self) -> SentRows:
-        """Lists the files, and sends messages for new files. Returns the number of these messages."""
+        """Lists the files, and sends messages for new files. Returns their number."""
         for _ in range(_TRIES):
             sent = SentFiles(bulk_target(self._queue).tables / f"relays/{self._stream}")
             self._finish(sent)
@@ -111,7 +111,7 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends decided batches that are not in the queue, because their process ended."""
+        """Sends decided batches that the queue lacks, because their process ended."""
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

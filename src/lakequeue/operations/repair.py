@@ -1,4 +1,4 @@
-"""Repairs a root: fixes damage as far as possible, and reports lost and repeated messages."""
+"""Repairs a root as far as possible, and reports lost and repeated messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from lakequeue.storage.stores import Store
 def repair(
     root: Root, name: str | None = None, *, apply: bool = False, force: bool = False, adopt: bool = False
 ) -> list[Repair]:
-    """Repairs damage, see ``LakeQueue.repair``."""
+    """Repairs damage; see ``LakeQueue.repair``."""
     with _mending(root, apply) as (engine, making):
         done = list(_repair_catalog(root, engine, name, making, adopt))
         if name is None:
@@ -59,7 +59,7 @@ def repair(
 
 
 def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
-    """Sets future instants of a wrong clock back, see ``LakeQueue.repair``."""
+    """Sets back future instants that a wrong clock wrote; see ``LakeQueue.repair``."""
     done: list[Repair] = []
     with _mending(root, apply) as (engine, making):
         rows = [row for row in root.rows() if name is None or (row.region, row.name) == (root.region, name)]
@@ -79,7 +79,7 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields steps that set back instants in the root's own tables: of all queues, or of queue ``name``."""
+    """Yields steps that set back instants in the root's own tables, for all queues or for ``name``."""
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -111,7 +111,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Runs one repair of a root: yields the engine, and the counter of its steps; None if it only reports them."""
+    """Runs a repair. Yields the engine and the counter of steps, or None if the repair only reports steps."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -181,7 +181,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the messages from an offset on that a ledger has not marked as deleted."""
+    """Returns the messages from an offset on that a ledger has not deleted."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -195,15 +195,15 @@ class _Before:
 
     messages: SpanSet
     newest: bool
-    """True if nothing was received or deleted since. Otherwise any remaining message may have been."""
+    """True if the snapshot is the newest. Otherwise messages may have been received or deleted since."""
     found: FoundShard
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes messages that are gone from ``messages``, and adds those that get new offsets.
+        """Removes lost messages from ``messages``, and adds the messages with new offsets.
 
         Args:
-            blank: offsets of the messages that are gone.
+            blank: offsets of lost messages.
             end: first new offset.
             twice: number of messages that get new offsets.
         """
@@ -213,7 +213,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Returns the report with the difference between before and after, by message (DUR-36)."""
+        """Adds to the report the messages that are lost or come again (DUR-36)."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
@@ -278,7 +278,7 @@ def _plan(
 
 
 def _undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Returns the rows without marks, a note about the marks, and an epoch above all deliveries' (TAB-11)."""
+    """Returns rows without delivery marks, a note about the marks, and an epoch above all deliveries (TAB-11)."""
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
     head, runs, marked = without_marks(rows.head, rows.runs)
@@ -293,7 +293,7 @@ _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the mess
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """Yields messages about unreadable log entries whose content has no other record."""
+    """Yields texts about unreadable log entries whose content is not recorded elsewhere."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:
@@ -309,7 +309,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that any process may have seen. Each lost entry counts as one more."""
+    """Returns the highest epoch that a process may have seen. Each lost entry counts as one."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -317,7 +317,10 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of the shard's last move that arrived anywhere. The next move needs a higher number."""
+    """Returns the number of the shard's last move that arrived anywhere.
+
+    The next move must have a higher number.
+    """
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):
@@ -389,16 +392,14 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new row for a queue that the catalog lost, and whose directory exists.
+    """Returns a new row for a queue that the catalog lost and whose directory exists, or None.
 
-    Without ``adopt``, only if no other queue has or could have the name. With ``adopt``, the candidates take
-    turns.
+    Without ``adopt``, the name must be free and have one candidate. With ``adopt``, repeated calls try each
+    candidate.
 
     Args:
-        root, engine: the root, and the engine that reads it.
-        name: name of the queue.
-        taken: the row that has the name now; None if no queue has it.
-        hidden: keys of the queues that the catalog lost, that may have the name, and that took messages.
+        taken: the row that has the name now, or None.
+        hidden: keys of lost queues with messages that may have the name.
         adopt: True if another queue may get the name.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):

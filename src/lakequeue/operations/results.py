@@ -1,4 +1,4 @@
-"""Values that a queue returns: messages and counts, from rows of the log and the ledger."""
+"""Values that a queue returns: messages and counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SentRows(int):
     """Number of messages that a bulk send added to a queue.
 
     Attributes:
-        refused: number of rows that the call dropped or diverted because they break a rule.
+        refused: number of rows that broke a rule and were dropped or diverted.
     """
 
     refused: int
@@ -43,8 +43,7 @@ class QueueCounts:
         rewindable: deleted, and a rewind can restore them.
         oldest_age: seconds since the oldest message was sent; None without messages.
         held: sent when the limit on delayed messages was reached; not counted as delayed.
-        undecided: their lease, which delivers into a table, has ended, and it is not known if their rows arrived.
-            Not counted as in flight (TAB-5).
+        undecided: their delivery lease has ended, and it is unknown if their rows arrived. Not in flight (TAB-5).
     """
 
     visible: int
@@ -64,7 +63,7 @@ class QueueCounts:
         return notebook.table(caption, [*cells], [[*cells.values()]])
 
     def cells(self) -> dict[str, object]:
-        """Returns the counts as notebooks show them, by title."""
+        """The counts by title, as notebooks show them."""
         age = None if self.oldest_age is None else shown_duration(self.oldest_age)
         counts = {"visible": self.visible, "in flight": self.in_flight, "delayed": self.delayed, "held": self.held}
         undecided = {"undecided": self.undecided} if self.undecided else {}
@@ -81,8 +80,7 @@ class ShardCounts:
         in_flight: received, and hidden until their visibility timeout ends.
         delayed: sent with a delay that is not over.
         held: sent when the limit on delayed messages was reached; not counted as delayed.
-        undecided: their lease, which delivers into a table, has ended, and it is not known if their rows arrived.
-            Not counted as in flight.
+        undecided: their delivery lease has ended, and it is unknown if their rows arrived. Not in flight.
     """
 
     shard: int
@@ -91,9 +89,9 @@ class ShardCounts:
     delayed: int
     held: int
     commits: int
-    """Number of newest commits of all processes in the shard's logs, at most 100."""
+    """Number of recent commits of all processes to the shard, at most 100."""
     lost_races: int
-    """Number of times that these commits were decided again because another process had committed first."""
+    """Number of times that these commits were repeated because another process had committed first."""
     undecided: int = 0
 
 
@@ -105,8 +103,8 @@ class UndecidedDelivery:
         shard: number of the shard.
         messages: number of messages that wait for the decision.
         since: when the first receipt ended.
-        application_id: id of the delivery in the log of the table; None if the queue has no table any more.
-        version: version of that id, if the rows are in the table.
+        application_id: id of the delivery in the log of the table; None if the queue no longer has a table.
+        version: version under this id, if the rows are in the table.
         lease_id: the lease that delivered.
     """
 
@@ -120,25 +118,25 @@ class UndecidedDelivery:
 
 @attrs.frozen
 class GroupCounts:
-    """Number of messages of a message group in a queue.
+    """Number of messages of a message group.
 
     Attributes:
-        visible: number of its messages that are visible.
-        in_flight: number of its messages that are in flight.
+        visible: number of visible messages.
+        in_flight: number of messages in flight.
     """
 
     group_id: str | None
-    """Message group; None for the messages without a group."""
+    """Message group. None for messages without a group."""
     visible: int
     in_flight: int
     oldest_age: float | None
     """Seconds since the group's oldest visible message was sent; None without visible messages."""
     noisy: bool | None
-    """True if the group has far more messages than the other groups (FAI-3); None on FIFO queues."""
+    """True if the group has far more messages than other groups (FAI-3). None on FIFO queues."""
 
 
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
-"""States with a known instant at which the message becomes, or became, visible."""
+"""States whose messages have a ``visible_at``."""
 
 
 @attrs.frozen
@@ -148,8 +146,8 @@ class PeekedMessage:
     Attributes:
         message_id: id that its send returned.
         body: text of the message.
-        receive_count: number of receives; None for a deleted or expired message if unknown.
-        sent_at: send instant; of a dead letter, its first send (DLQ-4).
+        receive_count: number of receives; None if unknown for a deleted or expired message.
+        sent_at: when it was sent; of a dead letter, its first send (DLQ-4).
         message_attributes: attributes of its sender, by name.
         group_id: message group; None without one.
         dedup_id: deduplication id, on FIFO queues.
@@ -162,24 +160,24 @@ class PeekedMessage:
     receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
-    """Instant at which the message becomes, or became, visible; None unless visible, in flight or delayed."""
+    """When the message becomes or became visible. None unless visible, in flight or delayed."""
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
-    """Name of the queue from which the message was moved (DLQ-4); None otherwise."""
+    """Queue from which the message was moved (DLQ-4), or None."""
     moved_at: datetime | None = None
-    """Instant of the move to this queue; None if the message was sent here."""
+    """When the message was moved to this queue, or None."""
     dedup_id: str | None = None
     trace_header: str | None = None
-    """``AWSTraceHeader`` of the message's send (SND-15)."""
+    """``AWSTraceHeader`` of the send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
-    """Failure of a dead letter's last handler; None if the consumer was killed, or is a foreign one (DLQ-4)."""
+    """Last failure of a dead letter's handler. None if the consumer was killed or is not lakequeue's (DLQ-4)."""
     consumer: str | None = None
-    """Name of the consumer that has the message in flight; None without a name, or if it is not in flight."""
+    """Name of the consumer that has the message in flight, or None."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """Last ten failed attempts, oldest first (JOB-10). A dead letter also has the attempts in its source queue."""
+    """Last ten failed attempts, oldest first (JOB-10). A dead letter includes attempts in its source queue."""
     priority: int = 0
-    """Priority; 0 on queues without priorities (JOB-5)."""
+    """Priority. 0 on queues without priorities (JOB-5)."""
 
 
 class PeekedMessages(list[PeekedMessage]):
@@ -243,7 +241,7 @@ def received_message(
 
 
 def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueAttributes) -> PeekedMessage:
-    """Returns a message as ``peek`` shows it, from its row of ``browse.PEEKED`` and its attributes as sent."""
+    """Returns a message as ``peek`` shows it, from a row of ``browse.PEEKED`` and its typed attributes."""
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

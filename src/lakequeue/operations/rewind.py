@@ -14,7 +14,7 @@ from lakequeue.storage.reserve import reserve
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
-    """Makes deleted messages sent at an instant or later visible again. Returns their number (RWD-9)."""
+    """Makes deleted messages visible that were sent at an instant or later. Returns their number (RWD-9)."""
     with queue.service("rewind") as call:
         command, now = Rewind(check_instant("to", to)), queue.now()  # reading many shards may take long
         for shard in queue.shards:  # check all shards first, so that a refusal changes none

@@ -1,9 +1,8 @@
-"""Adds, changes and runs schedules. Each due message is sent once, even if several processes send or die (JOB-7).
+"""Adds, changes and runs schedules. A due message is sent once, whatever processes do (JOB-7).
 
-A due message is sent as a batch of a stream: the stream is the schedule's id, and the batch number its due time.
-The queue's log records the last batch of each stream, in the same commit as the message. So sending the message
-again, or an earlier message, adds nothing. One commit sends all due messages of a queue. Another commit then
-advances these schedules, except those that another process has advanced.
+A due message is a batch of a stream: the stream is the schedule's id, the batch number its due time. The queue's
+log records the last batch in the same commit as the message, so a repeated or earlier batch adds nothing. One
+commit sends all due messages of a queue. Another commit advances their schedules, unless another process has.
 """
 
 from __future__ import annotations
@@ -37,37 +36,30 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Maximum number of schedules of a root. More are refused, because each change writes the whole table."""
+"""Maximum number of schedules of a root, because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds for which the end of a ``running()`` block waits for its thread to finish sending. If the process ends
-before that, the next check of the schedules sends what is due.
-"""
+"""Seconds that the end of ``running()`` waits for unfinished sends. Later sends are made at the next start."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""Approximate number of messages of a commit, and bytes of their bodies. A larger body is sent alone."""
+"""Approximate number of messages in a commit, and bytes of their bodies."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class OpenSchedules:
-    """The schedules of a root. Thread-safe.
-
-    Attributes:
-        root: the root; its region is the region of the schedules.
-    """
+    """The schedules of a root, in the region of the root. Thread-safe."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
         self._table = ScheduleTable(root.engine, root.path)
 
     def listed(self) -> list[Schedule]:
-        """Returns the schedules of the region, by name."""
         with self.root.storage_errors():
             rows = self._table.rows()
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
     def add(self, wanted: Schedule, update: bool = False) -> Schedule:
-        """Adds a schedule, or returns an equal one. ``update``: replaces another schedule of this name."""
+        """Adds a schedule, or returns an equal one. ``update`` replaces a schedule of this name."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -93,7 +85,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Applies ``change`` to a schedule, or removes the schedule if ``change`` returns None."""
+        """Replaces a schedule by the result of ``change``. None removes the schedule."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -104,7 +96,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns when a schedule's newest message in its queue was due; None if the queue has no such message."""
+        """Returns the due time of a schedule's newest message in its queue, or None."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -112,10 +104,10 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields the schedules of the region that fail or are overdue, by name, except paused schedules.
+        """Yields failing and overdue schedules of the region by name, except paused schedules.
 
         Args:
-            thorough: True to also compare each schedule with its messages, which reads each queue.
+            thorough: True to compare each schedule with its queue's newest message.
         """
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
@@ -130,11 +122,11 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, f"schedule {row.name}{problem}", f"{command} shows all", (command,))
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Returns changed schedules without future instants, by their current ids (DUR-83).
+        """Returns schedules whose future instants were set back, by their present ids (DUR-83).
 
         Args:
-            queue: only the schedules of this queue, in the region; None: all of the root.
-            now: by the right clock.
+            queue: only the schedules of this queue. None: all schedules of the root.
+            now: the right time.
         """
         found = {}
         for row in self._table.rows():
@@ -149,12 +141,12 @@ class OpenSchedules:
         self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once. Its times stay."""
+        """Sends the message of a schedule at once. Its due times stay."""
         row = self._found(self.listed(), name)
         return send(find(self.root, row.queue), _entry(row, self.root.clock.now(), uuid.uuid4().hex))
 
     def run_due(self) -> int:
-        """Sends due messages, and advances their schedules. Returns the number of messages that this call sent."""
+        """Sends due messages, and advances their schedules. Returns the number of sent messages."""
         now, sent = self.root.clock.now(), 0
         rows = [row for row in self.listed() if not row.paused]
         due = [row for row in rows if row.next_due <= now]
@@ -205,9 +197,9 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends the due messages of a queue's schedules.
+        """Sends the due messages of a queue.
 
-        Yields each row, the number of its messages that were sent, and the next row; None after the last message.
+        Yields each row, the number of its sent messages, and its next row or None.
         """
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
@@ -235,7 +227,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns the result or error of each; None if it was sent before."""
+        """Sends due messages. Returns a result or error for each; None if it was sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -247,7 +239,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of messages sent, and the row after the outcomes of its due times."""
+        """Returns the number of sent messages, and the row after these due times."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

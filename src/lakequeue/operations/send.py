@@ -1,4 +1,4 @@
-"""Sends messages: selects the shard of each message and builds the result."""
+"""Sends messages: chooses the shard of each message, and builds the result."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ Entries = Mapping[int, ValidEntry]
 """Messages by their index in the caller's batch."""
 
 Send: TypeAlias = SendEntry | Sequence[SendEntry]
-"""One message, or a batch of messages."""
+"""One message, or a batch."""
 Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientError
 """Result of a send."""
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Wraps each send. Gets verb, queue name and entries; yields the entries to send. Set by ``lakequeue.otel``."""
+"""Wraps each send: gets verb, queue name and entries, yields the entries to send. Set by ``lakequeue.otel``."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -57,7 +57,7 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Runs sends of separate callers in one commit per shard. A refused send does not affect other sends.
+    """Runs sends of separate callers in one commit per shard. A refused send does not affect the others.
 
     Raises:
         QueueServiceError, QueueClientError: no send succeeded.
@@ -67,14 +67,10 @@ def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
 
 
 def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
-    """Sends messages of streams in one commit per shard.
-
-    A shard remembers the last batch of each stream, so a message that is sent again adds nothing, and neither does
-    a message of an earlier batch. All attempts to send a message use the same shard.
+    """Sends messages of streams, in one commit per shard. Repeated or earlier batches of a stream add nothing.
 
     Args:
-        queue: the queue.
-        sends: each message with its stream and the number of its batch. Messages of a stream are in order.
+        sends: each message with its stream and batch number. Messages of a stream are in order.
 
     Returns:
         An outcome for each message; None if it was sent before.
@@ -157,12 +153,12 @@ def _batch_result(queue: OpenQueue, entries: Sequence[SendEntry], outcomes: Sequ
 def traced(
     verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
 ) -> AbstractContextManager[Sequence[SendEntry]]:
-    """Returns a block that yields the entries to send, with the caller's trace if there is one."""
+    """Yields the entries to send, with the caller's trace if there is one."""
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 
 def in_turn(queue: OpenQueue) -> list[OpenShard]:
-    """Returns all shards of a queue, beginning with the shard of this process's sends."""
+    """Returns all shards of a queue, beginning with the shard for this process's sends."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
@@ -209,7 +205,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Yields entries with the shards to try: the shard of a group or deduplication id, else all of a priority."""
+    """Yields entries with their possible shards: one for a group or deduplication id, else all of a priority."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id
@@ -232,10 +228,9 @@ def _append(
     version: int,
     done: dict[int, SendResult | QueueServiceError],
 ) -> None:
-    """Appends entries validated under a version of the attributes to the first shards with room.
+    """Appends validated entries to the first shards that accept them. Errors as in ``ShardSender.send``.
 
-    Adds each result to ``done`` when its shard has committed, so an error of the next shard loses no result.
-    Errors as in ``ShardSender.send``.
+    Adds results to ``done`` after each shard's commit, so an error of the next shard loses none.
     """
     id_format = attributes.profile_rules.message_id_format
     ids = new_message_ids(len(entries), queue.now(), id_format)

@@ -1,7 +1,4 @@
-"""Sends many rows at once: of a DataFrame, of any Arrow source, or from files that other code staged.
-
-Also completes interrupted bulk sends.
-"""
+"""Sends many rows at once: of a DataFrame, an Arrow source, or staged files. Completes interrupted bulk sends."""
 
 from __future__ import annotations
 
@@ -45,22 +42,20 @@ def _key(send_id: str | SendKey | None) -> SendKey:
 
 @attrs.frozen
 class BulkSend:
-    """A bulk send without its rows; see ``Queue.send_arrow``."""
+    """Options of a bulk send; see ``Queue.send_arrow``."""
 
     key: SendKey = attrs.field(default=None, converter=_key)
-    """Key made from the send id. All attempts of a call have the same key, so refused rows are stored once."""
+    """Key made from the send id, equal in all attempts of a call."""
     order_by: str | None = None
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Chooses the shard of rows without a group or priority. None: the next shard, or all shards for many rows.
-    With a turn, two processes that send the same rows write files for the same shards.
-    """
+    """Chooses the shard of rows without a group or priority, equally in all processes. None: the next shards."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
-    """Sends every row of a DataFrame as a message. Returns the number of messages; 0 if the id was sent before."""
+    """Sends every row of a DataFrame. Returns the number of messages; 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
     df, order_by = write_files.respelled(df, send.order_by)
     bad, refused = bad_rows_of(queue, send.on_bad_row, send.bad_rows), 0
@@ -79,10 +74,10 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns how to treat rows that break a rule; None: such rows end the send. Makes the table if it is missing.
+    """Returns how to treat rows that break a rule, or None if they end the send. Makes the table of bad rows.
 
     Raises:
-        InvalidOptions: an option is wrong, or the table has other columns, or is in the root.
+        InvalidOptions: an option is wrong, or the table has other columns or is in the root.
     """
     problems = option_problems(on_bad_row, table)
     if problems:
@@ -105,13 +100,11 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes. Returns their number. Calls it again if attributes change meanwhile.
+    """Sends the rows that ``stage`` writes. Repeats ``stage`` if attributes change. Returns the number of rows.
 
     Args:
-        queue: the queue.
         columns: names and types of the rows' columns.
-        send: options of the send.
-        stage: checks and writes the rows below the queue's directory, in one process or many.
+        stage: checks and writes the rows below the queue's directory, in any number of processes.
         verb: name of the operation in log and metrics.
     """
     with queue.service(verb) as call:
@@ -135,7 +128,7 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns the shards of ``BulkSend.turn``: all if groups choose shards, else a shard for each priority."""
+    """Returns the shards for ``BulkSend.turn``: all if groups choose shards, else one for each priority."""
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]
@@ -145,7 +138,7 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """Returns the largest version of an application id in the queue's shards; 0 if no shard has the id."""
+    """Returns the largest version of an application id in the queue's shards, or 0."""
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -162,7 +155,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def complete_batch(queue: OpenQueue, key: SendKey) -> None:
-    """Completes a batch that reached only some shards. Its process may have been killed."""
+    """Completes a batch that reached only some shards."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and commit_files.reached_shards(target.open, manifest):
@@ -176,7 +169,7 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.SendTarget:
-    """Returns the target of bulk sends with the attributes last read. ``priority``: for rows that have none."""
+    """Returns the target of bulk sends with the known attributes. ``priority`` is for rows without one."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path
@@ -230,7 +223,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """Rows that are read once, or again if the queue's attributes changed meanwhile."""
+    """Rows that are read once, or again if the queue's attributes change."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

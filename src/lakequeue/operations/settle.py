@@ -35,9 +35,9 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""Receipt handle, with seconds until its message becomes visible; None deletes the message."""
+"""Receipt handle, and seconds until its message becomes visible. None deletes the message."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
-"""Reason why a receipt was not settled; None if it was settled."""
+"""Why a receipt was not settled, or None."""
 
 
 @attrs.frozen
@@ -54,15 +54,15 @@ class Settler:
 
 
 class Settling:
-    """Receipts to settle, in one commit per shard, and their results.
+    """Receipts to settle in one commit per shard, and their results.
 
     Args:
-        failures: reasons of failed handlers, by receipt handle; stored with the messages.
+        failures: reasons of failed handlers by receipt handle, stored with the messages.
         deletes: True to delete receipts without a timeout, False to refuse them (VIS-10).
 
     Attributes:
         waiting: indexes and commands by shard, until they are committed or failed.
-        errors: why each receipt was not settled; None: it was settled, or still waits.
+        errors: for each receipt why it was not settled. None: settled or waiting.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits the waiting commands of a shard. Returns the error if the commit failed; None otherwise."""
+        """Commits the waiting commands of a shard. Returns the error of the commit, or None."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -115,7 +115,7 @@ class Settling:
         return None
 
     def settled(self, shard: int, results: Sequence[Result]) -> None:
-        """Records the answers to the commands of a shard, in their order."""
+        """Records the results of a shard's commands, in order."""
         done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
         for (indexes, _), result in done:
             for index in indexes:
@@ -159,7 +159,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible that no handler has begun, as if they had not been received (HBN-23)."""
+    """Makes messages visible that no handler has begun. They count as not received (HBN-23)."""
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -173,7 +173,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
 
 
 def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
-    """Returns the handles whose messages were deleted, by any verb and process."""
+    """Returns the handles of deleted messages."""
     with queue.service("gone") as call:
         of_shards: dict[int, dict[int, str]] = {}
         for text in handles:
@@ -204,12 +204,15 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. Checks a refused timeout again by the newest attributes."""
+    """Returns a visibility timeout in microseconds.
+
+    An invalid timeout is checked again by the newest attributes.
+    """
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that ends a receipt after ``timeout`` microseconds; None: that deletes its message."""
+    """Returns the command that ends a receipt after ``timeout`` microseconds, or deletes its message if None."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)
@@ -247,7 +250,7 @@ def _settled(queue: OpenQueue, wanted: Sequence[Wanted], deletes: bool = True) -
 
 
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
-    """Counts the effects of commands. A delete by an older handle, or a timeout of 0, has no effect to count."""
+    """Counts the commands that had an effect."""
     queue.tally(
         deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done)
         + sum(counts.done for command, counts in done if isinstance(command, LeaseDelete)),

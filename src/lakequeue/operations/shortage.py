@@ -1,4 +1,4 @@
-"""Reports that a root's disk is short of space, and names the largest queues and a remedy."""
+"""Finds out if a root's disk is short of space, and names the largest queues and a remedy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
 from lakequeue.storage.reserve import Space, space_of
 
 LEAST_FREE, LOW_BYTES, LOW_FILES = 0.2, 10 * 2**30, 100_000
-"""Space is short below this share of the disk and these bytes, or these free files. The alerts use the same."""
+"""Space is short below this share and these bytes of a disk, or below this number of free files."""
 FULL_BYTES = 2**20
-"""Free bytes below which the disk counts as full, because a commit may need as much."""
+"""Free bytes below which the disk counts as full. A commit may need as much."""
 _SHOWN = 3
 
 
@@ -25,8 +25,7 @@ class Shortage:
     Attributes:
         text: a sentence.
         cure: the commands that free space.
-        largest: names and sizes of the largest queues; empty without queues, or if the shortage is not urgent.
-        queues: names of the largest queues.
+        largest: names and sizes of the largest queues; empty if the shortage is not urgent.
         commands: the commands in ``cure``.
         full: True if calls fail because nothing fits any more.
     """
@@ -39,7 +38,7 @@ class Shortage:
     full: bool = False
 
     def without_names(self) -> Shortage:
-        """Returns this shortage for callers who may not see every queue."""
+        """Returns this shortage without names of queues, for callers who may not see every queue."""
         if not self.queues:
             return self
         cure, commands = _cure("QUEUE")
@@ -50,10 +49,10 @@ class Shortage:
 
 
 def shortage(root: Root) -> Shortage | None:
-    """Returns the shortage of the root's disk; None if there is enough, and on an object store.
+    """Returns the shortage of the root's disk, or None. Never on an object store.
 
-    Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then reads the sizes of all files, to
-    name the largest queues.
+    Below ``FREE_BYTES`` or ``FREE_FILES`` it is urgent, and the sizes of all files are read to name the largest
+    queues.
     """
     space = space_of(root.path)
     if space is None:

@@ -1,6 +1,6 @@
-"""Reads of Spark's tasks: ranges of offsets, dealt to tasks, that together contain every message of a queue once.
+"""Ranges of offsets for Spark's tasks that together contain every message of a queue once, in any snapshots.
 
-This holds for any snapshots of the log that the tasks open. Tasks need this lakequeue, and access to the root.
+Tasks need this lakequeue, and access to the root.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 64 << 20
-"""Size of the files, or of the part of a file, that one task reads."""
+"""Bytes of the files, or of a part of a file, that one task reads."""
 RANGE_BYTES = 16 << 20
-"""Size of the files that a task of a view reads at once. Spark spreads the ranges of a query over its cores."""
+"""Bytes of the files that a task of a view reads at once."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Number of messages, and size of their files, in one value of Spark in a view."""
+"""Number of messages, and bytes of their files, in one value of Spark in a view."""
 OPENING = 4 << 20
-"""Cost of opening a file, expressed in bytes. Spark uses the same number."""
+"""Cost of opening a file in bytes, as in Spark."""
 NO_OFFSET = (1 << 63) - 1
 """An offset after all other offsets."""
 
 _T = TypeVar("_T")
 
 Place = tuple[Any, ...]
-"""Queue, region and shard. The place of a piece also has its first and last offset."""
+"""Queue, region and shard. A piece also has its first and last offset."""
 Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Groups items with their bytes into groups of about ``most`` bytes, in order."""
+    """Groups items with their bytes, in order, into groups of about ``most`` bytes."""
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:
@@ -85,7 +85,7 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Returns first and last offsets of pieces with all messages of a shard, and the bytes of each piece."""
+    """Returns pieces that contain all messages of a shard: first and last offset, and bytes."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -115,9 +115,7 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in consecutive pieces. If the last piece has no end, it also
-    includes all later shards.
-    """
+    """Returns the condition that a message is in consecutive pieces, or in later shards if the last has no end."""
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]
@@ -128,11 +126,11 @@ def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
 
 
 _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
-"""Columns of the data source that have other names in ``JUDGED``."""
+"""Columns of the data source that have another name in ``JUDGED``."""
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """Returns the places that each task reads, for the messages that meet a condition."""
+    """Returns the places that each task reads to find the messages for a condition."""
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 
@@ -156,7 +154,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
 def read(
     root: Root, condition: pc.Expression, asked: Sequence[Place], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields columns of the data source, for the messages of a task that meet the condition."""
+    """Yields columns of the data source for the messages of a task that meet the condition."""
     from lakequeue.operations.relations import judged  # as above
 
     names = [_JUDGED.get(name, name) for name in columns]

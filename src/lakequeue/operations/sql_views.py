@@ -1,10 +1,10 @@
-"""The views as SQL text over tables' paths: for catalogs, and for sessions whose tasks have no lakequeue.
+"""The views as SQL text over tables' paths, for catalogs and for sessions whose tasks have no lakequeue.
 
-Other sessions use ``task_views``, which needs 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` could
-not be views of a catalog: through Delta's catalog Spark 4.2 creates them, and then cannot read them.
+Other sessions use ``task_views``, which needs 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` cannot
+be views of a catalog, because Spark 4.2 creates them through Delta's catalog but cannot read them.
 
-Each query sees the newest snapshots. The views cover the queues that exist when they are registered. Each branch
-of their UNION ALL has the queue's name as a literal, so a filter on ``queue`` does not read other queues.
+Each query sees the newest snapshots. The views show the queues that existed at registration. Queue names are
+literals, so a filter on ``queue`` skips other queues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Maximum number of shards. The SQL of more is refused, because Spark plans a scan of each with separate jobs."""
+"""Maximum number of shards, because Spark plans a scan of each with separate jobs."""
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
@@ -80,11 +80,7 @@ _GONE_AT = _later(_SENT_AT, "head.retention")
 
 
 def create(spark: SparkSession, statements: Sequence[str]) -> None:
-    """Runs the statements in a session.
-
-    Raises:
-        QueueClientError: the session has no Delta, or the catalog refuses.
-    """
+    """Runs the statements in a session. Raises QueueClientError if Delta is missing or the catalog refuses."""
     from pyspark.errors import PySparkException
 
     for statement in statements:
@@ -111,18 +107,17 @@ def statements_of(
 ) -> list[str]:
     """Returns SQL that creates or replaces the views in a session with Delta's extension and catalog (DLT-5).
 
-    If a queue gets a cap on delayed messages later, register the views again to show its held messages.
+    Register the views again after setting a cap on delayed messages. Otherwise they do not show held messages.
 
     Args:
-        root: the views show its queues that exist, or that existed at ``as_of``.
+        root: the views show its queues.
         now: the instant of the states; None: ``as_of``, or else the time of each query.
-        as_of: read the versions of the tables at that time; omit queues created later.
-        schema: the schema of persistent views, with or without its catalog; None: temporary views.
+        as_of: instant of the table versions and queues; None: now.
+        schema: schema of persistent views, with or without its catalog; None: temporary views.
 
     Raises:
         InvalidParameterValue: ``schema`` is not a valid name of a schema.
-        QueueClientError: the log of a table begins after ``as_of``, or the root has more than ``MOST_SHARDS``
-            shards.
+        QueueClientError: the log of a table begins after ``as_of``, or there are more than ``MOST_SHARDS`` shards.
     """
     create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     queues, now, store, path = shown_queues(root, now, as_of), now or as_of, root.engine.store, root.path
@@ -159,7 +154,7 @@ def statements_of(
 
 
 def _versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """Returns the versions of the tables of queues that existed at an instant, and of the catalog, by path."""
+    """Returns the versions by path of the catalog and of the queues' tables at an instant."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
@@ -211,11 +206,10 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the messages of one queue with their states, and if a rewind may restore them.
+    """Returns a query for the messages of a queue with their states, and if a rewind may restore them.
 
-    The run of a message is the last run that begins at or before it, if the run includes it. A window over
-    messages and runs together finds that run, in chunks of offsets, without a range join and in parallel. Emptied
-    rows are omitted if a ledger has their messages as stored, because Spark read that ledger earlier.
+    A window over messages and runs, in chunks of offsets, finds the run of each message without a range join.
+    Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -267,8 +261,8 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
     """Returns a query for the heads with the first held offset; NULL if no message is held (INF-9).
 
-    That offset follows the message that fills the cap on delayed messages. Finding it reads the delayed messages a
-    second time, so only queues with a cap at the views' creation have this query.
+    The offset follows the message that reaches the cap on delayed messages. This reads delayed messages twice, so
+    the query is only for queues with a cap.
     """
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
@@ -296,8 +290,8 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     """Returns a query for messages, each with its run or NULL. ``only``: condition on the messages to read.
 
-    No filter on the ledger reaches its scans, here and in ``_heads``: Delta plans unfiltered scans with one Spark
-    job less each (a query over 16 shards: 68 jobs with filters, 53 without).
+    The ledger is read without filters, because Delta plans such scans with fewer jobs: 53 instead of 68 for 16
+    shards.
     """
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
@@ -379,7 +373,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """Returns a text as a SQL literal; in hex if it may need escaping, which depends on the session."""
+    """Returns a text as a SQL literal, in hex if it may need escaping."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

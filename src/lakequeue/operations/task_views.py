@@ -1,9 +1,8 @@
 """The views of SQL as Spark's tasks read them, through ``relations``, if the tasks have lakequeue.
 
-A view is one scan for any number of queues. Python functions list the shards, cut them into pieces of their logs,
-and read the pieces; ``inline`` follows each function. Spark pushes conditions on ``queue``, ``region`` and
-``shard``, and semi-joins by them, below the functions that do not make these columns. Excluded shards are not
-opened. Bodies and attributes are read last, for messages that meet the other conditions, if needed.
+A view is one scan for any number of queues. Python functions list the shards, cut them into pieces, and read the
+pieces. Spark applies conditions on ``queue``, ``region`` and ``shard`` first, so excluded shards are not opened.
+Bodies and attributes are read last, only if needed and only for messages that meet the other conditions.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _SHARDS = pa.schema([*(relations.SCHEMAS["messages"].field(name) for name in ("q
 _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
 _LATE = ("body", "message_attributes")
-"""Columns that are read last, only for the remaining messages."""
+"""Columns that are read last, for the remaining messages."""
 _NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS, _TASKS_PER_CORE = 64, 3
 _QUEUES = 512
@@ -54,7 +53,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns that the functions read, without the columns of the place."""
+    """Returns the columns that the functions read, without those of the place."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -64,7 +63,7 @@ def found_by(relation: str) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _log_at(store: Store, path: str, version: int) -> ShardLog:
-    """Returns the log of a shard at a version. Its files stay for 24 hours."""
+    """Returns the log of a shard at a version, whose files stay for 24 hours."""
     try:
         table: Table = past_versions.opened(store, path, version)
     except FileNotFoundError:  # trimmed since
@@ -73,20 +72,20 @@ def _log_at(store: Store, path: str, version: int) -> ShardLog:
 
 
 _queues_at = lru_cache(maxsize=8)(relations.queues_at)
-"""Returns the queues at an instant. Keeps the last 8 results, because reading 10,000 rows takes half a second."""
+"""Returns the queues at an instant. Caches 8 results, because reading 10,000 rows takes half a second."""
 
 
 @attrs.define(slots=False)
 class TaskReader:
-    """Reads in a task. Has only values, because it is pickled."""
+    """Reads in a task. Contains only values, because it is pickled."""
 
     root: str
     options: Mapping[str, str] = attrs.field(repr=False)
     region: str
     now: datetime | None
-    """Instant of the states; None: the time of the task's read, so that no message is from the future."""
+    """Instant of the states. None: the time of the task's read."""
     as_of: datetime | None = None
-    """Instant as of which to read the tables; None: now."""
+    """Instant of the table versions. None: now."""
 
     @property
     def _opened(self) -> Root:
@@ -112,7 +111,7 @@ class TaskReader:
             yield _list_of(pa.Table.from_pylist(rows, _SHARDS))
 
     def ranges(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the offset ranges of shards, each as a list of pieces."""
+        """Yields the pieces of shards, one list per shard."""
         queues = self._queues()
         for queue, region, shard in asked:
             row = queues.get((queue, region))
@@ -142,7 +141,7 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the relation ``queues`` at places. Counts many queues at once, to use the compactor's notes."""
+        """Yields the relation ``queues``. Counts many queues at once from the compactor's notes."""
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -154,7 +153,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages, in their order; NULL or empty for erased messages and deleted queues."""
+        """Yields a column of messages, in order. NULL or empty for erased messages and deleted queues."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -174,14 +173,14 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the relation ``stats``, once per requested row."""
+        """Yields the relation ``stats`` once per requested row."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Yields snapshots with ascending offsets of consecutive messages, from these columns."""
+    """Yields snapshots with ascending offsets of consecutive messages."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -201,7 +200,7 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """Returns a column of the messages at offsets, from the rows that exist."""
+    """Returns a column for the messages at these offsets. Missing messages get NULL."""
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)
@@ -214,7 +213,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
-    """Yields rows, in order of their offsets, as one value per piece. ``lasts``: last offset of each piece."""
+    """Yields rows by offset as one value per piece. ``lasts``: last offset of each piece."""
     left: pa.RecordBatch | None = None
     for last in lasts:
         rows: list[pa.RecordBatch] = []
@@ -234,7 +233,7 @@ def _list_of(rows: pa.Table) -> pa.Array:
 
 
 def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetime | None) -> bool:
-    """Creates the temporary views (DLT-5). False if the session's tasks cannot read the root."""
+    """Creates the temporary views (DLT-5). Returns False if the session's tasks cannot read the root."""
     # reports a wrong instant or root
     known = relations.shown_queues(root, now, None) if as_of is None else relations.queues_at(root, as_of, now)
     old = tuple(map(int, spark.version.split(".")[:2])) < (4, 1)
@@ -283,7 +282,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of a step's tasks. On two cores, 300 small queues took 5.5 s with 6, 6.6 s with 64."""
+    """Returns the number of tasks of a step. On two cores, 300 small queues took 5.5 s with 6, 6.6 s with 64."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores
@@ -293,7 +292,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def _function(read: Callable[[_Columns], Iterator[pa.Array]], type_: DataType) -> Callable[..., Column]:
-    """Returns a Spark function with values of a type, such as lists of rows."""
+    """Returns a Spark function that returns values of a type."""
     from pyspark.sql.functions import arrow_udf
 
     def values(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:

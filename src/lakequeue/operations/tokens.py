@@ -1,7 +1,7 @@
 """The rate limit of a queue with several shards: one bucket, in the ledger of shard 0 (JOB-11).
 
-A receive reads the bucket first. Before it claims messages in another shard, it charges the bucket for them in a
-commit to shard 0. It gives back unused tokens. So every received message was charged.
+Before a receive claims messages in another shard, it takes tokens by a commit to shard 0. Afterwards it returns
+unused tokens. So every received message has taken a token.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _UNLIMITED = 2**31
 
 @attrs.define
 class Tokens:
-    """The tokens of one receive, which reads the bucket once."""
+    """The tokens of one receive. The bucket is read once."""
 
     _queue: OpenQueue
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the time that this receive read its shards, see ``look_at``."""
+    """Number of the read of the shards by this receive; see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """False if the bucket of the queue's rate limit is empty. True without a limit, or with a single shard.
+        """Returns False if the bucket of the rate limit is empty. True without a limit, or with a single shard.
 
         On an object store it reads all shards concurrently, unless the bucket was empty at its last read.
         """
@@ -47,11 +47,11 @@ class Tokens:
 
     @property
     def spent(self) -> bool:
-        """True if the bucket was read and is empty now, so that no further shard gives messages."""
+        """True if the bucket was read and is empty, so that no further shard gives messages."""
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Charges the bucket for messages of a shard, and claims these messages with ``claim``."""
+        """Takes tokens for messages of a shard, then claims these messages with ``claim``."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0
@@ -83,14 +83,14 @@ class Tokens:
         return result
 
     def read(self) -> bool:
-        """Reads the bucket. True if it has tokens."""
+        """Reads the bucket. Returns True if it has tokens."""
         self._read, now = True, self._queue.now()
         left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now), self.look)
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 
     def _charged(self, count: int) -> int:
-        """Charges the bucket for messages. Returns the number of tokens taken."""
+        """Takes at most ``count`` tokens. Returns the number of taken tokens."""
         wanted = min(count, self._left)
         paid = self._charge(wanted) if wanted else 0
         if paid < wanted:

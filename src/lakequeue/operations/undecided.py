@@ -1,4 +1,4 @@
-"""Undecided deliveries of a queue: their marks in a shard's ledger, and the decision by the table (TAB-26)."""
+"""Undecided deliveries: their marks in a shard's ledger, and the decision by the delivery table (TAB-26)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class LedgerMarks:
-    """The messages of one mark in a shard's ledger, for the delivery protocol."""
+    """The messages with one delivery mark in a shard's ledger."""
 
     queue: OpenQueue
     shard: OpenShard
@@ -78,10 +78,10 @@ class LedgerMarks:
 
 
 def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
-    """Returns a delivery table of a queue; one object per table in a process.
+    """Returns a delivery table of a queue, as one object per table in a process.
 
     Raises:
-        UnsupportedOperation: the queue has no table, or only Spark can reach the table, by its name in a catalog.
+        UnsupportedOperation: the queue has no table, or only Spark can reach it by a catalog name.
         TableUnavailable: the catalog has no such table, or cannot be reached.
         MissingPackage: ``deltalake`` is not installed.
     """
@@ -115,7 +115,7 @@ def _in_catalog(queue: OpenQueue, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a table of a catalog, which the reader of a stream cannot reach without Spark."""
+    """Decides deliveries into a catalog's table, which the reader of a stream cannot reach without Spark."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()
@@ -123,12 +123,9 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides deliveries whose receipts have ended, if their table can be reached (TAB-26).
+    """Decides deliveries whose receipts have ended, if their table can be reached (TAB-26). Returns the number.
 
-    A failed decision is tried again after 30 seconds. Other messages do not wait for the decision.
-
-    Returns:
-        The number of deliveries that are no longer undecided.
+    A failed decision is tried again after 30 seconds. Other messages do not wait for it.
     """
     done = 0
     for each in found:

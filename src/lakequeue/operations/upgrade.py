@@ -1,8 +1,7 @@
-"""Brings a root of layout 5 to layout 6. No other module knows layout 5.
+"""Converts a root of layout 5 to layout 6. No other module knows layout 5.
 
-Each table is converted by commits of its own. Its log then begins with the first version of the new layout. The
-catalog names the new layout last. So the next upgrade continues a killed one. Until its end, other calls refuse
-the root.
+The catalog is converted last, so a later upgrade continues a killed one, and other calls refuse the root until
+then.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of converted tables, the number of all tables, and the next queue."""
+"""Gets the number of converted tables, the number of all tables, and the next queue."""
 _FORMER = 5
 _EMPTIED = -1.0
-"""Value of ``delay_seconds`` in layout 5 that marks an emptied message."""
+"""Value of ``delay_seconds`` that marks an emptied message in layout 5."""
 _TOGETHER = re.compile(r'\{"together": ([1-9][0-9]{0,9}), ')
 _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
@@ -82,10 +81,9 @@ def upgrade(root: Root, progress: Progress) -> int:
 
 
 def _check_alone(root: str) -> None:
-    """Checks that no other process of this machine has a local root open. Does nothing without Linux's ``/proc``.
+    """Raises QueueClientError if another process of this machine has a local root open.
 
-    Raises:
-        QueueClientError: another process has the root open; the text names the process.
+    Needs Linux's ``/proc``.
     """
     local = local_path(root)
     if local is None or not os.path.isdir("/proc/self/fd"):
