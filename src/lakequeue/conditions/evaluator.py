@@ -1,8 +1,7 @@
-"""The program of a worker process that evaluates SQL conditions. ``sandbox`` starts it.
+"""The program of a worker process that evaluates SQL conditions, started by ``sandbox``.
 
-It imports DuckDB and Arrow and nothing of this package, to start quickly. A request asks to check a condition, or
-to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever. In these cases,
-the limits set here, or the deadline of the requesting process, end only this process.
+To start quickly, it imports only DuckDB and Arrow. A condition may crash DuckDB, fill memory or run for ever:
+limits and deadlines then end only this process.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Allowed kinds of expressions, which all use a single row. Excludes subqueries, windows, ``*`` and lambdas."""
+"""Allowed kinds of expressions, which use a single row each."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
 )
-"""Operators that DuckDB parses as functions. DuckDB parses other operators as expressions of other kinds."""
+"""Operators that DuckDB parses as functions."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "text": (
         *("lower", "upper", "length", "len", "strlen", "trim", "ltrim", "rtrim", "left", "right", "substr"),
@@ -70,30 +69,30 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""Functions that a condition may call: functions that filters need, and that do not crash on a hostile message."""
+"""Functions that filters need and that no message can crash."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
     *("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTERVAL", "UUID", "JSON"),
 )
-"""Types that a condition may cast to. None of them is nested."""
+"""Types that a condition may cast to."""
 _ALIASES = (
     *("bool", "logical", "int1", "int2", "int16", "short", "int", "int4", "int32", "signed", "int8", "int64"),
     *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
     *("bpchar", "char", "string", "text", "binary", "bytea", "datetime", "timestamp_us", "timestamptz", "guid"),
 )
-"""Other names of the types in ``TYPES``, which a condition may also cast to."""
+"""Other names of these types."""
 
 _CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in names)}
 _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
 class Refused(Exception):
-    """The text is not a valid condition, or fails on a message. The reason is one line."""
+    """Raised for an invalid condition, or one that fails on a message. The reason is one line."""
 
 
 class Exhausted(Refused):
-    """The condition needs more memory than available. The memory it used may never be freed."""
+    """Raised if a condition needs too much memory, which may never be freed."""
 
 
 def sealed(**more: str) -> duckdb.DuckDBPyConnection:
@@ -115,14 +114,12 @@ class Evaluator:
     def check(self, text: str, columns: pa.Table, values: Sequence[Any] = ()) -> list[str]:
         """Returns the names of the columns that a condition uses.
 
-        The text becomes part of a query, so its parsed form is checked to be one expression of allowed parts.
-
         Args:
-            columns: an empty table with the columns that the condition may use.
+            columns: an empty table with the allowed columns.
             values: values of the condition's parameters.
 
         Raises:
-            Refused: the text is not one boolean expression over the columns.
+            Refused: the text is not one boolean expression of allowed parts over the columns.
         """
         parts = list(_expressions(self._parsed(text, len(values))))
         for part in parts:
@@ -170,7 +167,6 @@ class Evaluator:
             raise Refused(_first_line(error)) from None
 
     def _parsed(self, text: str, values: int) -> dict[str, Any]:
-        """Returns the expression in DuckDB's parsed form."""
         try:
             statement, plain = (self._statement(query) for query in (_query(text), "SELECT (true)"))
             expression: dict[str, Any]
@@ -216,7 +212,6 @@ def _expressions(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _types(part: dict[str, Any]) -> Iterator[str]:
-    """Yields the names of the types in a part of a condition."""
     if part["class"] == "TYPE":
         yield part["type_name"]
     elif "cast_type" in part:  # in DuckDB 1
@@ -245,7 +240,7 @@ def limit(memory: int) -> None:
 
 
 def limit_work(seconds: float) -> None:
-    """Makes the operating system end this process after ``seconds`` more of CPU time, as a second safeguard."""
+    """Makes the system end this process after ``seconds`` more of CPU time."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -255,7 +250,7 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Returns True if this process uses so much memory that the next request may run out of it."""
+    """Returns True if this process uses so much memory that the next request may fail."""
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
@@ -264,7 +259,7 @@ def exhausted(memory: int) -> bool:
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answers requests until the input ends. A request is a line of JSON and an Arrow stream.
 
-    A reply is a line of JSON, which says if it is the last reply, and a byte for each evaluated row.
+    A reply is a line of JSON, and a byte for each evaluated row.
     """
     begin = json.loads(requests.readline())
     limit(begin["memory"])
@@ -295,7 +290,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def _value(parameter: Any) -> Any:
-    """Returns the value of a parameter. Instants arrive as microseconds."""
+    """Returns the value of a parameter. Instants are sent as microseconds."""
     epoch = datetime.fromtimestamp(0, timezone.utc)
     return epoch + timedelta(microseconds=parameter["at"]) if isinstance(parameter, dict) else parameter
 
@@ -315,14 +310,14 @@ def reply(replies: BinaryIO, document: dict[str, Any], marks: bytes = b"") -> No
 
 
 def own_output() -> BinaryIO:
-    """Returns standard output, reserved for replies. Output of libraries is discarded."""
+    """Returns standard output for replies. Other output is discarded."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return replies
 
 
 def end_with(parent: int) -> None:
-    """Ends this process once its parent has ended for any reason, even if a condition runs."""
+    """Ends this process once its parent has ended."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

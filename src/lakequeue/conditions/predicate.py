@@ -18,11 +18,11 @@ LONGEST = 65_536
 
 
 class Predicate:
-    """A condition, checked once and then evaluated on any number of tables. Not thread-safe.
+    """A condition for any number of tables, checked once. Not thread-safe.
 
     Args:
-        condition: a boolean SQL expression over the columns, with the values of the expression's parameters.
-        columns: names and types of the columns that the condition may use.
+        condition: a boolean SQL expression over the columns, with the values of its parameters.
+        columns: names and types of the allowed columns.
         parameter: name of the parameter in error messages.
         interrupt: once set, every method raises ``sandbox.Interrupted``, even while it runs.
 
@@ -50,17 +50,12 @@ class Predicate:
             raise self._refused(f"Must have {LONGEST:,} characters at most, not {len(text):,}")
         checked = self._ask("check", columns.empty_table())
         self.columns = frozenset(checked.document["columns"])
-        """Names of the columns that the condition uses."""
 
     def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """Returns the indexes of the rows for which the condition is true, in order. NULL is not true.
-
-        Args:
-            rows: the columns that the condition uses, and at least one column.
+        """Returns the indexes of the rows for which the condition is true. ``rows`` needs at least one column.
 
         Raises:
-            InvalidParameterValue: the condition fails on a row, for example casting text to a number, or exceeds
-                the limits of time or memory.
+            InvalidParameterValue: the condition fails on a row, or exceeds the limits of time or memory.
         """
         marks = self._ask("judge", rows).marks
         self._judged += len(rows)

@@ -1,8 +1,7 @@
-"""Worker processes that evaluate conditions, so that a condition that hangs or crashes ends nothing else.
+"""Worker processes that evaluate conditions, so that a crash or hang ends nothing else.
 
-A worker is started as a separate program, never by a fork, which obstore does not survive. It handles one request
-at a time. A worker is killed if a request takes too long or its reply is no longer needed, and the next request
-starts a new worker. Idle workers end after a while, and when this process ends.
+A worker is a separate program, because obstore does not survive a fork, and handles one request at a time. It is
+killed if a request is too slow or no longer needed. Idle workers end after a while.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from lakequeue.errors import QueueClientError, RequestThrottled
 from lakequeue.model.clock import Interrupt
 
 AT_ONCE = 4
-"""Maximum number of busy workers of this process. Further requests wait."""
+"""Maximum number of busy workers. Further requests wait."""
 WAIT_SECONDS = 60.0
-"""Maximum number of seconds that a request waits for a worker."""
+"""Maximum seconds that a request waits for a worker."""
 START_SECONDS = 60.0
 """Maximum number of seconds that a worker takes to start."""
 SECONDS = 10.0
-"""Maximum seconds for a request about a batch of messages. A filter needs a few hundredths of a second."""
+"""Maximum seconds for a batch of messages. A filter needs a few hundredths of a second."""
 MEMORY = 768 * 2**20
-"""Maximum number of bytes of data in a worker. A new worker has a quarter of that."""
+"""Maximum bytes of data in a worker. A new worker has a quarter of that."""
 IDLE = 60.0
 """Seconds without a request after which a worker ends."""
 
@@ -47,17 +46,17 @@ _START = (
     "exec(compile(open(path, 'rb').read(), path, 'exec'))"
 )
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
-"""Environment variables that a program may need to start. Other variables may hold secrets."""
+"""Environment variables for a worker. Others may contain secrets."""
 _END_SECONDS = 5.0
 """Seconds that a worker may take to end after it closed its pipe."""
 
 
 class Slow(Exception):
-    """Raised if a worker took longer than ``SECONDS`` and was killed."""
+    """Raised if a worker exceeded ``SECONDS`` and was killed."""
 
 
 class Crashed(Exception):
-    """Raised if a worker ended before it replied. The message says how it ended."""
+    """Raised if a worker ended before it replied."""
 
 
 class Interrupted(QueueClientError):
@@ -93,7 +92,7 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """True if the worker can handle another request. False if it may soon end because it was idle."""
+        """True if the worker can handle another request, and does not soon end as idle."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
@@ -107,7 +106,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request. Does not fail if the worker has ended: ``receive`` then returns None."""
+        """Sends a request. If the worker has ended, ``receive`` returns None."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -115,7 +114,7 @@ class Worker:
             self._process.stdin.flush()
 
     def receive(self) -> Reply | None:
-        """Waits for the reply to a request; None if the worker has ended."""
+        """Waits for the reply to a request. Returns None if the worker has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
@@ -126,7 +125,7 @@ class Worker:
         return Reply(document, marks) if len(marks) == document["bytes"] else None
 
     def kill(self) -> None:
-        """Kills the worker. Callable from any thread."""
+        """Kills the worker, from any thread."""
         self._process.kill()
 
     def wait(self) -> None:
@@ -148,7 +147,7 @@ class Sandbox:
     """The workers of this process. Thread-safe.
 
     Attributes:
-        nice: added to the niceness of workers that start later, 0 to 19.
+        nice: niceness of new workers, 0 to 19 above this process.
     """
 
     nice = 0
@@ -159,14 +158,11 @@ class Sandbox:
         self._busy = 0
 
     def ask(self, request: Mapping[str, Any], rows: pa.Table, interrupt: Interrupt | None = None) -> Reply:
-        """Makes a worker answer a request.
-
-        Args:
-            interrupt: ends the request when set.
+        """Sends a request to a worker and returns its reply.
 
         Raises:
-            Slow, Crashed: there is no reply, and a retry would not get a reply.
-            Interrupted: the reply is no longer needed.
+            Slow, Crashed: there is no reply, and a retry would not help.
+            Interrupted: ``interrupt`` was set.
             RequestThrottled: too many requests are waiting.
             QueueClientError: no worker can be started.
         """

@@ -1,8 +1,6 @@
-"""Airflow 3.3 and later: send from a task, wait for messages without a worker, start DAGs by messages.
+"""Airflow 3.3 and later: an operator that sends, a sensor that waits, and a trigger that starts DAGs.
 
-``LakeQueuePublishOperator`` sends. ``LakeQueueSensor`` waits in the triggerer. The ``MessageQueueTrigger`` of
-Airflow's common messaging lets an asset watcher start DAGs (``scheme="lakequeue"``). Both waits deliver at least
-once, and outlast failures of storage. See docs/guides/airflow.md.
+Both waits deliver at least once, and outlast failures of storage. See docs/guides/airflow.md.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ except ModuleNotFoundError as error:
 class LakeQueueHook(BaseHook):
     """Opens the root of a connection of type ``lakequeue``.
 
-    The connection's host is the root: a path or a URI. The connection's password holds the storage options as a
-    JSON object, because Airflow encrypts passwords and never shows them.
+    The host is the root, a path or a URI. The password contains the storage options as a JSON object, because
+    Airflow encrypts passwords.
 
     Args:
         lakequeue_conn_id: id of the connection.
@@ -65,18 +63,14 @@ class LakeQueueHook(BaseHook):
         return LakeQueue(root, storage_options=options)
 
     def get_conn(self) -> LakeQueue:
-        """Returns the root.
-
-        Raises:
-            InvalidOptions: fields of the connection are invalid. Names these fields, without their values.
-        """
+        """Returns the root. Raises InvalidOptions with the names of invalid fields of the connection."""
         return self._lake
 
     def queue(self, name: str) -> Queue:
         return self._lake.queue(name)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Returns True if the root can be read, and a text for the button of Airflow's connection form."""
+        """Returns True if the root can be read, and a text for Airflow's connection form."""
         try:
             self._lake.list_queues(limit=1)
         except LakeQueueError as error:
@@ -87,8 +81,8 @@ class LakeQueueHook(BaseHook):
 class LakeQueuePublishOperator(BaseOperator):
     """Sends messages, and returns their ids.
 
-    A repeated try of the task sends again. On a FIFO queue, its messages have the deduplication ids of the first
-    try, so that messages are sent once within five minutes (DDP-1).
+    A repeated try sends again. On a FIFO queue it uses the deduplication ids of the first try, so messages are
+    sent once within five minutes (DDP-1).
 
     Args:
         queue_name: name of the queue. Templated.
@@ -100,7 +94,7 @@ class LakeQueuePublishOperator(BaseOperator):
 
     Raises:
         InvalidParameterValue: ``messages`` is neither a text nor a list.
-        QueueServiceError: a message is refused. Either no message was sent, or the error names unsent messages.
+        QueueServiceError: a message is refused. Names the unsent messages if others were sent.
     """
 
     template_fields = ("queue_name", "messages", "group_id", "attributes", "lakequeue_conn_id")
@@ -146,15 +140,14 @@ class LakeQueuePublishOperator(BaseOperator):
 class LakeQueueSensor(BaseSensorOperator):
     """Waits for messages in the triggerer, and returns them. Each message goes to one waiting sensor.
 
-    The messages are deleted once the task has succeeded. If the triggerer or the worker dies before, they become
-    visible again when their visibility timeout ends, and another try or sensor receives them.
+    The messages are deleted after the task has succeeded. If triggerer or worker die before, the messages become
+    visible when their visibility timeout ends.
 
     Args:
         queue_name: name of the queue. Templated.
-        max_messages: maximum number of messages. The sensor succeeds as soon as there is one message.
-        visibility_timeout: seconds within which a worker must start and finish the task. None: the queue's
-            timeout.
-        delete: False leaves the messages in flight, so that a later task can delete them by receipt handle.
+        max_messages: maximum number of messages. One message is enough to succeed.
+        visibility_timeout: seconds for a worker to start and finish the task. None: the queue's timeout.
+        delete: False leaves the messages in flight for a later task, which deletes them by receipt handle.
         lakequeue_conn_id: id of the connection. Templated.
         kwargs: arguments of every sensor, for example ``timeout`` and ``soft_fail``.
 
@@ -197,7 +190,7 @@ class LakeQueueSensor(BaseSensorOperator):
         return event
 
     def delete_received(self) -> None:
-        """Deletes the messages of this try. Called after the task has succeeded."""
+        """Deletes the messages of this try after the task has succeeded."""
         if self._received:
             queue = LakeQueueHook(self.lakequeue_conn_id).queue(self.queue_name)
             queue.delete_batch(self._received).raise_for_failures()

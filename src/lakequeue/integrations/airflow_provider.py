@@ -1,4 +1,4 @@
-"""Metadata that Airflow reads when it starts. This module must not import Airflow, which is not ready then."""
+"""Metadata that Airflow reads when it starts. This module must not import Airflow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Returns Airflow's entry point ``apache_airflow_provider``: the connection type, and the scheme of queues."""
+    """Returns the content of Airflow's entry point ``apache_airflow_provider``."""
     module = "lakequeue.integrations.airflow"
     operators = {"integration-name": "lakequeue", "python-modules": [module]}
     triggers = {"integration-name": "lakequeue", "python-modules": [f"{module}_triggers"]}

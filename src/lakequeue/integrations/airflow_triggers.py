@@ -26,17 +26,15 @@ except ModuleNotFoundError as error:
 
 DEFAULT_CONNECTION = "lakequeue_default"
 _WAIT_TIME = 20
-"""Seconds of one long poll: the maximum that every profile allows."""
+"""Seconds of one long poll, the maximum of every profile."""
 _OUTAGE = Outage()
 
 _log = logging.getLogger("lakequeue")
 _lakes: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], aio.LakeQueue] = WeakValueDictionary()
-"""One client for each root, so that the triggers of a process share its threads and its polls of storage."""
+"""One client for each root, shared by the triggers of a process."""
 
 
 class _Arguments:
-    """The arguments that both triggers have."""
-
     def __init__(
         self,
         queue_name: str,
@@ -71,18 +69,17 @@ class LakeQueueSensorTrigger(_Arguments, BaseTrigger):
 class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
     """Yields an event for each message of a queue, for asset watchers.
 
-    All watchers of a queue in a triggerer share its messages: each watcher gets every message. A message is
-    deleted once Airflow's database holds its event, from which the scheduler creates a DAG run. If an earlier
-    event of the asset still waits for its run, the new event joins that run.
+    All watchers of a queue in a triggerer get every message. A message is deleted after Airflow's database has
+    stored its event, from which the scheduler creates a DAG run. Several waiting events of an asset share one run.
 
     Args:
         queue_name: name of the queue.
         lakequeue_conn_id: id of the connection.
         max_messages: maximum number of messages of one receive.
-        visibility_timeout: seconds within which Airflow must store an event. After that, the message comes again.
-            None: the queue's timeout.
-        delete: False leaves the messages in flight, so that a task of the DAG can delete them by
-            ``receipt_handle``. If an event started no run, its message comes again.
+        visibility_timeout: seconds for Airflow to store an event, else the message comes again. None: the queue's.
+        delete: False leaves the messages in flight for a task of the DAG, which deletes them by
+            ``receipt_handle``.
+            If an event starts no run, its message comes again.
     """
 
     def __init__(self, queue_name: str, *arguments: Any, delete: bool = True, **named: Any) -> None:
@@ -107,18 +104,18 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives the messages of a watched queue, and deletes the messages whose events are stored.
+    """Receives the messages of a watched queue, and deletes those whose events are stored.
 
-    Raises nothing, because Airflow would restart the watch at once, and again after each error.
+    Raises no errors, because Airflow would restart the watch at once.
     """
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments
         self._queue: aio.Queue | None = None
         self._claimed: dict[str, str] = {}
-        """Newest receipt handle of each message whose event is not stored yet, by message id."""
+        """Newest receipt handle by message id, for messages without a stored event."""
         self._stored: dict[str, str] = {}
-        """Newest receipt handle of each message to delete, because its event is stored, by message id."""
+        """Newest receipt handle by message id, for messages with a stored event."""
         self._settled = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], str]]:
@@ -145,7 +142,7 @@ class _Watch(SharedStreamProducer):
         await self._delete_stored()
 
     async def _delete_stored(self) -> None:
-        """Deletes messages whose events are stored. If storage fails, the next call tries again."""
+        """Deletes messages whose events are stored. After a failure of storage, the next call tries again."""
         stored = list(self._stored.items())
         done = await asyncio.gather(*(self._delete(handle) for _, handle in stored))
         for (message_id, handle), deleted in zip(stored, done, strict=True):
@@ -162,7 +159,7 @@ class _Watch(SharedStreamProducer):
         return True
 
     async def aclose(self) -> None:
-        """Makes messages without a stored event visible again, for the next triggerer."""
+        """Makes messages without a stored event visible for the next triggerer."""
         if self._queue is not None:
             await self._delete_stored()
             handles = list(self._claimed.values())
@@ -176,7 +173,7 @@ async def _received(
     visibility_timeout: float | None,
     passing: tuple[type[Exception], ...],
 ) -> AsyncIterator[tuple[aio.Queue, list[aio.Message]]]:
-    """Yields batches of messages without end. Logs errors in ``passing``, and tries again after a pause."""
+    """Yields batches of messages without end. Logs errors in ``passing``, and goes on after a pause."""
     failures = 0
     while True:
         try:
@@ -216,7 +213,7 @@ def root_of(connection: Any) -> tuple[str, dict[str, str]]:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """Returns a message as a dict that can be stored as JSON in XComs and events."""
+    """Returns a message as a dict for JSON."""
     return {
         "message_id": message.message_id,
         "receipt_handle": message.receipt_handle,

@@ -1,7 +1,7 @@
-"""Celery without a broker: a kombu transport whose queues are the queues of a root.
+"""Celery without a broker: a kombu transport over the queues of a root. See docs/guides/celery.md.
 
-Importing this module makes kombu accept addresses such as ``lakequeue:////data/queues`` and
-``lakequeue://s3/bucket/queues``. See docs/guides/celery.md. The body of a message is kombu's message as JSON.
+Importing this module registers addresses such as ``lakequeue:////data/queues`` and
+``lakequeue://s3/bucket/queues``. The body of a message is kombu's message as JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _ForkRelay(BaseManager):
     """Lets forked children of a worker send through the worker, because lakequeue does not survive a fork."""
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
-    """Process id, address and key of the relay that serves this process."""
+    """Process id, address and key of the relay for this process."""
 
     @classmethod
     def serve(cls) -> None:
@@ -60,7 +60,6 @@ _brokers: dict[str, tuple[int, Any]] = {}
 
 
 def _broker(url: str, options: dict[str, Any]) -> Any:
-    """Returns the broker of an address in this process."""
     key = f"{url} {options}"
     pid, broker = _brokers.get(key, (None, None))
     if pid != os.getpid():
@@ -79,7 +78,7 @@ _ForkRelay.register("broker", callable=_broker, exposed=_SERVED)
 
 
 class Channel(virtual.Channel):
-    """A kombu channel. Each queue that it consumes has a consumer with the prefetch count of the channel."""
+    """A kombu channel. Each consumed queue has a consumer with the channel's prefetch count."""
 
     supports_fanout = True
 
@@ -95,7 +94,7 @@ class Channel(virtual.Channel):
 
     @property
     def _receiving(self) -> Broker:
-        """Returns the broker of this process. Raises UnsupportedOperation in a forked child of a worker."""
+        """The broker of this process. Raises UnsupportedOperation in a forked child of a worker."""
         if not isinstance(self.broker, Broker):
             raise UnsupportedOperation("a process that was forked from a worker can send, but not receive")
         return self.broker
@@ -119,7 +118,7 @@ class Channel(virtual.Channel):
         )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        """Returns one message, without renewing its receipt. Only consumed messages are renewed."""
+        """Returns one message without renewing its receipt."""
         broker = self._receiving
         source, found = broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
         for message in found:
@@ -161,7 +160,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again. Other virtual transports of kombu send the message again instead."""
+        """Makes a message visible again, instead of sending it again."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:
@@ -263,7 +262,7 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Any:
-        """Returns the broker of this process, or in a forked child of a worker the broker of its parent."""
+        """The broker of this process; in a forked child of a worker, that process's broker."""
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:

@@ -1,4 +1,4 @@
-"""Consumers for the channels of ``lakequeue.integrations.celery``: one for each queue."""
+"""Consumers for the channels of ``lakequeue.integrations.celery``, one for each queue."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Seconds before its ETA from which a worker holds a task. A task with a later ETA is sent again with a delay."""
+"""Seconds before its ETA from which a worker holds a task. Before that, the task is sent again with a delay."""
 UNLIMITED = 1_000
-"""Maximum number of messages held by a consumer without a prefetch count."""
+"""Maximum number of messages that a consumer holds without a prefetch count."""
 _SETTLING = 10
-"""Seconds in which a closing channel may settle acknowledged messages."""
+"""Seconds for which a closing channel settles acknowledged messages."""
 _DELIVERIES = 3
-"""Number of receives of a message after which an error in Celery is blamed on the message."""
+"""Number of receives from which an error in Celery is blamed on the message."""
 
 
 class Subscription:
@@ -42,13 +42,12 @@ class Subscription:
     Args:
         broker: the broker of this process.
         name: kombu's name of the queue.
-        number: maximum number of messages to hold. 0: kombu sets no limit.
-        no_ack: True to delete messages as soon as they are delivered.
-        put: called with the subscription, and with kombu's message or the error that ended the consumer. Pass the
-            second value to ``deliver``.
-        callback: called with kombu's message when it is delivered.
-        forget: called with the tag of a message that kombu must no longer settle.
-        broken: errors of the connection, which a worker handles itself.
+        number: maximum number of held messages. 0: no limit.
+        no_ack: True to delete messages when they are delivered.
+        put: gets the subscription, and a kombu message or the error that ended the consumer, for ``deliver``.
+        callback: gets a delivered kombu message.
+        forget: gets the tag of a message that kombu must no longer settle.
+        broken: errors of the connection, which a worker handles.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Subscription:
         self._thread.start()
 
     def settle(self, tag: str, outcome: Outcome | Malformed) -> bool:
-        """Settles a message. Returns False if this subscription does not hold the message."""
+        """Settles a message. Returns False if this subscription does not hold it."""
         settle = self._held.pop(tag, None)
         if settle is not None:
             settle(outcome)
@@ -81,7 +80,10 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message to kombu, or raises the given error. False if the message is no longer held."""
+        """Delivers a message to kombu, or raises the given error.
+
+        Returns False if the message is no longer held.
+        """
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -109,7 +111,7 @@ class Subscription:
         return True
 
     def cancel(self) -> None:
-        """Stops receiving, and makes undelivered messages visible. Ends once all other messages are settled."""
+        """Stops receiving, and makes undelivered messages visible. Ends after all other messages are settled."""
         self._cancelled = True
         self.consumer.pause()
         for tag in set(self._held) - self._delivered:
@@ -121,7 +123,7 @@ class Subscription:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Makes unsettled messages visible again, and ends."""
+        """Makes unsettled messages visible, and ends."""
         self._cancelled = True
         for tag in list(self._held):
             self.settle(tag, Outcome.FAILED_RETRY_NOW)
@@ -182,14 +184,11 @@ class Subscription:
 
 
 class Undeliverable(Malformed):
-    """A message for which Celery raised an error in the main process of a worker."""
+    """Raised for a message that made Celery fail in a worker's main process."""
 
 
 def _in_worker() -> bool:
-    """Returns True if a Celery worker asked for the message.
-
-    In any other program, an error of a callback is raised in the caller, as with every kombu transport.
-    """
+    """Returns True if a Celery worker asked for the message. Elsewhere, errors of callbacks reach the caller."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
         frame = frame.f_back
@@ -197,7 +196,7 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """True if a malformed message goes to a dead-letter queue. If False, the caller must delete the message."""
+    """Returns True if a malformed message goes to a dead-letter queue. If False, the caller must delete it."""
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)

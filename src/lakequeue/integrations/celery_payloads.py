@@ -1,4 +1,4 @@
-"""Parses and checks Celery messages, because any program may have sent any text to a queue."""
+"""Parses and checks Celery messages, because any program may send to a queue."""
 
 from __future__ import annotations
 
@@ -28,22 +28,20 @@ _LARGEST = 64 * 2**20
 _MOST = 1_000_000
 """Maximum number of lists, objects and elements in decompressed JSON. 64 MiB of ``[],`` would take 1.5 GB."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
-"""Matches a quoted JSON string, or one of ``[``, ``{`` and ``,``. Only these three characters are captured, as
-group 1. Strings are matched so that such characters inside them are not counted.
-"""
+"""Matches a JSON string, or captures one of ``[``, ``{`` and ``,`` outside of strings."""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Classes that decompress in parts, by kombu's function. Optional packages add theirs if installed."""
+"""Classes that decompress in parts, by kombu's function. Optional packages add theirs."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
 
     class _Brotli:
-        """Decompresses byte by byte, because a byte can expand to 16 MiB, and brotli cannot limit its output."""
+        """Decompresses byte by byte, because brotli cannot limit its output."""
 
         eof = False
 
@@ -87,7 +85,7 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds the missing parts of a follow-up task, without which Celery fails. True if any were missing."""
+    """Adds the missing parts of a follow-up task, without which Celery fails. Returns True if any was missing."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
@@ -110,7 +108,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""Checks of the options of a follow-up task that Celery reads when the previous task fails."""
+"""Checks of a follow-up task's options that Celery reads after a failure."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
@@ -128,7 +126,7 @@ _TASK: _Table = {
         "a pair of numbers",
     ),
 }
-"""Checks for the fields of a task, in headers and body, that Celery reads in a worker's main process."""
+"""Checks of a task's fields that Celery reads in a worker's main process."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "a text")),
     "priority": (_is_number, "a number"),
@@ -137,26 +135,18 @@ _DELIVERY: _Table = dict.fromkeys(("exchange", "routing_key"), (_is_text, "a tex
 
 
 class Malformed(ValueError):
-    """Raised for a message that kombu or Celery cannot read, and that would end a worker."""
+    """Raised for a message that kombu or Celery cannot read."""
 
 
 def payload_of(message: Message) -> dict[str, Any]:
-    """Parses and checks the kombu message in a message of a queue.
-
-    Raises:
-        Malformed: the message has a problem, which the text names.
-    """
+    """Parses and checks a kombu message. Raises Malformed, which names the problem."""
     payload = envelope_of(message)
     checked(payload)
     return payload
 
 
 def envelope_of(message: Message) -> dict[str, Any]:
-    """Parses the kombu message, but not its body, which may be compressed.
-
-    Raises:
-        Malformed: the message has a problem, which the text names.
-    """
+    """Parses a kombu message without its body, which may be compressed. Raises Malformed."""
     with _malformed():
         payload: dict[str, Any] = _loaded(message.body)
         _need(isinstance(payload, dict), "it is not an object")
@@ -176,11 +166,7 @@ def is_compressed(payload: dict[str, Any]) -> bool:
 
 
 def checked(payload: dict[str, Any]) -> None:
-    """Decodes a body and checks its fields. Replaces a compressed body by the decompressed one.
-
-    Raises:
-        Malformed: the message has a problem, which the text names.
-    """
+    """Decodes, decompresses and checks a body. Raises Malformed, which names the problem."""
     with _malformed():
         headers, properties, body = payload["headers"], payload["properties"], payload["body"]
         kind, encoding = payload.get("content-type"), payload.get("content-encoding")
@@ -212,7 +198,7 @@ def checked(payload: dict[str, Any]) -> None:
 
 
 def _check(table: _Table, found: dict[str, Any]) -> None:
-    """Checks the fields that a table lists. Removes fields that are null."""
+    """Checks the fields of a table. Removes fields that are null."""
     for name in table.keys() & found.keys():
         if found[name] is None:
             del found[name]
@@ -222,7 +208,7 @@ def _check(table: _Table, found: dict[str, Any]) -> None:
 
 
 def _decompressed(body: bytes, kind: Any) -> bytes:
-    """Decompresses a body as kombu would, but at most ``_LARGEST`` bytes."""
+    """Decompresses a body as kombu does, to at most ``_LARGEST`` bytes."""
     decompressor = _DECOMPRESSORS[compression.get_decoder(kind)]()
     whole: bytes = decompressor.decompress(body, _LARGEST)
     _need(decompressor.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
@@ -230,14 +216,14 @@ def _decompressed(body: bytes, kind: Any) -> bytes:
 
 
 def _is_small(body: bytes) -> bool:
-    """Returns True if JSON has at most ``_MOST`` lists, objects and further elements."""
+    """Returns True if JSON has at most ``_MOST`` lists, objects and elements."""
     elements = (found for found in _ELEMENT.finditer(body) if found[1])
     return next(islice(elements, _MOST, None), None) is None
 
 
 @contextmanager
 def _malformed() -> Iterator[None]:
-    """Turns every error into ``Malformed``."""
+    """Converts every error to ``Malformed``."""
     try:
         yield
     except Malformed:
@@ -249,7 +235,7 @@ def _malformed() -> Iterator[None]:
 
 
 def _loaded(text: str) -> Any:
-    """Parses JSON, or JSON in base64, as kombu sends it to SQS."""
+    """Parses JSON, or JSON in base64 as kombu sends it to SQS."""
     try:
         return loads(text)
     except ValueError:
@@ -257,7 +243,7 @@ def _loaded(text: str) -> Any:
 
 
 def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns an object of a message. Adds an empty object if the sender left it out."""
+    """Returns an object of a message. Adds an empty object if it is missing."""
     if whole.get(name) is None:
         whole[name] = {}
     found: dict[str, Any] = whole[name]
@@ -266,7 +252,7 @@ def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_name(found: object) -> bool:
-    """Returns True if a value can name a task. Other names make Celery's result stores end a worker."""
+    """Returns True if a value can name a task. Other names crash a worker with a result store."""
     return isinstance(found, str) and len(found) < 256 and found.isprintable()
 
 
@@ -276,7 +262,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Completes kombu's message for this delivery, and returns its new tag. All copies have the sender's tag."""
+    """Adds a new tag to kombu's message for this delivery, and returns it. All copies have the sender's tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges
@@ -285,7 +271,7 @@ def mark_delivery(payload: dict[str, Any], message: Message) -> str:
 
 
 def eta_of(message: dict[str, Any]) -> datetime | None:
-    """Returns when a task is to run; None if the message has no ETA."""
+    """Returns when a task is to run, or None."""
     instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
     if instant is None:
         return None

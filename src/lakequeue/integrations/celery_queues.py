@@ -1,7 +1,4 @@
-"""The queues of a root as a kombu broker, for ``lakequeue.integrations.celery``.
-
-Bindings of queues to exchanges are tags of the queues, so that all processes see them.
-"""
+"""The queues of a root as a kombu broker. Tags of queues store their bindings to exchanges."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ from lakequeue.model.secrets import hidden
 
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
-"""Seconds that a task may wait in its queue: lakequeue's longest retention."""
+"""Seconds that a task may wait in its queue, the longest retention."""
 _KEPT = 300
-"""Seconds for which auto-delete queues (for remote control and events) keep messages."""
+"""Seconds for which auto-delete queues keep messages of remote control and events."""
 _ABANDONED = 60
-"""Age in seconds of an auto-delete queue's oldest message from which the owner of the queue counts as dead."""
+"""Age in seconds of an auto-delete queue's oldest message from which its owner counts as dead."""
 _BINDINGS_KEPT = 1.0
-"""Seconds for which a process uses the bindings that it has read."""
+"""Seconds for which a process caches bindings."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
 
 _LAKE = ("storage_options", "region", "durability", "network_file_system", "poll_interval", "root_mode")
@@ -99,7 +96,7 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Raises QueueClientError if storage fails. A root that does not exist yet is no error."""
+        """Raises QueueClientError if storage fails. A missing root is no error."""
         try:
             self._lake.list_queues(limit=1)
             self._new = False
@@ -125,7 +122,7 @@ class Broker:
         return False
 
     def declare(self, name: str, auto_delete: bool, top_priority: int | None) -> None:
-        """Creates a queue unless it exists. An existing queue keeps its attributes."""
+        """Creates a missing queue. An existing queue keeps its attributes."""
         with suppress(QueueDoesNotExist):
             self.used(name, lambda queue: queue.tags())
             return
@@ -153,7 +150,7 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA, at most the queue's retention minus the time that the task may run."""
+        """Returns the seconds until an ETA, but leaves time to run before the retention ends."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -210,7 +207,7 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Returns the queues of a broadcast whose owners are alive. Deletes queues of dead processes."""
+        """Returns the queues of a broadcast whose owners are alive. Deletes the queues of dead processes."""
         living = set()
         for name in names:
             now = monotonic()
@@ -224,7 +221,7 @@ class Broker:
         return living
 
     def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
-        """Calls ``use`` with a queue. Opens the queue again if it was deleted and created again."""
+        """Calls ``use`` with a queue. Opens it again if it was deleted and created again."""
         known = name in self._queues
         try:
             return use(self.queue(name))
@@ -235,14 +232,14 @@ class Broker:
             return use(self.queue(name))
 
     def _own(self, name: str) -> str:
-        """Returns lakequeue's name for kombu's queue ``name``, which may contain any characters."""
+        """Returns lakequeue's name for a kombu queue, whose name may have any characters."""
         full = f"{self._prefix}{name}"
         safe = re.sub("[^A-Za-z0-9_-]", "_", full)
         return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"
 
 
 def _in_tag(exchange: str) -> str:
-    """Shortens the name of an exchange for the key of a tag, which may have 128 characters."""
+    """Shortens the name of an exchange for the key of a tag."""
     return exchange if len(exchange) <= 105 else f"{exchange[:80]}-{_short_hash(exchange)}"
 
 
@@ -251,11 +248,7 @@ def _short_hash(text: str) -> str:
 
 
 def root_of(url: str) -> str:
-    """Returns the root in an address such as ``lakequeue:////data/queues`` or ``lakequeue://s3/bucket/queues``.
-
-    Raises:
-        InvalidOptions: the address names no root.
-    """
+    """Returns the root in an address. Raises InvalidOptions if the address names no root."""
     where = url.partition("://")[2]
     kind, _, rest = where.partition("/")
     if not rest:

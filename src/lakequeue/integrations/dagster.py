@@ -32,8 +32,7 @@ class LakeQueueResource(ConfigurableResource):
 
     Attributes:
         root: a path or a URI.
-        storage_options: see ``LakeQueue``. Dagster shows the values of resources. Of an ``EnvVar``, Dagster shows
-            only the name.
+        storage_options: see ``LakeQueue``. Dagster shows the values; for an ``EnvVar``, only its name.
     """
 
     root: str
@@ -64,17 +63,17 @@ def message_sensor(
 ) -> SensorDefinition:
     """Builds a sensor that launches a run for each message, and then deletes the message.
 
-    The message id is the key of the run, so a message that comes twice starts one run. While storage fails, ticks
+    The message id is the key of the run, so a repeated message starts no second run. While storage fails, ticks
     are skipped with the error as reason.
 
     Args:
         name: name of the sensor.
         queue_name: name of the queue.
-        run_request: returns the request for a message: its partition, configuration and tags. Returns None to
-            delete the message without a run. Any other result or an error is logged, and the message comes again.
+        run_request: returns the request for a message, or None to delete the message without a run. After an error
+            or
+            another result, the message comes again.
         max_messages: maximum number of messages of a tick.
-        visibility_timeout: seconds within which a run should be launched. After that, the message comes again.
-            None: the queue's timeout.
+        visibility_timeout: seconds to launch a run, else the message comes again. None: the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.
         options: arguments of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
 
@@ -115,7 +114,7 @@ def _runs(
     messages: Sequence[Message],
     run_request: Callable[[Message], RunRequest | None],
 ) -> tuple[dict[str, RunRequest], list[str]]:
-    """Returns the run requests of messages by message id, and the receipt handles of messages that need no run."""
+    """Returns run requests by message id, and the receipt handles of messages without a run."""
     runs, done = {}, []
     launched = set(_launched(context, name, [message.message_id for message in messages]))
     for message in messages:
@@ -134,7 +133,7 @@ def _runs(
 
 
 def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
-    """Yields the messages whose runs have been launched. A run that was only created may never be launched."""
+    """Yields the messages whose runs have been launched, not only created."""
     for message_id in message_ids:
         tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
         runs = context.instance.get_runs(filters=RunsFilter(tags=tags))
@@ -143,6 +142,6 @@ def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence
 
 
 def _delete(queue: Queue, receipt_handles: Sequence[str]) -> None:
-    """Deletes messages. If a receipt has ended, its message comes again, and is deleted at that time."""
+    """Deletes messages. A message whose receipt has ended comes again, and is deleted then."""
     if receipt_handles:
         queue.delete_batch(receipt_handles)

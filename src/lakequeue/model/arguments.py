@@ -1,4 +1,4 @@
-"""Checks of the arguments of calls. Most depend on the attributes of the queue."""
+"""Checks of the arguments of calls. Most depend on the queue's attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakequeue.model.clock import MICROS, Duration, Interrupt, duration_micros, 
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
-"""Bounds in microseconds of the interval between polls for changes by other processes."""
+"""Bounds in microseconds of the interval between two polls."""
 LONGEST_LINGER = 60_000_000
 """Maximum linger of a sender, in microseconds."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
@@ -36,7 +36,7 @@ def check_string(parameter: str, value: object, *, optional: bool = False) -> No
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """Raises InvalidParameterValue unless a value, or all its ``methods`` if given, can be called."""
+    """Raises InvalidParameterValue unless a value, or each of its ``methods``, can be called."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, where: str | None, parameters: Sequence[Any]) -> Condition | None:
-        """Builds the condition of a call; None without ``where``. InvalidParameterValue names a wrong argument."""
+        """Builds the condition of a call, or None without ``where``. Raises InvalidParameterValue."""
         if isinstance(parameters, str) or not isinstance(parameters, Sequence) or (where is None and parameters):
             reason = "Must be a list of values, one for each ? in where."
             raise InvalidParameterValue.of(reprlib.repr(parameters), "parameters", reason)
@@ -73,7 +73,10 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is None or maps to texts. The error shows only types."""
+    """Raises InvalidParameterValue unless a value is None or maps to texts.
+
+    The error shows types, never values.
+    """
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -90,7 +93,7 @@ def check_interrupt(interrupt: object) -> None:
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
     """Returns the items of an iterable as a list.
 
-    Raises InvalidParameterValue for a text, bytes or a mapping, and for an item of a wrong type, which it names.
+    Raises InvalidParameterValue for a text or an item of another type.
     """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
@@ -103,7 +106,7 @@ def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expec
 
 
 def check_instant(parameter: str, value: object) -> int:
-    """Converts an aware instant to microseconds since the epoch. Other values raise InvalidParameterValue."""
+    """Converts an aware instant to microseconds since the epoch. Raises InvalidParameterValue for other values."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         with suppress(OverflowError):  # beyond the calendar
             return to_micros(value.astimezone(timezone.utc))
@@ -112,7 +115,7 @@ def check_instant(parameter: str, value: object) -> int:
 
 
 def check_text(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is a text without half a surrogate pair, so it can be stored."""
+    """Raises InvalidParameterValue unless a value is a text that UTF-8 can encode."""
     try:
         stored = isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -122,7 +125,7 @@ def check_text(parameter: str, value: object) -> None:
 
 
 def check_whole(parameter: str, value: object, most: int | None = None) -> None:
-    """Raises InvalidParameterValue unless a value is a whole number of at least 1, and at most ``most``."""
+    """Raises InvalidParameterValue unless a value is a whole number from 1 to ``most``."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if not whole or (most is not None and isinstance(value, int) and value > most):
         limit = "of at least 1" if most is None else f"from 1 to {most:,}"
@@ -135,14 +138,14 @@ def check_poll_interval(value: Any) -> int:
 
 
 def check_linger(value: Any) -> timedelta:
-    """Returns the longest time for which a send waits for further sends."""
+    """Returns the linger: the longest time that a send waits for other sends."""
     with suppress(ValueError):
         value = parse_duration(value) if isinstance(value, str) else value
     return timedelta(microseconds=_interval("linger", value, 0, LONGEST_LINGER))
 
 
 def _interval(parameter: str, value: Any, low: int, high: int) -> int:
-    """Returns a duration in microseconds, which has to lie between two bounds."""
+    """Returns a duration in microseconds. Raises an error outside of the bounds."""
     try:
         micros = duration_micros(value)
     except (TypeError, ValueError, OverflowError):
@@ -168,7 +171,7 @@ def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_wait(attributes: QueueAttributes, value: Any) -> int:
-    """Returns the wait time of a receive, in microseconds. None means the queue's wait time (LPL-2, LPL-3)."""
+    """Returns the wait time of a receive in microseconds. None: the queue's wait time (LPL-2, LPL-3)."""
     if value is None:
         return attributes.wait_micros
     limits = attributes.limits("receive_wait_time")
@@ -178,10 +181,9 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
-    """Returns the delay of a message, in microseconds. None means the queue's delay (DLY-3, DLY-4, DLY-9).
+    """Returns the delay of a message in microseconds. None: the queue's delay (DLY-3, DLY-4, DLY-9).
 
-    A FIFO queue accepts only None and 0. Both mean the queue's current delay, and make this function return None
-    (SND-6, DLY-10).
+    A FIFO queue accepts only None and 0, and the result is None: its current delay applies (SND-6, DLY-10).
     """
     if value is None:
         return None if attributes.fifo else attributes.delay_micros
@@ -195,7 +197,7 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
 
 
 def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) -> Duration:
-    """Returns the delay in seconds of a message that becomes visible at an instant (JOB-8)."""
+    """Returns the delay in seconds until an instant (JOB-8)."""
     left = max(0, check_instant("at", at) - to_micros(now))
     if not attributes.fractions_allowed("delay"):
         left = -(-left // MICROS) * MICROS
@@ -211,7 +213,7 @@ def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) ->
 
 
 def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
-    """Returns the priority of a message. None means the lowest priority, 0 (JOB-5)."""
+    """Returns the priority of a message. None: the lowest priority, 0 (JOB-5)."""
     if value is None or (type(value) is int and 0 <= value < attributes.classes):
         return value or 0
     if attributes.priorities is None:
@@ -220,7 +222,7 @@ def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
 
 
 def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
-    """Returns the maximum number of messages of a receive. None means 1 (RCV-1)."""
+    """Returns the maximum number of messages of a receive. None: 1 (RCV-1)."""
     if value is None:
         return 1
     high = attributes.profile_rules.max_batch
@@ -245,7 +247,7 @@ def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
 
 
 LONGEST_CONSUMER = 100
-"""Maximum number of characters in the name of a consumer."""
+"""Maximum number of characters of a consumer's name."""
 
 
 def check_consumer(value: Any) -> str | None:
@@ -256,7 +258,7 @@ def check_consumer(value: Any) -> str | None:
 
 
 def check_identifier(parameter: str, value: Any) -> str | None:
-    """Returns an id of the caller, 1 to 128 letters, digits and punctuation; None stays None (SND-13, ATT-7)."""
+    """Returns an id of 1 to 128 letters, digits and punctuation characters, or None (SND-13, ATT-7)."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
     reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -264,7 +266,7 @@ def check_identifier(parameter: str, value: Any) -> str | None:
 
 
 MAX_TAGS = 50
-"""Maximum number of tags of a queue, as in SQS."""
+"""Maximum number of tags of a queue."""
 
 
 def check_tag_count(name: str, tags: Mapping[str, str]) -> None:
@@ -274,7 +276,7 @@ def check_tag_count(name: str, tags: Mapping[str, str]) -> None:
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns tags to store: texts, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
+    """Returns checked tags: keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
     check_type("tags", tags, Mapping, "a mapping")
     for key, value in tags.items():
         if not isinstance(key, str) or not 1 <= len(key) <= 128:
@@ -289,7 +291,7 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Returns a duration in microseconds, if it is in the attribute's range. With ``zero``, also accepts 0."""
+    """Returns a duration in microseconds in the attribute's range. With ``zero``, 0 is also valid."""
     parameter = parameter or field
     try:
         micros = duration_micros(value)

@@ -1,4 +1,4 @@
-"""Values of attributes: parsed from arguments and requests, written as text, and typed for type checkers."""
+"""Parses and formats values of queue attributes, and types them for type checkers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from lakequeue.model.redrive_policies import (
 Seconds = int | float
 
 MAX_TEXT_BYTES = 8_192
-"""Maximum number of bytes in an attribute that is a text, such as a policy. As in SQS."""
+"""Maximum number of bytes in a text attribute, such as a policy."""
 MAX_STATEMENTS = 20
-"""Maximum number of statements in a policy. As in SQS."""
+"""Maximum number of statements in a policy."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 
@@ -116,7 +116,7 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "table": lambda value: parse_table(value) if value else None,
     "rate": lambda value: parse_rate(value) if value else None,
 }
-"""Parsers of attribute values, by kind of attribute. They raise TypeError or ValueError for an invalid value."""
+"""Parsers of values by kind of attribute. They raise TypeError or ValueError."""
 
 
 def as_text(value: Any) -> str:
@@ -200,7 +200,7 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """Keyword arguments of ``LakeQueue.create_queue``. Its additional attributes are fixed at creation."""
+    """Keyword arguments of ``LakeQueue.create_queue``. The additional ones cannot change later."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     priorities: int

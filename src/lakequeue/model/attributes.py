@@ -1,7 +1,4 @@
-"""Queue attributes: parsing, checks against the queue's profile, and their wire format.
-
-The profile supplies the attributes that the caller does not name (PRF-2).
-"""
+"""Queue attributes: parsing, checks, wire format, and defaults from the queue's profile (PRF-2)."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from lakequeue.model.redrive_policies import (
 
 
 class _Attribute(NamedTuple):
-    """The declaration of an attribute: names, kind, default, range, and which queues have it."""
+    """Declaration of an attribute: names, kind, default, range, and the queues that have it."""
 
     wire: str
     kind: str  # see PARSERS; a choice has its own values
@@ -43,7 +40,6 @@ class _Attribute(NamedTuple):
 
     @property
     def can_be_unset(self) -> bool:
-        """True if None, or an empty text, unsets the attribute."""
         return self.default is None and (self.limits is not None or self.only == _LAKE)
 
 
@@ -58,7 +54,7 @@ ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 _LAKE = DEFAULT_PROFILE
 HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince", "DeliveryId"})
-"""Wire names of attributes in the tables that users can neither set nor see."""
+"""Wire names of attributes that users can neither set nor see."""
 
 MOST_PRIORITIES = 10
 FIFO_DEDUP_MICROS = 300 * MICROS
@@ -69,9 +65,8 @@ _UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
 class QueueAttributes:
     """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited.
 
-    Build the attributes with ``create``, which checks them, or ``from_wire``, which trusts the tables. A FIFO
-    queue always deduplicates by the scope that it was created with. If the scope is changed later, the new scope
-    is returned to callers, but does not change the deduplication (DDP-15).
+    ``create`` checks attributes; ``from_wire`` trusts stored ones. A FIFO queue always deduplicates by the scope
+    that it was created with. A later change of the scope is shown, but has no effect (DDP-15).
     """
 
     profile: str = _of("Profile", "text", fixed=True)
@@ -108,40 +103,40 @@ class QueueAttributes:
     priorities: int | None = _of(
         "Priorities", "count", None, limits=Limits(1, 1, MOST_PRIORITIES), only=_LAKE, fixed=True
     )
-    """Number of message classes, each with shards of its own (JOB-5). None if the queue has no priorities."""
+    """Number of priorities, each with its own shards (JOB-5). None without priorities."""
     priorities_strict: bool | None = _of("PrioritiesStrict", "mark", None, only=_LAKE)
     """True if every receive begins with the highest priority."""
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id (JOB-6); None: accepts no ids."""
+    """Seconds for which a standard queue refuses a repeated deduplication id (JOB-6). None: no such ids."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a deduplication id counts until its message is deleted."""
     paused: str | None = _of("Paused", "text", None)
-    """Reason of the queue's pause, during which receives find no messages (JOB-1); None without a pause."""
+    """Reason of the queue's pause, during which receives find nothing (JOB-1). None without a pause."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
-    """Reasons of paused message groups, by group in JSON."""
+    """Reasons of paused message groups: JSON, by group."""
     paused_since: str | None = _of("PausedSince", "text", None)
-    """Start of each pause in microseconds, by group in JSON. An empty text means the whole queue."""
+    """Start of each pause in microseconds: JSON, by group. "" stands for the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
-    """Maximum number of messages in the period of a rate limit, for example ``100/s`` (JOB-11)."""
+    """Rate limit, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """Number of messages that consumers may receive at once; None: the messages of one second."""
+    """Number of messages that may be received at once. None: those of one second."""
     table: str | None = _of("Table", "table", None)
-    """Delta table into which consumers deliver (TAB-1): an absolute path, a URI, or a name in a catalog."""
+    """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
-    """Random id of the queue in the log of its delivery table. Each change of the table makes a new id."""
+    """Random id of the queue in the log of its delivery table, new for each table."""
 
     @classmethod
     def create(
         cls, profile_name: str = DEFAULT_PROFILE, fifo: bool | str = False, **arguments: Any
     ) -> QueueAttributes:
-        """Builds the attributes of a new queue: the given attributes, and defaults of the profile (PRF-2).
+        """Builds the attributes of a new queue, with defaults of the profile (PRF-2).
 
-        Names may be snake_case or wire names. None in a cap, or the text "unlimited", lifts the cap.
+        Names may be snake_case or wire names. None or "unlimited" lifts a cap.
 
         Raises:
-            InvalidAttributeName: an attribute does not exist, or not on this kind of queue.
+            InvalidAttributeName: an attribute does not exist on this kind of queue.
             InvalidAttributeValue: a value is malformed or outside its range.
             InvalidParameterValue: a redrive policy is malformed (DLQ-2, DLQ-6).
         """
@@ -162,8 +157,7 @@ class QueueAttributes:
     def with_changes(self, **arguments: Any) -> QueueAttributes:
         """Returns these attributes after an update. Raises the errors of ``create``.
 
-        Profile and kind of queue cannot change (PRF-1, QUE-2). The number of shards of a standard queue can only
-        grow (QUE-34).
+        Profile and kind cannot change (PRF-1, QUE-2). The shards of a standard queue can only grow (QUE-34).
         """
         with coded_for(self.profile):
             fields = _fields(arguments, self.profile_rules)
@@ -188,7 +182,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses a change that gives a limited group, or a known id, several shards (FAI-5, JOB-6)."""
+        """Refuses to spread limited groups or deduplication ids over several shards (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -200,17 +194,17 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of given attributes that differ from the queue's (QUE-15). Errors as ``create``."""
+        """Returns the names of the given attributes that differ (QUE-15). Raises the errors of ``create``."""
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
     def changes(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns given attributes that differ from the queue's, by given name (QUE-36). Errors as ``create``."""
+        """Returns the given attributes that differ, by given name (QUE-36). Raises the errors of ``create``."""
         differing = self.differences(arguments)
         return {n: v for n, v in arguments.items() if _attribute(n, self.profile_rules).field in differing}
 
     def values(self) -> dict[str, Any]:
-        """Returns the attributes of this kind of queue by name, as ``create`` takes them. None means unlimited."""
+        """Returns the attributes of this kind of queue by name. None means unlimited."""
         absent = _absent(self.fifo, self.profile_rules)
         shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.only not in absent]
         found = {each.field: bool(value) if each.kind == "mark" else value for each, value in shown}
@@ -218,7 +212,7 @@ class QueueAttributes:
         return found | {"redrive_allow_policy": redrive_allow_policy(self.redrive_allow_policy)}
 
     def to_wire(self) -> dict[str, str]:
-        """Returns every set attribute by its wire name, as a text (QUE-23)."""
+        """Returns every set attribute as text by wire name (QUE-23)."""
         wire = {}
         for attribute in _ATTRIBUTES:
             value = getattr(self, attribute.field)
@@ -228,7 +222,7 @@ class QueueAttributes:
         return wire
 
     def to_stored(self) -> dict[str, str]:
-        """Returns the wire form, without attributes at a default value that older versions could not read."""
+        """Returns the wire form, without default values that older versions cannot read."""
         wire = self.to_wire()
         if self.fair_groups == self.profile_rules.fair_groups:
             wire.pop("FairGroups", None)
@@ -236,16 +230,18 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """Parses the result of ``to_wire`` or ``to_stored``. Does not check ranges.
+        """Parses ``to_wire`` or ``to_stored`` without checks.
 
-        Raises:
-            QueueClientError: an attribute comes from a newer version (DUR-71).
+        Raises QueueClientError for a newer attribute (DUR-71).
         """
         return _from_wire(tuple(wire.items()))
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
-        """Checks stored attributes. KeyError, ValueError or QueueServiceError: no version stores them (DUR-71)."""
+        """Checks stored attributes.
+
+        Raises KeyError, ValueError or QueueServiceError for impossible ones (DUR-71).
+        """
         found = cls.from_wire({name: text for name, text in wire.items() if name in _BY_WIRE})
         _ = found.profile_rules, found.redrive, found.redrive_allow
 
@@ -255,50 +251,49 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """True if receipt handles stop working when their visibility timeout ends (RCP-7, RCP-8)."""
+        """True if receipt handles end with their visibility timeout (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 
     @property
     def dedup_by_group(self) -> bool:
-        """True if deduplication ids are unique only per message group (DDP-14). Fixed at creation."""
+        """True if deduplication ids are unique per message group only (DDP-14)."""
         return self.created_deduplication_scope == "message_group"
 
     @property
     def dedup_micros(self) -> int | None:
-        """Microseconds for which a deduplication id counts after its send; None: not limited (DDP-9, JOB-6)."""
+        """Microseconds for which a deduplication id counts after its send. None: no limit (DDP-9, JOB-6)."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
 
     @property
     def dedup_window(self) -> int | None:
-        """Age in microseconds up to which a send searches for its deduplication id; None without such ids."""
+        """Microseconds that a send searches back for its deduplication id. None without such ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
     def by_group(self) -> bool:
-        """True if the message group determines the shard, so that one shard sees all messages of a group."""
+        """True if the message group determines the shard."""
         return self.fifo or self.group_in_flight_limit is not None
 
     @cached_property
     def reasons(self) -> dict[str, str] | None:
-        """Reasons of paused message groups, by group."""
         return None if self.paused_groups is None else json.loads(self.paused_groups)
 
     @cached_property
     def pauses(self) -> list[Pause]:
-        """The pauses of the queue and of its message groups (JOB-1)."""
+        """Pauses of the queue and of its message groups (JOB-1)."""
         return pauses(self.paused, self.reasons, self.paused_since)
 
     @cached_property
     def pace(self) -> Pace | None:
-        """The rate limit of the queue. Its token bucket is in the head of shard 0 (JOB-11)."""
+        """The rate limit. Its token bucket is in the head of shard 0 (JOB-11)."""
         return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst)
 
     @property
     def classes(self) -> int:
-        """Number of priorities. The lowest priority is 0. A shard's priority is its number modulo this (JOB-5)."""
+        """Number of priorities, at least 1. The priority of a shard is its number modulo this (JOB-5)."""
         return self.priorities or 1
 
     @property
@@ -313,28 +308,28 @@ class QueueAttributes:
 
     @cached_property
     def redrive_allow(self) -> RedriveAllowPolicy:
-        """The queues that may use this queue as dead-letter queue; by default all (DLQ-6)."""
+        """The queues that may use this queue as dead-letter queue. Default: all (DLQ-6)."""
         return redrive_allow_policy(self.redrive_allow_policy) or RedriveAllowPolicy("allowAll")
 
     @property
     def inflight_limit_behavior(self) -> Literal["error", "empty"]:
-        """Result of a claim at the in-flight cap: an error, or no messages (INF-3, INF-4)."""
+        """What a claim at the in-flight cap does: raise an error, or return no messages (INF-3, INF-4)."""
         rules = self.profile_rules
         return rules.inflight_limit_behavior_fifo if self.fifo else rules.inflight_limit_behavior
 
     @property
     def inflight_limit(self) -> int | None:
-        """Maximum number of messages in flight in one shard: the cap divided by the shards, rounded down."""
+        """In-flight cap of one shard: the queue's cap divided by the shards, rounded down."""
         return None if self.max_inflight_messages is None else self.max_inflight_messages // self.shards
 
     @property
     def delayed_limit(self) -> int | None:
-        """Number of delayed messages in one shard from which new messages are held (INF-8): the cap per shard."""
+        """Number of delayed messages in a shard from which new messages are held (INF-8)."""
         return None if self.max_delayed_messages is None else self.max_delayed_messages // self.shards
 
     @property
     def stored_limit(self) -> int | None:
-        """Maximum number of stored messages in one shard (QUE-21): the cap divided by the number of shards."""
+        """Maximum number of stored messages in one shard (QUE-21)."""
         return None if self.max_stored_messages is None else self.max_stored_messages // self.shards
 
     @cached_property
@@ -358,7 +353,7 @@ class QueueAttributes:
         return duration_micros(self.receive_wait_time)
 
     def limits(self, field: str) -> Limits:
-        """Returns the range of an attribute on this queue, which its other attributes may narrow."""
+        """Returns the range of an attribute. Other attributes of the queue may narrow it."""
         if (limits := _BY_FIELD[field].limits) is not None:
             return limits
         if field == "max_inflight_messages" and self.fifo:
@@ -375,8 +370,8 @@ class QueueAttributes:
     def fractions_allowed(self, field: str) -> bool:
         """Returns True if a duration may have a fraction of a second.
 
-        These are each duration of profile ``lake``, ``receive_wait_time`` of ``cmq``, and each duration if
-        ``ProfileStrict`` is off.
+        True for all durations of profile ``lake`` and without ``ProfileStrict``, and for ``receive_wait_time`` of
+        ``cmq``.
         """
         rules = self.profile_rules
         return (
@@ -386,7 +381,7 @@ class QueueAttributes:
         )
 
     def _check(self, arguments: Mapping[str, object]) -> None:
-        """Checks all ranges, the given attributes first: one change can push another attribute out of range."""
+        """Checks all ranges, the given attributes first."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in arguments):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
@@ -417,7 +412,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[others[0]], hint=f"does not go with {one}{why}")
 
     def _check_fifo(self) -> None:
-        """Checks that the attributes of a FIFO queue go together (DDP-14). A group never spans shards."""
+        """Checks that the attributes of a FIFO queue fit together (DDP-14)."""
         if not self.profile_rules.fifo_queues:
             raise _invalid(_BY_FIELD["fifo"], hint=f"profile {self.profile} has no FIFO queues")
         if self.fifo_throughput_limit == "per_message_group_id" and self.deduplication_scope != "message_group":
@@ -440,13 +435,12 @@ _BY_FIELD = {a.field: a for a in _ATTRIBUTES}
 _BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if a.cmq}
 _SETTABLE = tuple(a for a in _ATTRIBUTES if a.wire not in HIDDEN)
 FIXED = frozenset({"fifo"} | {a.field for a in _SETTABLE if a.fixed})
-"""Names of attributes that never change."""
 _BY_NAME = {name: a for a in _SETTABLE for name in (a.field, a.wire)}
 _BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
 
 
 ATTRIBUTE_NAMES = {a.field: a.wire for a in _SETTABLE}
-"""Wire names of all settable attributes."""
+"""Wire names of settable attributes by name."""
 
 
 def _attribute(name: str, rules: Profile) -> _Attribute:
@@ -462,7 +456,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns given values by field name, unparsed. Only wire names accept numbers as text."""
+    """Returns the given values by field name. Only wire names accept numbers as text."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)
@@ -474,7 +468,6 @@ def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
 
 
 def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts values to their Python types. Ranges are checked later."""
     values = {}
     for field, value in fields.items():
         try:
@@ -515,7 +508,7 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
-    """Refuses attributes that only the other kind of queue has, with any value (QUE-9, DDP-14, FAI-1)."""
+    """Refuses attributes of the other kind of queue (QUE-9, DDP-14, FAI-1)."""
     wrong = [each for each in _SETTABLE if each.field in fields and each.only in _absent(fifo, rules)]
     for field, only in [(each.field, each.only) for each in wrong]:
         if field == "content_based_deduplication":
@@ -530,7 +523,7 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """Returns the kinds (``fifo``, ``standard``, ``lake``) that do not fit a queue."""
+    """Returns which of ``fifo``, ``standard`` and ``lake`` do not fit a queue."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 
@@ -551,13 +544,13 @@ def _defaults(rules: Profile, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str | None:
-    """Returns the kind of an attribute, such as ``seconds`` or ``count``; None if no attribute has this name."""
+    """Returns the kind of an attribute, such as ``seconds``; None for an unknown name."""
     attribute = _BY_CMQ_NAME.get(name)
     return None if attribute is None else attribute.kind
 
 
 def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
-    """Builds the error for an unknown name of an attribute, with the nearest of ``names`` as a hint."""
+    """Returns the error for an unknown attribute, with the most similar of ``names`` as hint."""
     known = [*(names or _BY_NAME)]
     nearest = [each for each in known if len(name) > 3 and name in each] or get_close_matches(name, known, 1)
     hint = f"did you mean {nearest[0]}?" if nearest else None
@@ -565,7 +558,7 @@ def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
 
 
 def selected(known: Mapping[str, Any], names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns the requested attributes. InvalidAttributeName if unknown, or of the other kind (QUE-23)."""
+    """Returns the requested attributes. Raises InvalidAttributeName for an unknown name (QUE-23)."""
     if "All" in names:
         return dict(known)
     settable = [each.wire if wire else each.field for each in _SETTABLE]

@@ -1,21 +1,21 @@
-"""Finds the cause of a failed Spark call in the texts that wrap it."""
+"""Finds the innermost cause of a failed Spark call."""
 
 from __future__ import annotations
 
 import re
 
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n|thrown from the Python worker(?:: ?|\. [^\n]*)\n?")
-"""Matches the text before a Python stack, or only the exception if ``SPARK_HIDE_TRACEBACK`` hides stacks."""
+"""Matches the text before a Python stack or, if Spark hides stacks, before the exception."""
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*)|$)", re.MULTILINE | re.DOTALL)
-"""Matches the last lines of a Python stack: class and message."""
+"""Matches class and message at the end of a Python stack."""
 _JAVA = re.compile(r"(?:: )?\(?(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: |\) |\Z)(.*)", re.DOTALL)
-"""Matches an exception as Java and Spark Connect print it: package, class and message."""
+"""Matches package, class and message of an exception as Java and Spark Connect print it."""
 _STACK = re.compile(r"\n\s*(?:at [\w.$]+[(/]|\.\.\. \d+ more|Driver stacktrace:|JVM stacktrace:)")
 _PLAN = re.compile(r"\n(?:\n|== |'|\+- |Search path:)")
-"""Matches the start of the query and the plan that follow a message."""
+"""Matches the beginning of the query and plan that follow a message."""
 _CONDITION = re.compile(r"\s*\[([A-Z][\w.]*)\]")
 _OUTER = re.compile("FAILED|ABORT|PYTHON_EXCEPTION|INTERNAL_ERROR")
-"""Matches conditions of errors that only wrap another error."""
+"""Matches error conditions that only wrap another error."""
 
 
 def of_spark(error: BaseException) -> bool:
@@ -24,11 +24,10 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error, without stacks; for a Spark error, of its innermost cause.
+    """Returns class and text of an error without stacks. For a Spark error, those of its innermost cause.
 
-    The cause is the error that a task raised, or a function in Python or Java, for example ``ValueError`` or
-    ``SparkNumberFormatException``. A cause that says less than the error around it is skipped, for example the
-    missing class behind ``[DATA_SOURCE_NOT_FOUND]``.
+    A cause that says less than the error around it is skipped, such as the missing class of
+    ``[DATA_SOURCE_NOT_FOUND]``.
     """
     try:
         text = str(error)

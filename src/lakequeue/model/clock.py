@@ -1,7 +1,7 @@
-"""The clock that callers pass in, and conversions to whole microseconds.
+"""The clock, and conversions to whole microseconds.
 
-This package reads time and waits only through a ``Clock``, except in locks and retries of commits (LPL-6, DLT-2).
-Tests use ``lakequeue.testing.ManualClock``.
+The package reads time and waits only through a ``Clock``, except in locks and commit retries (LPL-6, DLT-2). Tests
+use ``lakequeue.testing.ManualClock``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST_WAIT = 5.0  # seconds; a wait notices within this time that the wall cl
 
 
 def shown_duration(seconds: float) -> str:
-    """Formats seconds for all commands: ``6.2s``, ``1m30s``, ``3d4h``, in at most two units."""
+    """Formats seconds in at most two units: ``6.2s``, ``1m30s``, ``3d4h``."""
     if seconds < 60:
         return f"{round(max(seconds, 0.0), 1):g}s"
     parts, left = list[str](), round(seconds)
@@ -61,12 +61,11 @@ def to_micros(instant: datetime) -> int:
 
 
 def from_micros(micros: int) -> datetime:
-    """Converts microseconds since the epoch to a UTC instant."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def parse_instant(text: str) -> datetime:
-    """Parses an instant in ISO 8601. Naive if the text has no time zone. Raises ValueError for any other text."""
+    """Parses an ISO 8601 instant, naive if the text has no time zone. Raises ValueError for another text."""
     return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 does not parse Z
 
 
@@ -76,7 +75,10 @@ def format_instant(instant: datetime) -> str:
 
 
 def duration_micros(duration: Duration) -> int:
-    """Converts a duration to rounded microseconds. TypeError or ValueError unless it is a finite duration."""
+    """Converts a duration to rounded microseconds.
+
+    Raises TypeError or ValueError unless it is a finite duration.
+    """
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     if isinstance(duration, bool) or not isinstance(duration, (numbers.Real, Decimal)):
@@ -93,23 +95,22 @@ def seconds(micros: int) -> int | float:
 
 
 class Clock(Protocol):
-    """The source of time. All waits that users notice go through it."""
+    """The source of time and of all waits."""
 
     def now(self) -> datetime:
         """Returns the current time as an aware UTC instant."""
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
-        """Blocks the thread until the instant ``until``, or until ``wake`` is set."""
+        """Blocks the thread until an instant, or until ``wake`` is set."""
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
-        """Suspends the task until the instant ``until``, or until ``wake`` of the running loop is set."""
+        """Suspends the task until an instant, or until ``wake`` is set."""
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
         """Registers the current thread or task. A manual clock advances only while all participants wait.
 
         Args:
-            late: True for a thread whose wait ends last. If several waits end at one instant, this wait ends after
-                the other threads wait again (HBN-10).
+            late: True if this thread wakes last at an instant, after all other threads wait again (HBN-10).
         """
 
 
@@ -143,7 +144,7 @@ class SystemClock:
 
 
 def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: bool = False) -> threading.Thread:
-    """Starts a daemon thread. Returns once the thread is a participant of the clock."""
+    """Starts a daemon thread. Returns once it is a participant of the clock."""
     begun = threading.Event()
 
     def run() -> None:
@@ -158,7 +159,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """Ends the wait of a receive, which then polls once more. Makes a search by a condition raise an error."""
+    """Ends the wait of a receive, which polls once more, or a search by a condition, with an error."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The file in which a running consumer reports itself, so that idle consumers are visible too (JOB-14)."""
+"""The file that a running consumer writes, so that idle consumers are visible too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import attrs
 from lakequeue.model.clock import format_instant, parse_instant
 
 LARGEST = 64 * 1_024
-"""Maximum number of bytes of the file. Larger files are ignored."""
+"""Maximum number of bytes of the file. A larger file is ignored."""
 
 
 @attrs.frozen
 class ConsumerProcess:
-    """A process in which a consumer runs, as reported at most a minute ago.
+    """A process with a running consumer, as reported at most a minute ago.
 
     Attributes:
         host: name of the machine.
         pid: process id on the machine.
         started_at: when ``run`` began.
         seen_at: when the process last wrote its file.
-        handlers: number of handler calls that ran at ``seen_at``.
+        handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
     """
 
@@ -40,11 +40,11 @@ class ConsumerProcess:
 
 @attrs.frozen
 class ConsumerFile:
-    """The content of the file: the consumer's name, the keys of its queues, and its process.
+    """Content of the file: the consumer's name, the keys of its queues, and its process.
 
     Attributes:
-        requests: how many requests the process made to the root's object store, by kind.
-        received: how many messages the process received from the queues of the root.
+        requests: number of requests of the process to the root's object store, by kind.
+        received: number of messages that the process received from queues of the root.
     """
 
     name: str
@@ -54,12 +54,11 @@ class ConsumerFile:
     received: int = 0
 
     def json(self) -> str:
-        """Returns the content as JSON."""
         return json.dumps(attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value)))
 
 
 def parse(text: bytes) -> ConsumerFile | None:
-    """Parses the file. None for any other content, because any program with access to the root may write it."""
+    """Parses the file. Returns None for other content, because other programs may write the file."""
     try:
         found = json.loads(text)
         given = found["process"]

@@ -17,8 +17,8 @@ class Finding:
         table: path of the table or directory.
         file: path of the file below ``table``. None for the table as a whole.
         problem: description of the problem.
-        repair: what ``LakeQueue.repair`` does about it, or another remedy.
-        damage: True if messages or answers are wrong or will be. False for a warning, such as little free space.
+        repair: effect of ``LakeQueue.repair``, or another remedy.
+        damage: True if messages or answers are or will be wrong. False for a warning.
     """
 
     queue: str | None
@@ -37,16 +37,15 @@ class Repair:
     Attributes:
         queue: name of the queue. None for the catalog.
         region: region of the queue. None for the catalog.
-        shard: number of the shard. None for the catalog, and for a queue that is listed again.
-        steps: the steps in order, a sentence each.
-        lost: messages that were not deleted and are gone, as ranges of offsets, both ends included.
+        shard: number of the shard. None for the catalog and for a queue that is listed again.
+        steps: the steps in order, one sentence each.
+        lost: stored messages that are gone, as inclusive ranges of offsets.
         lost_ids: the known message ids in ``lost``, by offset.
-        lost_sent: for each range of ``lost``, the earliest and the latest instant at which its messages can have
-            been sent. None if unknown.
-        again: messages that may come again although they were received or deleted, as ranges of offsets.
+        lost_sent: for each range of ``lost``, the earliest and latest possible send time, or None.
+        again: received or deleted messages that may come again, as inclusive ranges of offsets.
         again_ids: the known message ids in ``again``, by offset.
-        unknown: reasons why lost or repeated messages cannot be determined. Such a repair needs ``force``.
-        notes: further remarks, for example about damage that cannot be repaired.
+        unknown: reasons why lost or repeated messages are unknown. The repair then needs ``force``.
+        notes: remarks, for example about damage that cannot be repaired.
         applied: True if the repair was done.
     """
 

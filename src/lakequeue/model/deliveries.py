@@ -1,4 +1,4 @@
-"""Deliveries into a Delta table: the marks in the ledger, and the application ids in the table (TAB)."""
+"""Deliveries into a Delta table: marks in the ledger, and application ids in the table (TAB)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import NamedTuple
 from lakequeue.model.secrets import hidden
 
 NONCE_BITS = 20
-"""Number of random bits in the number of a mark, so that two copies of a root use different numbers."""
+"""Number of random bits in a delivery number. They distinguish two copies of a root."""
 
 DELIVERY_ID = "DeliveryId"
-"""Name of the attribute in the tables."""
 _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){1,2}")
 
 
 class Mark(NamedTuple):
-    """Slot and number of the messages of one delivery (TAB-2).
+    """Slot and number of one delivery (TAB-2).
 
     Attributes:
         slot: the lowest slot of the shard that no other delivery used at the claim.
-        number: the epoch of the claim's commit, followed by ``NONCE_BITS`` random bits. Numbers of a slot grow.
+        number: the epoch of the claim's commit, then ``NONCE_BITS`` random bits. It grows within a slot.
     """
 
     slot: int
@@ -35,12 +34,12 @@ class Mark(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Version of the application id in an append of the delivery."""
+        """Version of the application id in the append of the delivery."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id in a block of the delivery."""
+        """Version of the application id in the block of the delivery."""
         return 2 * self.number + 1
 
 
@@ -48,11 +47,11 @@ class DeliveryTarget(NamedTuple):
     """The delivery table of a shard.
 
     Attributes:
-        table: path, URI, or name in a catalog. None if the queue no longer has a table.
+        table: path, URI, or catalog name. None if the queue no longer has a table.
         delivery_id: random id of the queue for this table.
-        table_id: id of the Delta table (``metaData.id``). None until a process has recorded it.
-        changed: True if the marks belong to an earlier table or delivery id. Only an operator decides these.
-        owner: delivery id to which the marks belong.
+        table_id: id of the Delta table (``metaData.id``). None until it is recorded.
+        changed: True if the marks belong to an earlier table or delivery id. Only an operator decides them.
+        owner: delivery id of the marks.
     """
 
     table: str | None
@@ -66,9 +65,6 @@ class Undecided(NamedTuple):
     """A mark whose receipt has ended while it is unknown if the rows arrived.
 
     Attributes:
-        mark: slot and number.
-        lease_id: the lease that delivered.
-        messages: number of messages.
         since: end of the receipt, in microseconds.
     """
 
@@ -79,21 +75,17 @@ class Undecided(NamedTuple):
 
 
 def application_id(delivery_id: str, shard: int, slot: int) -> str:
-    """Returns the id of an append into the table in Delta's log."""
+    """Returns the application id of a delivery in the table's Delta log."""
     return f"lakequeue-{delivery_id}-{shard}-{slot}"
 
 
 def new_delivery_id() -> str:
-    """Returns a random id that names a queue in the Delta log of its delivery table (TAB-1)."""
+    """Returns a random id of a queue for the log of its delivery table (TAB-1)."""
     return uuid.uuid4().hex
 
 
 def parse_table(value: object) -> str:
-    """Parses a table as the owner of the queue named it.
-
-    Raises:
-        ValueError: the text does not name a table, or has a password or an access token (TAB-1).
-    """
+    """Parses the table that a user names. Raises ValueError for no table, a password or a token (TAB-1)."""
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
         raise ValueError("must be a path, a URI, or the name of a table in a catalog")
@@ -103,15 +95,15 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns an epoch above all epochs that a ledger with unknown commits had before ``now`` (in microseconds).
+    """Returns an epoch above all that a ledger with unknown commits had before ``now`` (in microseconds).
 
-    A commit takes over a millisecond, so no shard has had as many commits as milliseconds (TAB-11).
+    It is the milliseconds of ``now``, because each commit takes more than a millisecond (TAB-11).
     """
     return now // 1_000
 
 
 def new_nonce() -> int:
-    """Returns random bits for the number of a mark."""
+    """Returns random bits for a delivery number."""
     return random.getrandbits(NONCE_BITS)
 
 

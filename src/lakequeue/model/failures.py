@@ -1,4 +1,4 @@
-"""Failures of handlers, and the note about them that a dead letter keeps."""
+"""Failures of handlers, and how a dead letter stores them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lakequeue.model.causes import cause_of
 from lakequeue.model.clock import format_instant, from_micros, parse_instant
 
 LONGEST = 1_024
-"""Maximum number of bytes in a stored text, in UTF-8. Longer texts are cut."""
+"""Maximum bytes of a stored text in UTF-8. Longer texts are cut."""
 MOST_ATTEMPTS = 10
-"""Maximum number of failed attempts that are kept for a message: the last attempts (JOB-10)."""
+"""Number of latest failed attempts that a message keeps (JOB-10)."""
 
 
 def shortened(text: str) -> str:
-    """Returns the part of the text that is stored."""
+    """Cuts a text to ``LONGEST`` bytes."""
     return text.encode("utf-8", "replace")[:LONGEST].decode("utf-8", "ignore")
 
 
@@ -27,11 +27,10 @@ class DeadLetterReason:
     """Why a handler failed with a message.
 
     Attributes:
-        error: class of the error, or of the innermost cause of a Spark error. ``Outcome.FAILED`` if the handler
+        error: class of the error, or of a Spark error's innermost cause. ``Outcome.FAILED`` if the handler
             returned it.
         text: message of the error, or the reason that the handler returned, up to 1 KiB.
-        at: when the handler ended, by the queue's clock, in whole seconds. So neighbours that fail together for
-            the same reason share a row of the ledger.
+        at: when the handler ended, in whole seconds of the queue's clock.
         consumer: name of the consumer.
     """
 
@@ -42,7 +41,7 @@ class DeadLetterReason:
 
     @classmethod
     def of(cls, error: BaseException | None, at: datetime, consumer: str) -> DeadLetterReason:
-        """Builds the reason from the error of a handler; None if the handler returned that it failed."""
+        """Builds the reason from a handler's error. None: the handler returned a failure."""
         at = at.replace(microsecond=0)
         if error is None:
             return cls("Outcome.FAILED", "", at, consumer)
@@ -50,7 +49,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """Returns the reason, with ``at`` moved back to ``now`` (microseconds) if it is later."""
+        """Returns the reason with ``at`` at most ``now`` (microseconds)."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
@@ -58,19 +57,16 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """Returns the reason as a JSON object with its four fields, formatted as Spark formats it."""
+        """Returns the reason as a JSON object, formatted as by Spark."""
         return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 
 Attempts = tuple[DeadLetterReason, ...]
-"""Failed attempts, the earliest first."""
+"""Failed attempts, earliest first."""
 
 
 def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
-    """Returns the note of a dead letter as JSON. None if no handler failed with it.
-
-    The note holds ``attempts``, and ``reason`` unless the last consumer was killed.
-    """
+    """Returns ``attempts``, and ``reason`` unless the consumer was killed, as JSON. None without attempts."""
     if not attempts:
         return None
     kept = ",".join(each.json() for each in attempts)
@@ -79,7 +75,7 @@ def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str
 
 @lru_cache(maxsize=256)  # messages that fail together share a note
 def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
-    """Parses a ``dead_letter_note``. Returns the reason and the failed attempts; None and () if it is damaged."""
+    """Parses a ``dead_letter_note``. Returns reason and attempts; None and () if it is damaged."""
     try:
         found = {} if note is None else json.loads(note)
         reason, attempts = found.get("reason"), found.get("attempts", ())
@@ -89,7 +85,7 @@ def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:
-    """Parses a reason in JSON. None if the text is missing or damaged."""
+    """Parses a reason in JSON. Returns None if it is missing or damaged."""
     return parse_note(text and f'{{"reason":{text}}}')[0]
 
 

@@ -10,14 +10,14 @@ from lakequeue.model.clock import Clock
 from lakequeue.model.secrets import hidden
 
 FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
-"""Fields of a log record that identify the message with which a handler failed."""
+"""Fields of a log record about a failed handler."""
 
 
 class JsonLines(logging.Formatter):
     """Formats a log record as a JSON line in ASCII.
 
     Args:
-        stacks: True to include stack traces, False for only the exception.
+        stacks: True to add stack traces.
     """
 
     def __init__(self, clock: Clock, stacks: bool = False) -> None:
@@ -29,9 +29,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the fields of a line by name. ``error`` and ``stack`` are only present after an error.
+        """Returns the fields of a line by name.
 
-        The stack of a failed handler is always present, because it is the user's own code.
+        ``stack`` is always present for a failed handler, the user's own code.
         """
         line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),

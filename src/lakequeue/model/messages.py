@@ -1,4 +1,4 @@
-"""Messages that callers send and receive: entries, results, message attributes, digests."""
+"""Messages that callers send and receive, their attributes, digests and results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def md5_of_body(body: str) -> str:
 
 
 def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str | None:
-    """Returns the MD5 over names, types and values, sorted by name (MSA-2). None without attributes."""
+    """Returns the MD5 of names, types and values, sorted by name (MSA-2). None without attributes."""
     if not attributes:
         return None
     digest = hashlib.md5(usedforsecurity=False)
@@ -52,7 +52,7 @@ def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str 
 
 
 def content_dedup_id(body: str) -> str:
-    """Returns the id of content-based deduplication: SHA-256 of the body alone (DDP-4, MSA-6)."""
+    """Returns the id of content-based deduplication: SHA-256 of the body (DDP-4, MSA-6)."""
     return hashlib.sha256(body.encode()).hexdigest()
 
 
@@ -87,7 +87,7 @@ AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any
 
 
 class Absent(enum.Enum):
-    """Type of an argument's default value, where None has a meaning."""
+    """Type of a default value where None has another meaning."""
 
     ABSENT = "absent"
 
@@ -104,14 +104,14 @@ class SendEntry:
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch. None means the position in the batch.
-        delay: seconds or timedelta. None means the queue's delay.
+        id: id in a batch. None: the position in the batch.
+        delay: seconds or timedelta. None: the queue's delay.
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
         dedup_id: deduplication id, on FIFO queues and on queues with unique sends.
         system_attributes: only ``AWSTraceHeader``.
         sender_id: sender as known to a server. Receivers see it as ``SenderId``.
-        json: a value whose compact JSON is the body. ``Message.json`` reads it. No attribute says so.
+        json: a value whose compact JSON becomes the body. ``Message.json`` returns the value.
         priority: 0 to one less than the queue's priorities. Higher priorities are received first. None is 0.
     """
 
@@ -135,8 +135,7 @@ class ValidEntry:
         delay_micros: delay in microseconds. None on FIFO queues, which use the queue's current delay (DLY-10).
         dedup_id: deduplication id. Never None on FIFO queues.
         size: number of bytes that count towards batch and message limits.
-        batch: application id and version that the Delta log of a shard stores, so that the message is sent once.
-            None for an ordinary send.
+        batch: application id and version in a shard's Delta log, for a message that is sent once. None: ordinary.
     """
 
     body: str
@@ -158,8 +157,7 @@ class SendResult:
     Attributes:
         message_id: id of the message, which receivers also see.
         md5_of_body: MD5 of the body in UTF-8, in hex (MSA-1).
-        md5_of_message_attributes: MD5 of the message attributes as SQS computes it (MSA-2). None without
-            attributes.
+        md5_of_message_attributes: MD5 of the message attributes as in SQS (MSA-2). None without attributes.
         sequence_number: on FIFO queues, a number that grows within a message group. None on standard queues.
     """
 
@@ -191,7 +189,7 @@ class BatchSuccess:
 
 
 UNAVAILABLE = "ServiceUnavailable"
-"""Code of a batch entry that failed because of storage while other entries succeeded."""
+"""Code of a batch entry that failed because of storage."""
 
 
 @attrs.frozen
@@ -200,7 +198,7 @@ class BatchFailure:
 
     Attributes:
         id: id of the entry.
-        code: code of the error, as on the page of errors, or ``ServiceUnavailable`` if storage failed.
+        code: code of the error (see the page of errors), or ``ServiceUnavailable`` if storage failed.
         message: description of the error.
         sender_fault: True if the same entry would fail again. False if storage failed.
         cmq_code: CMQ's number, only on queues of profile ``cmq``.
@@ -228,12 +226,12 @@ class BatchFailure:
 
 @attrs.frozen
 class BatchResult:
-    """Result of a batch, entry by entry, in the order of the entries.
+    """Result of a batch, in the order of the entries.
 
     Attributes:
         successful: the entries that took effect.
         failed: the entries that failed.
-        cmq_code: for a batch of deletes on a ``cmq`` queue, CMQ's number: 0, 6010 if some failed, or 6020 if all.
+        cmq_code: for deletes on a ``cmq`` queue, CMQ's number: 0, 6010 if some failed, 6020 if all.
     """
 
     successful: list[BatchSuccess] = attrs.field(factory=list)
@@ -241,25 +239,21 @@ class BatchResult:
     cmq_code: int | None = None
 
     def raise_for_failures(self) -> BatchResult:
-        """Returns this result if no entry failed.
-
-        Raises:
-            BatchFailed: has the failed entries. All other entries took effect.
-        """
+        """Returns this result. Raises BatchFailed if entries failed; the other entries took effect."""
         if self.failed:
             raise BatchFailed(self.failed, len(self.successful) + len(self.failed))
         return self
 
 
 class MessageQueue(Protocol):
-    """The part of a queue that a received message needs."""
+    """The methods of a queue that a received message needs."""
 
     def delete(self, receipt_handle: str) -> Any: ...
     def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> Any: ...
 
 
 class _Attached:
-    """A slot for the queue. Unlike a field, it is not part of copies, comparisons, ``repr`` and pickles."""
+    """A slot for the queue, left out of copies, comparisons, ``repr`` and pickles."""
 
     __slots__ = ("_settler",)
     _settler: MessageQueue
@@ -269,17 +263,17 @@ class _Attached:
 class Message(_Attached):
     """A received message. Its digests are computed on access (RCV-10).
 
-    A received message knows its queue. A copy, for example an unpickled message, does not know it. Settle a copy
-    by ``Queue.delete(message)`` or ``Queue.change_visibility(message, …)``.
+    A copy, for example an unpickled message, has no queue. Settle it by ``Queue.delete(message)`` or
+    ``Queue.change_visibility(message, …)``.
 
     Attributes:
         message_id: id that its send returned.
         receipt_handle: identifies this receipt in deletes and changes of visibility.
         body: text of the message.
         receive_count: number of receives, including this one.
-        sent_at: when the message was sent. For a dead letter, when it was first sent (DLQ-4).
+        sent_at: when the message was sent; a dead letter: first sent (DLQ-4).
         first_received_at: when the message was received for the first time.
-        message_attributes: the sender's attributes by name, limited to those that the receive requested (MSA-4).
+        message_attributes: attributes of the sender by name, as requested by the receive (MSA-4).
         group_id: message group. None without a group.
         dedup_id: deduplication id, on FIFO queues.
         sequence_number: on FIFO queues, a number that grows within a message group.
@@ -287,8 +281,7 @@ class Message(_Attached):
         system_attributes: ``AWSTraceHeader`` and ``DeadLetterQueueSourceArn``, if present.
         received_at: when this receipt began, by the queue's clock.
         visible_at: when this receipt ends unless extended, by the queue's clock.
-        dead_letter_reason: for a dead letter, why its last handler failed. None if the handler did not fail, for
-            example because its consumer was killed.
+        dead_letter_reason: last failure of a dead letter's handler. None if, for example, its consumer was killed.
         moved_at: when the message was moved here from another queue. None if it was sent here.
         last_receive: True if the message becomes a dead letter unless this receive deletes it (DLQ-13).
         priority: priority of the message. 0 if the queue has no priorities.
@@ -321,12 +314,12 @@ class Message(_Attached):
 
     @property
     def md5_of_message_attributes(self) -> str | None:
-        """MD5 of the message attributes as SQS computes it (MSA-2). None without attributes."""
+        """MD5 of the message attributes as in SQS (MSA-2). None without attributes."""
         return md5_of_attributes(self.message_attributes)
 
     @property
     def attributes(self) -> dict[str, str]:
-        """The system attributes by their SQS names. Times are epoch milliseconds (RCV-11)."""
+        """System attributes by SQS name. Times are epoch milliseconds (RCV-11)."""
         known = {
             "ApproximateReceiveCount": str(self.receive_count),
             "ApproximateFirstReceiveTimestamp": _millis(self.first_received_at),
@@ -339,11 +332,7 @@ class Message(_Attached):
         return {name: value for name, value in known.items() if value is not None} | self.system_attributes
 
     def json(self) -> Any:
-        """Returns the value of a JSON body, such as ``send(json=…)`` writes.
-
-        Raises:
-            InvalidMessageContents: the body is not JSON.
-        """
+        """Returns the value of a JSON body. Raises InvalidMessageContents if the body is not JSON."""
         try:
             return json_format.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -351,24 +340,23 @@ class Message(_Attached):
             raise InvalidMessageContents(f"The body of message {self.message_id} is not JSON: {reason}") from error
 
     def delete(self) -> None:
-        """Deletes the message. See ``Queue.delete``.
+        """Deletes the message; see ``Queue.delete``.
 
-        Raises:
-            UnsupportedOperation: the message is a copy, which does not know its queue.
+        Raises UnsupportedOperation for a copy, which has no queue.
         """
         settler_of(self).delete(self.receipt_handle)
 
     def change_visibility(self, visibility_timeout: Duration) -> None:
-        """Makes the message visible in this many seconds, or at once if 0. See ``Queue.change_visibility``.
+        """Makes the message visible in this many seconds; see ``Queue.change_visibility``.
 
         Raises:
-            UnsupportedOperation: the message is a copy, which does not know its queue.
+            UnsupportedOperation: the message is a copy, which has no queue.
         """
         settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 
 def attach(message: Message, settler: MessageQueue) -> None:
-    """Gives a received message its queue, so that it can settle itself."""
+    """Attaches a received message to its queue."""
     object.__setattr__(message, "_settler", settler)
 
 
@@ -383,7 +371,7 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns the receipt handle of a handle or received message. Other values raise InvalidParameterValue."""
+    """Returns the handle of a handle or received message. Raises InvalidParameterValue for other values."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."
@@ -403,17 +391,17 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns when a message id was made, in microseconds, exact to milliseconds. None if it has no time."""
+    """Returns when an id was made, in microseconds rounded to milliseconds. None if the id has no time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 
 def is_message_id(text: str) -> bool:
-    """Returns True if a text is a message id, and not a receipt handle."""
+    """Returns True for a message id, False for a receipt handle."""
     return _MESSAGE_ID.fullmatch(text) is not None
 
 
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
-    """Returns the attributes that a receive requests: names, ``All``, ``.*``, or a prefix ``foo.*`` (MSA-4)."""
+    """Returns the requested attributes, by name, ``All``, ``.*``, or prefix ``foo.*`` (MSA-4)."""
     wanted = set(names)
     if wanted & {"All", ".*"}:
         return dict(attributes)

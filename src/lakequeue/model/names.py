@@ -1,4 +1,4 @@
-"""Names of queues by the rules of each profile, the keys of stored queues, and sequence numbers of messages."""
+"""Names of queues, keys of stored queues, and sequence numbers of messages."""
 
 from __future__ import annotations
 
@@ -25,16 +25,12 @@ _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a let
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
-    """Returns the shard of a message group. Spark's ``crc32`` returns the same."""
+    """Returns the shard of a message group, equal to Spark's ``crc32``."""
     return zlib.crc32(group_id.encode()) % shards
 
 
 def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
-    """Refuses a name that a new queue of this profile and kind cannot have (NAM-1, NAM-2, NAM-4, NAM-5, NAM-10).
-
-    Raises:
-        InvalidParameterValue: the name breaks the rule that the message states.
-    """
+    """Raises InvalidParameterValue for an invalid name of a new queue (NAM-1, NAM-2, NAM-4, NAM-5, NAM-10)."""
     rules = profile_of(profile)
     if rules.name_rule == "cmq":
         pattern, rule = _CMQ, _CMQ_RULE
@@ -51,7 +47,7 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
 
 
 def is_name(name: object) -> bool:
-    """Returns True if a queue of some profile and kind can have a name."""
+    """Returns True if some kind of queue can have this name."""
     patterns = (_SQS_STANDARD, _SQS_FIFO, _CMQ)
     return isinstance(name, str) and any(each.fullmatch(name) for each in patterns)
 
@@ -62,7 +58,7 @@ def name_hash(region: str, name: str) -> str:
 
 
 def new_key(region: str, name: str) -> str:
-    """Returns a new, unique key for a queue. So successive queues of one name share nothing."""
+    """Returns a new key for a queue, so that later queues of the name share nothing with it."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"
 
 
@@ -73,9 +69,9 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """Returns 20 digits that increase with the offset in a shard and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
+    """Returns 20 digits that grow with the offset and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
 
-    The gaps between neighbours vary, so that no consumer relies on consecutive numbers.
+    The gaps vary, so that no consumer relies on consecutive numbers.
     """
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

@@ -1,4 +1,4 @@
-"""Small HTML tables that notebooks show for a root, a queue, its counts and its messages."""
+"""Small HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = 100
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Formats a table as HTML. Ends with "and more" if there are more than ``ROWS`` rows."""
+    """Formats a table as HTML. Ends with "and more" after ``ROWS`` rows."""
     shown = [*islice(rows, ROWS + 1)]
     lines = ["".join(f"<td>{escape(_text(value))}</td>" for value in row) for row in shown[:ROWS]]
     if len(shown) > ROWS:

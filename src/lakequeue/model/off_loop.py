@@ -1,4 +1,4 @@
-"""Work in threads for callers on an event loop. No result is lost if a caller is cancelled."""
+"""Runs work in threads for callers on an event loop. A cancelled caller loses no result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _log = logging.getLogger("lakequeue")
 class OffLoop(Protocol):
     """Runs work in a thread while the event loop goes on.
 
-    If the caller is cancelled, work that has not begun never begins. Work that has begun ends in its thread. Its
-    result then reaches no caller, so ``undo`` reverts the work.
+    If the caller is cancelled, work does not begin, or ends in its thread and is then reverted by ``undo``.
     """
 
     async def __call__(

@@ -1,4 +1,4 @@
-"""Pauses of queues and message groups: why, and since when, receives find nothing (JOB-1)."""
+"""Pauses of queues and message groups, during which receives find nothing (JOB-1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
-"""Reason of a pause without a given reason. Lines about the pause omit it."""
+"""Reason of a pause without a reason. Texts about the pause omit it."""
 
 
 @attrs.frozen
@@ -37,16 +37,16 @@ class Pause:
         return f"paused{began}" + (f": {self.reason}" if self.reason != NO_REASON else "")
 
     def of(self, queue: str) -> str:
-        """Returns a line about a pause of this queue."""
+        """Returns a line about the pause of this queue."""
         be = "is" if self.since is None else "has been"
         return f"{queue if self.group is None else f'group {self.group} of {queue}'} {be} {self._words}"
 
     def advice(self, queue: str) -> str:
-        """Returns a line about a pause of this queue, with the command that ends it."""
+        """Returns a line about the pause of this queue, with the command that ends it."""
         return f"{self.of(queue)}; {self.cure(queue)}"
 
     def cure(self, queue: str) -> str:
-        """Returns the command that ends the pause, as the end of a sentence."""
+        """Returns the command that ends the pause, as part of a sentence."""
         return f"{self.command(queue)} ends the pause"
 
     def command(self, queue: str) -> str:
@@ -56,7 +56,7 @@ class Pause:
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
-    """Returns the pauses with these reasons, the queue's pause first. ``since``: starts, from ``started``."""
+    """Returns the pauses, the queue's first. ``since``: a result of ``started``."""
     began = json.loads(since or "{}")
     reasons = ({"": reason} if reason else {}) | dict(groups or {})
     return [

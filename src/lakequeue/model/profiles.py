@@ -1,6 +1,6 @@
-"""The four profiles: defaults and legal ranges of queue attributes, and differences in behaviour (PRF-1, PRF-2).
+"""The four profiles: defaults and ranges of queue attributes, and differences in behaviour (PRF-1, PRF-2).
 
-All durations are seconds, all sizes bytes. None as an upper limit means "no limit".
+Durations are seconds, sizes bytes. None as upper limit means no limit.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Limits:
 
     @property
     def described(self) -> str:
-        """Returns the range in words: ``0 to 43,200``, ``1 or more``."""
+        """The range in words, such as ``0 to 43,200`` or ``1 or more``."""
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """Returns the smallest range that contains both ranges, with this range's default."""
+        """Returns the smallest range that contains both, with the default of this range."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 
@@ -41,8 +41,8 @@ class Limits:
 class Profile:
     """Defaults, ranges and behaviour of the queues of a profile.
 
-    If ``delay.high`` is None, the queue's retention period is the limit. Fields ending in ``_fifo`` apply to FIFO
-    queues. Fields of the same name without ``_fifo`` apply to standard queues.
+    If ``delay.high`` is None, the retention period limits delays. A field with ``_fifo`` applies to FIFO queues,
+    the field without to standard queues.
     """
 
     name: str
@@ -143,7 +143,7 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (_LAKE, _SQS, _SQS_2018, _CMQ
 
 
 def profile(name: str | Profile) -> Profile:
-    """Returns the profile with a name. Raises InvalidAttributeValue if it does not exist (PRF-1)."""
+    """Returns a profile by name. Raises InvalidAttributeValue for an unknown name (PRF-1)."""
     if isinstance(name, Profile):
         return name
     try:
@@ -154,7 +154,7 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """Returns the union of an attribute's ranges in all profiles, for queues with ProfileStrict off (PRF-2)."""
+    """Returns the union of an attribute's ranges, for queues with ProfileStrict off (PRF-2)."""
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

@@ -1,8 +1,7 @@
-"""Rate limits as token buckets. The state of a bucket is one instant: when it will be full again (JOB-11).
+"""Rate limits as token buckets (JOB-11). The state of a bucket is the instant when it will be full.
 
-A message takes ``step`` nanoseconds from the bucket, which holds ``burst`` steps. So nothing is counted or
-refilled: the instant, in microseconds, determines how much is left. In any ``w`` nanoseconds, at most ``burst + w
-/ step`` messages pass.
+A message takes ``step`` nanoseconds from the bucket, which holds ``burst`` steps. In any ``w`` nanoseconds at most
+``burst + w / step`` messages pass.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Maximum number of messages in a rate limit. No shard can deliver that rate per second."""
+"""Maximum number of messages in a rate limit, more than a shard delivers in a second."""
 
 
 def parse_rate(value: Any) -> str:
-    """Parses a rate limit such as ``100/s`` or ``5/m``. Raises ValueError for any other value."""
+    """Parses a rate limit such as ``100/s`` or ``5/m``. Raises ValueError for other values."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found is None or int(found[1]) > MOST_RATE:
         raise ValueError(f"must be 1 to {MOST_RATE:,} messages per s, m, h or d, such as 100/s, not {value!r}")
@@ -39,7 +38,7 @@ class Pace(NamedTuple):
 
     @classmethod
     def of(cls, rate: str, burst: int | None) -> Pace:
-        """Builds a rate limit. Without ``burst``, the messages of a second may pass at once, at least one."""
+        """Builds a rate limit. Default ``burst``: the messages of a second, at least one."""
         count, time = _parts(rate)
         return cls(-(-time * 10**9 // count), burst or max(1, count // time))
 
@@ -65,9 +64,9 @@ class Pace(NamedTuple):
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Returns ``full_at``, but at most the time at which a bucket that is empty now is full.
+        """Returns ``full_at``, but at most when a bucket that is now empty is full.
 
-        Call it after a change of the rate, because a faster rate fills the bucket sooner.
+        For use after a change of rate.
         """
         return min(full_at, now - (-self.burst * self.step // 1_000))
 

@@ -1,8 +1,8 @@
 """Receipt handles: format, signature and verification (RCP-9, RCP-15).
 
-A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC. The key of the MAC
-belongs to that lease alone, so that Spark can compute the handles of a lease without a key to other leases. A
-handle contains only digits and letters, because Amazon's extended client for Python adds a prefix with a hyphen.
+A handle contains queue key, shard, offset, lease id and a MAC. Each lease has its own MAC key, so Spark can
+compute its handles without a key to other leases. A handle has only digits and letters, because Amazon's extended
+client for Python adds a prefix with a hyphen.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lakequeue.model.clock import MICROS
 
 MAC_LENGTH = 32
 LONGEST_RECEIPT = 43_200 * MICROS
-"""Maximum number of microseconds from a receive to the end of its receipt, extensions included (VIS-9)."""
+"""Maximum microseconds from a receive to the end of its receipt, with extensions (VIS-9)."""
 
 BETWEEN = "x"
-"""Separates key, shard, offset and lease, whose digits are hexadecimal. The MAC has a fixed length."""
+"""Separates the hexadecimal parts of a handle."""
 _TEXT = re.compile(
     rf"(?P<key>[0-9a-f]{{24}}){BETWEEN}(?P<shard>0|[1-9][0-9]{{0,8}}){BETWEEN}(?P<offset>0|[1-9][0-9]{{0,18}})"
     rf"{BETWEEN}(?P<lease_id>[0-9a-f]{{32}})[0-9a-f]{{{MAC_LENGTH}}}"
@@ -34,9 +34,7 @@ class ReceiptHandle:
     """The receipt of one message.
 
     Attributes:
-        key: the queue incarnation, from ``names.new_key``.
-        shard: shard number.
-        offset: offset of the message in its shard.
+        key: the queue's key, from ``names.new_key``.
         lease_id: id of the receive, 32 hex digits.
     """
 
@@ -52,12 +50,12 @@ def new_lease_id() -> str:
 
 
 def lease_key(handle_key: bytes, lease_id: str) -> str:
-    """Returns the hex key that signs the handles of a lease. It reveals nothing about other leases."""
+    """Returns the hex key that signs the handles of one lease."""
     return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
 
 
 def around(key: str, lease_id: str) -> tuple[str, str]:
-    """Returns the text before the shard of a handle, and the text between its offset and its MAC."""
+    """Returns the parts of a handle before the shard, and between offset and MAC."""
     return f"{key.replace('-', '')}{BETWEEN}", f"{BETWEEN}{lease_id}"
 
 
@@ -80,7 +78,7 @@ def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
 
 
 def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
-    """Decodes and verifies a handle of the queue ``key``.
+    """Decodes and verifies a handle of a queue.
 
     Raises:
         ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or from another queue.

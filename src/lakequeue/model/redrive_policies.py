@@ -1,7 +1,6 @@
-"""Redrive policies: the queue for messages received too often, and the sources that it allows (DLQ-2, DLQ-6).
+"""Redrive policies, and the queues that may use a dead-letter queue (DLQ-2, DLQ-6).
 
-On the wire, both policies are JSON with queues as ARNs. The Python API also accepts plain names, which ``located``
-turns into ARNs of a region.
+Stored policies are JSON with queues as ARNs. ``located`` converts plain names to ARNs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MEMBERS = {
     "permission": "redrivePermission",
     "source_queues": "sourceQueueArns",
 }
-"""Names of the policies' fields in JSON."""
+"""Names of a policy's fields in JSON."""
 _NAMES = {wire: name for name, wire in MEMBERS.items()}
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 _COUNT = re.compile("[0-9]{1,9}")
@@ -47,14 +46,14 @@ class RedrivePolicy:
 
     Attributes:
         dead_letter_queue: name or ARN.
-        max_receive_count: 1 to 1,000. The message moves at the next receive after that number of receives.
+        max_receive_count: 1 to 1,000. After this number of receives, the next receive moves the message.
     """
 
     dead_letter_queue: str
     max_receive_count: int
 
     def __attrs_post_init__(self) -> None:
-        """Raises InvalidParameterValue if the queue is missing, or the count not a whole number of 1 to 1,000."""
+        """Raises InvalidParameterValue without a queue, or unless the count is a whole number of 1 to 1,000."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
             raise _refused(self, "redrive_policy", "It must name {}.", "dead_letter_queue")
@@ -98,12 +97,12 @@ def compact(policy: Mapping[str, Any]) -> str:
 
 
 def arn(region: str, name: str) -> str:
-    """Returns the ARN of a queue, its name in policies and listings of SQS."""
+    """Returns the ARN of a queue."""
     return f"arn:lakequeue:sqs:{region}:{ACCOUNT}:{name}"
 
 
 def parse_arn(text: str) -> QueueLocation | None:
-    """Returns region and name in a queue's ARN, of any partition and account. None for any other text."""
+    """Returns region and name of a queue's ARN, of any account. None for another text."""
     parts = text.split(":")
     if len(parts) == 6 and parts[0] == "arn" and parts[2] == "sqs" and parts[3] and parts[5]:
         return QueueLocation(parts[3], parts[5])
@@ -111,7 +110,7 @@ def parse_arn(text: str) -> QueueLocation | None:
 
 
 def redrive_policy(given: Any) -> RedrivePolicy | None:
-    """Parses a policy: an object, a mapping or JSON. None or an empty text removes the policy (DLQ-9).
+    """Parses a policy: an object, a mapping or JSON. None or an empty text removes it (DLQ-9).
 
     Raises:
         InvalidParameterValue: the policy is malformed, or the count is not a whole number of 1 to 1,000.
@@ -131,8 +130,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
     """Parses a policy: an object, a mapping or JSON. None or an empty text allows all queues.
 
     Raises:
-        InvalidParameterValue: the policy is malformed, names more than ten queues, or names queues without
-            ``byQueue``.
+        InvalidParameterValue: the policy is malformed, has over ten queues, or has queues without ``byQueue``.
     """
     if given is None or given == "":
         return None
@@ -159,9 +157,9 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """Returns the attributes with policies as JSON. Plain names of queues become ARNs of ``region``.
+    """Returns the attributes with policies as JSON, and plain queue names as ARNs of ``region``.
 
-    ``dead_letter_queue`` with ``max_receive_count`` also becomes a redrive policy (DLQ-2).
+    ``dead_letter_queue`` and ``max_receive_count`` become a redrive policy (DLQ-2).
     """
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}

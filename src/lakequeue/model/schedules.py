@@ -1,4 +1,4 @@
-"""Schedules: messages that are sent at the times of a cron expression, or once at an instant (JOB-7)."""
+"""Schedules: messages that are sent at the times of a cron expression, or once (JOB-7)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""Values of ``missed``: which times get a message later, if no process could send at them."""
+"""Values of ``missed``: which due times get a late message, if no process could send in time."""
 LATE = timedelta(minutes=5)
-"""Age from which a due time counts as missed, for ``missed='none'``."""
+"""Age from which ``missed='none'`` skips a due time."""
 SKEW = timedelta(minutes=15)
 """Difference between clocks that is ignored."""
 MOST_AT_ONCE = 100
-"""Maximum number of messages that ``all`` sends at one check. The next check sends further messages."""
+"""Maximum number of messages that ``missed='all'`` sends at one check."""
 LONGEST_CRON = 200
 _LONGEST_ZONE = 64
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -42,7 +42,7 @@ class Schedule:
         body: body of the messages.
         cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
         tz: IANA name of the time zone for ``cron``.
-        missed: which times at which no process could send get their message later: ``last``, ``all`` or ``none``.
+        missed: due times that get a late message: ``last``, ``all`` or ``none``.
         group_id: message group, or None.
         priority: priority of the messages.
         created_at: when the schedule was added.
@@ -70,7 +70,7 @@ class Schedule:
     last_error: str | None = None
 
     def check(self) -> None:
-        """Raises InvalidParameterValue for the first invalid field. The error states the valid values."""
+        """Raises InvalidParameterValue for the first invalid field."""
         check_schedule_name(self.name)
         check_text("region", self.region)
         check_text("body", self.body)
@@ -96,19 +96,20 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns the other schedule as replacement. It stays paused, and sends this schedule's overdue message.
+        """Returns the schedule that replaces this one. A paused schedule stays paused.
 
-        It keeps this schedule's id, so that no process sends the message twice.
+        If this schedule's message is overdue, the result keeps its id and due time, so the message is sent exactly
+        once.
         """
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule after its due messages were sent; None if no message is left.
+        """Returns this schedule after its due messages were sent, or None if no message is left.
 
-        ``sent`` is the schedule as the sending process would store it. If another schedule has replaced it
-        meanwhile, that schedule keeps its own times.
+        ``sent`` is the schedule that the sending process would store. If this schedule differs, it has replaced
+        that one meanwhile and keeps its own times.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -117,7 +118,7 @@ class Schedule:
         return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
 
     def first_after(self, instant: datetime) -> datetime | None:
-        """Returns the first time after an instant; None for a schedule that sends once, or without a later time.
+        """Returns the first time after an instant. None if there is none, or for a schedule that sends once.
 
         Raises:
             InvalidParameterValue: the expression or the time zone cannot be parsed.
@@ -125,11 +126,11 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a clock that was ahead has sent the schedule's next messages, or skipped them.
+        """Returns True if a wrong clock has sent or skipped future messages of the schedule.
 
         Args:
-            now: the present, by the right clock.
-            last: due time of the newest message of the schedule in its queue. None if unknown.
+            now: the right time.
+            last: due time of the schedule's newest message in its queue, or None.
         """
         limit = now + SKEW
         if last is not None and last > limit:
@@ -139,11 +140,10 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule after the clock was set back to ``now``.
+        """Returns the schedule after the clock was set back to ``now``, with no past times after ``now``.
 
-        ``created_at`` and ``last_due`` become at most ``now``. If the schedule is ahead (see ``is_ahead``), its
-        next message is due at its first time after ``now``. The schedule then gets a new id, because the queue
-        refuses messages with due times before the last one of the same id.
+        If the schedule is ahead (see ``is_ahead``), its next message is due at its first time after ``now``. It
+        gets a new id, because the queue refuses due times before the last one of an id.
         """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
@@ -153,16 +153,16 @@ class Schedule:
         return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
 
     def is_overdue(self, now: datetime) -> bool:
-        """Returns True if no process has sent the next message within ``LATE`` of its due time."""
+        """Returns True if the next message is more than ``LATE`` overdue."""
         return not self.paused and now - self.next_due > LATE
 
     def why_silent(self) -> str:
-        """Returns why a schedule that is ahead sends nothing, and the remedy."""
+        """Explains why a schedule that is ahead sends nothing, with a remedy."""
         then = "its next times lie before its last one, as a clock was ahead"
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 
     def due(self, now: datetime) -> list[datetime]:
-        """Returns the times for which to send messages now, in order, selected by ``missed``."""
+        """Returns the due times for which to send messages now, as ``missed`` says."""
         if self.cron is None:
             times = [self.next_due]
         elif self.missed == "all":
@@ -173,7 +173,10 @@ class Schedule:
         return [time for time in times if self.missed != "none" or now - time <= LATE]
 
     def _last(self, cron: str, now: datetime) -> datetime:
-        """Returns the last time up to now. Searches growing spans, because a year has half a million minutes."""
+        """Returns the last time up to now.
+
+        Searches growing time spans, because a year has half a million minutes.
+        """
         span = timedelta(hours=1)
         while True:
             start = max(self.next_due, now - span)
@@ -183,7 +186,7 @@ class Schedule:
             span *= 8
 
     def _after(self, cron: str, instant: datetime) -> Iterator[datetime]:
-        """Yields all times after an instant, in order, in UTC."""
+        """Yields all times after an instant in UTC."""
         zone = _zone(self.tz)
         if len(cron) > LONGEST_CRON:
             raise InvalidParameterValue.of(cron, "cron", f"Must be at most {LONGEST_CRON} characters.")

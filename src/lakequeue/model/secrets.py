@@ -1,13 +1,13 @@
-"""Removes secrets from texts. A URI may hold keys, a password or a signature, in many notations."""
+"""Removes keys, passwords and signatures from URIs in texts."""
 
 from __future__ import annotations
 
 import re
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""URI schemes of object stores. Names of buckets have no colon, so text with one in their place may be keys."""
+"""URI schemes of object stores. Bucket names have no colon, so a colon shows keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
-"""Schemes of stores that may have a container before an @."""
+"""URI schemes with a container before an @."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
 _STORE = rf"{_BEGIN}(?P<store>{'|'.join(STORES)}):(?P<slashes>/*)"
 _USER = re.compile(
@@ -15,16 +15,13 @@ _USER = re.compile(
     r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
     re.IGNORECASE,
 )
-"""Matches the scheme of a URI and the text up to the @: a user, or a user, a colon and a password, which may
-contain slashes. It also matches a container before the @, as in ``abfss://container@account``. ``_without_user``
-keeps the container, which it recognizes by the scheme and the missing colon.
-"""
+"""Matches the scheme of a URI and the text up to the @: user, password or container."""
 _KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
 _QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
 
 
 def hidden(text: str) -> str:
-    """Removes possible secrets from every URI in a text: users and passwords, keys as a bucket, queries."""
+    """Removes possible secrets from every URI in a text: users, passwords, keys, queries."""
     if ":" not in text:
         return text
     return _KEYS.sub(r"\g<store>:\g<slashes>…", _USER.sub(_without_user, _QUERY.sub(r"\1", text)))

@@ -6,10 +6,9 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """The state of a message at an instant.
+    """The state of a message at an instant, in all interfaces.
 
-    The Python API, SQL, the command line, the console and the runs in ``receipts`` all use these words. The state
-    follows from the stored data and the current time, so the end of a delay, a visibility timeout or the retention
+    It follows from stored data and the current time, so the end of a delay, a visibility timeout or the retention
     period needs no commit.
     """
 
@@ -24,15 +23,15 @@ class MessageState(str, Enum):
     HELD = "held"
     """Sent while the queue had its maximum of delayed messages. Released when fewer are delayed (INF-9)."""
     DELETED = "deleted"
-    """Deleted by a consumer. Final, unless the queue has rewind on, which can make the message visible again."""
+    """Deleted by a consumer. Final, unless a rewind makes the message visible again."""
     EXPIRED = "expired"
     """Older than the retention period. Final."""
     PURGED = "purged"
-    """Removed by a purge. Final. No view shows the message."""
+    """Removed by a purge. Final, and no longer shown."""
     MOVING = "moving"
     """On its way to another queue, as a dead letter or by a redrive. Counts as in flight."""
     MOVED = "moved"
-    """Now in another queue. Final here. SQL shows the message as deleted until its storage is freed."""
+    """Now in another queue. Final. SQL shows it as deleted until its storage is freed."""
 
     def __str__(self) -> str:
         return self.value

@@ -42,19 +42,19 @@ MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
 MAX_TRACE_HEADER = 1_024
-"""Maximum number of characters in a trace header, which does not count towards the size of its message."""
+"""Maximum number of characters in a trace header, which does not count as message size."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
-"""Matches a number. Decimal would also accept digits of other scripts, and ``1_000``."""
+"""Matches a number. ``Decimal`` would accept more, such as ``1_000``."""
 _NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
 
 
 def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dict[str, AttributeValue]:
-    """Returns message attributes with explicit types, checked by MSA-3 and MSA-5.
+    """Returns message attributes with explicit types (MSA-3, MSA-5).
 
     Raises:
         InvalidParameterValue: a name, type or value is malformed, or there are more than ten attributes.
@@ -88,10 +88,9 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks a batch in the order of BAT-7. Returns a result per entry, or refuses the whole call (BAT-5).
+    """Checks a batch in the order of BAT-7, with a result per entry (BAT-4).
 
-    Bad ids, missing FIFO parameters and the total size refuse the call. Any other problem refuses its entry
-    (BAT-4).
+    Bad ids, missing FIFO parameters and the total size refuse the whole call (BAT-5).
     """
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
@@ -112,7 +111,7 @@ def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) ->
 
 
 def check_batch_ids(ids: Sequence[str], attributes: QueueAttributes) -> None:
-    """Refuses a batch that is empty, too long, or has malformed or repeated entry ids (BAT-1, BAT-5, BAT-7)."""
+    """Refuses a batch that is empty, too long, or has malformed or repeated ids (BAT-1, BAT-5, BAT-7)."""
     most = attributes.profile_rules.max_batch
     with coded_for(attributes.profile):
         if not ids:
@@ -168,7 +167,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def kept_entry(entry: SendEntry) -> SendEntry:
-    """Copies an entry, so that the sender may change its JSON value or attributes before the check."""
+    """Copies an entry, so that later changes of its values by the sender have no effect."""
     given = {name: getattr(entry, name) for name in ("attributes", "system_attributes")}
     kept: dict[str, Any] = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
     if entry.json is not ABSENT:
@@ -178,7 +177,6 @@ def kept_entry(entry: SendEntry) -> SendEntry:
 
 
 def _json_body(entry: SendEntry) -> str:
-    """Returns an entry's value as compact JSON."""
     if entry.body:
         raise InvalidParameterValue("A message has either a body or json, not both.")
 
@@ -207,7 +205,7 @@ def _check_body(body: object) -> str:
 
 
 def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
-    """Checks that a FIFO entry has a group id, and a deduplication id unless it is derived (SND-4, SND-5)."""
+    """Checks that a FIFO entry has a group id, and a deduplication id if needed (SND-4, SND-5)."""
     if not attributes.fifo:
         return
     if entry.group_id is None:
@@ -231,7 +229,7 @@ def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
 
 
 def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
-    """Refuses the whole call if an entry lacks a parameter that FIFO queues require (SND-4)."""
+    """Refuses the whole call if an entry lacks a parameter of FIFO queues (SND-4)."""
     for entry in entries:
         try:
             _check_required(entry, attributes)
@@ -240,13 +238,13 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
 
 
 def _not_for_this_queue(parameter: str, value: object, *remedy: str) -> InvalidParameterValue:
-    """Builds the refusal of a parameter. ``remedy`` names the attribute of queues that accept it."""
+    """Returns the error for a parameter. ``remedy`` names an attribute whose queues accept it."""
     reason = "The request includes a parameter that is not valid for this queue type."
     return InvalidParameterValue.of(value, parameter, reason + " A queue with {} takes it." * len(remedy), *remedy)
 
 
 def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Accepts only the trace header, which does not count towards the size (SND-15)."""
+    """Accepts only the trace header (SND-15)."""
     check_mapping("system_attributes", given)
     checked = {}
     for name, value in (given or {}).items():
@@ -289,7 +287,7 @@ def _check_attribute_name(name: object) -> None:
 
 
 def _typed(name: str, given: Any) -> AttributeValue:
-    """Returns an attribute with its type, inferred from a bare value or checked in a pair."""
+    """Returns an attribute with its type, which a bare value implies."""
     match given:
         case str():
             return AttributeValue("String", given)

@@ -1,4 +1,4 @@
-"""Work as generators that yield the instants until which they wait. A few threads can run many generators."""
+"""Work as generators that yield instants to wait for, so that few threads run many of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
-"""Work that yields an instant to wait for. An event that the runner shares with the work ends the wait earlier."""
+"""Work that yields instants to wait for. A shared event ends a wait earlier."""
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
-    """Runs work in this thread, with its waits. Returns its result.
-
-    An error that ends a wait, such as KeyboardInterrupt, is raised in the work.
-    """
+    """Runs work and its waits in this thread. Returns its result. An error during a wait is raised in the work."""
     resume: Callable[[], datetime] = partial(next, work)
     while True:
         try:
@@ -50,13 +47,10 @@ class _Piece:
 
 
 class WaitingThreads:
-    """Threads that run any number of generators. A waiting generator occupies no thread. Thread-safe.
-
-    Threads start with the first generators, and end with the last.
+    """Threads that run any number of generators. A waiting generator needs no thread. Thread-safe.
 
     Args:
-        clock: the clock of all waits.
-        number: maximum number of threads.
+        number: maximum number of threads, which end when no work is left.
         name: name of the threads.
         late: see ``Clock.participant``.
     """
@@ -71,13 +65,13 @@ class WaitingThreads:
         self._ready: deque[_Piece] = deque()
         self._waiting: dict[_Piece, datetime] = {}
         self._idle: list[threading.Event] = []
-        """Threads that wait for ready work."""
+        """Threads without work."""
         self._timer: threading.Event | None = None
-        """The idle thread that also waits for the first instant at which waiting work continues."""
+        """The idle thread that waits for the next instant of waiting work."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
-        """Runs work until it ends. The work must not raise errors. ``wake`` ends its waits."""
+        """Runs work, which must not raise errors, until it ends. ``wake`` ends its waits."""
         piece = _Piece(work, wake)
         piece.end.enter_context(wake.waking(partial(self._woken, piece)))
         with self._lock:
@@ -97,7 +91,6 @@ class WaitingThreads:
                 self._stir()
 
     def _stir(self) -> None:
-        """Wakes an idle thread, if any."""
         if self._idle:
             self._idle.pop().set()
         elif self._timer is not None:
@@ -125,7 +118,7 @@ class WaitingThreads:
                     self._timer = None
 
     def _next(self) -> _Piece | None:
-        """Takes work that is ready. If none is, returns None and lets a thread wait for the remaining work."""
+        """Takes ready work. Without any, returns None, and a thread waits for the waiting work."""
         piece = self._ready.popleft() if self._ready else None
         if piece is None and self._waiting:
             first = min(self._waiting, key=self._waiting.__getitem__)
@@ -145,7 +138,6 @@ class WaitingThreads:
         return self._timer_until
 
     def _step(self, piece: _Piece) -> None:
-        """Runs work until it waits or ends."""
         try:
             until = piece.context.run(next, piece.work)
         except StopIteration:
