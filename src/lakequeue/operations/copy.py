@@ -338,6 +338,7 @@ class CopiedQueue:
 
     @classmethod
     def of(cls, row: QueueRow, shards: Sequence[ShardCopy]) -> CopiedQueue:
+        """Builds the summary from the copied shards of a queue."""
         tables = [table for shard in shards for table in (shard.ledger, shard.log)]
         return cls(
             row.name,
