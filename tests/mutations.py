@@ -179,6 +179,7 @@ def delete_first(opened: OpenedDeliveryTable, snapshot: Any, marked: Any, rows: 
 a_block_looks_like_an_append = replace(DeliveryIdentity, "block", property(lambda delivery: delivery.version))
 an_acknowledged_append_counts_unseen = replace(protocol, "append", trust_the_answer)
 a_refused_block_is_an_arrival = replace(protocol, "close", refused_is_arrived)
+a_repair_blocks_nothing = replace(protocol, "block_all", lambda *_: None)
 messages_are_deleted_first = replace(protocol, "deliver", delete_first)
 
 

@@ -112,6 +112,12 @@ class World:
             for actor in self.actors:
                 actor.alive = actor.alive and not actor.began
 
+    def go_back(self, epoch: int) -> None:
+        """No message is marked or deleted any more. Its rows that are in the table are counted, and come again."""
+        self.messages[:] = [READY] * len(self.messages)
+        self.log[:] = [commit._replace(rows=()) for commit in self.log]
+        self.epoch = max(self.epoch, epoch)
+
     # --- the guarantee
 
     def check(self) -> None:
@@ -321,18 +327,18 @@ class MemorySnapshot:
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool) -> None:
         landing = Commit(delivery.app_id, delivery.version, tuple(rows["id"].to_pylist()), delivery.lease_id)
-        self._commit(landing, "rows")
+        self._commit("rows", landing)
 
-    def block(self, delivery: DeliveryIdentity) -> None:
-        self._commit(Commit(delivery.app_id, delivery.block, (), delivery.lease_id), "a block")
+    def block(self, *deliveries: DeliveryIdentity) -> None:
+        self._commit("a block", *(Commit(each.app_id, each.block, (), each.lease_id) for each in deliveries))
 
-    def _commit(self, landing: Commit, what: str) -> None:
+    def _commit(self, what: str, *landing: Commit) -> None:
         world, base = self.world, self.version
         while True:
             step(f"checks what landed before {what}")
             if saw(base < world.start and base < len(world.log)):
                 raise CommitRefused("entries to check are cleaned up")
-            if saw(any(each.app_id == landing.app_id for each in world.log[base:])):
+            if saw(any(each.app_id == mine.app_id for each in world.log[base:] for mine in landing)):
                 raise CommitRefused("the same id in between")
             base = saw(len(world.log))
             lost = bool(step(f"commits {what}", 1 + ("an answer is lost" in world.happens)))
@@ -340,7 +346,7 @@ class MemorySnapshot:
             if lost:
                 world.happens.remove("an answer is lost")
             if saw(base == len(world.log)):
-                world.log.append(landing)
+                world.log += landing
             elif saw(base >= world.start):
                 continue  # the place is taken
             # else the entry has a place below those that were cleaned up: the create succeeds, and nobody sees it
@@ -402,12 +408,22 @@ def decider(world: World) -> None:
         protocol.decide(MemoryTable(world), marked)
 
 
+def repairer(world: World) -> None:
+    """Puts an older ledger in place, without the claims since, and blocks their deliveries before that."""
+    number = world.epoch + 100
+    slots = [DeliveryIdentity(f"slot {slot}", number, "repair", 0) for slot in range(2)]
+    protocol.block_all(MemoryTable(world), slots)
+    step("goes back")
+    world.go_back(number)
+
+
 ROLES: dict[str, Callable[[World], object]] = {
     "holder": holder,
     "failing holder": lambda world: holder(world, fails=True),
     "holder of two": lambda world: [holder(world, 1) for _ in range(2)],
     "halving holder": halving_holder,
     "decider": decider,
+    "repairer": repairer,
 }
 
 

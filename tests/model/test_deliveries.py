@@ -17,6 +17,7 @@ from mutations import (
     Mutation,
     a_block_looks_like_an_append,
     a_refused_block_is_an_arrival,
+    a_repair_blocks_nothing,
     an_acknowledged_append_counts_unseen,
     each_case,
     messages_are_deleted_first,
@@ -49,6 +50,7 @@ POWER = exploring("a_power_cut", Scenario(("holder", "decider"), happens=(CUT,))
 FAILING = exploring("a_message_that_failed", Scenario(("failing holder", "decider"), messages=2))
 TURNS = exploring("deliveries_in_turn", Scenario(("holder of two", "decider"), messages=2, happens=(CLEANED,)))
 HALVES = exploring("halves", Scenario(("halving holder", "decider"), messages=2, happens=(LOST,)))
+REPAIR = exploring("a_ledger_that_goes_back", Scenario(("holder", "repairer")))
 
 
 def block_unseen(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
@@ -120,6 +122,7 @@ MUTATIONS = [
         replace(protocol, "close", block_unseen),
         {PAIR: "TAB-26", HALVES: "TAB-27"},
     ),
+    Mutation("a repair blocks nothing", a_repair_blocks_nothing, {REPAIR: "TAB-11"}),
     Mutation("what arrived is not synced", replace(MemoryTable, "sync", lambda *_: None), {POWER: "TAB-24"}),
     Mutation(
         "the table's id is not recorded", replace(OpenedDeliveryTable, "of", record_nothing), {NEW: "TAB-22"}
@@ -159,6 +162,8 @@ def test_it_also_holds_with(explored: Callable[[], None]):
         Scenario(("holder", "holder", "decider"), happens=(CLEANED, LOST)),
         Scenario(("holder", "decider", "decider"), happens=(CUT,), is_new=True),
         Scenario(("halving holder", "holder", "decider"), messages=2),
+        Scenario(("holder", "decider", "repairer")),
+        Scenario(("holder", "holder", "repairer")),
     ],
     ids=str,
 )

@@ -153,7 +153,8 @@ class SimulatedSnapshot:
         bodies = tuple(rows["body"].to_pylist())
         self._commit(Entry(delivery.app_id, delivery.version, bodies, delivery.lease_id))
 
-    def block(self, delivery: DeliveryIdentity) -> None:
+    def block(self, *deliveries: DeliveryIdentity) -> None:
+        [delivery] = deliveries  # only a repair blocks several
         self._commit(Entry(delivery.app_id, delivery.block, (), delivery.lease_id))
 
     def _commit(self, entry: Entry) -> None:

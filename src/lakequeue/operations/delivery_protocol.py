@@ -6,7 +6,7 @@ shows which one it has. ``docs/guides/tables.md`` has a picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -43,7 +43,9 @@ class DeliverySnapshot(Protocol):
     def delivered(self, app_id: str) -> int: ...
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
-    def block(self, delivery: DeliveryIdentity) -> None: ...
+    def block(self, *deliveries: DeliveryIdentity) -> None:
+        """Blocks deliveries of different application ids in one commit."""
+        ...
 
 
 class DeliveryTable(Protocol):
@@ -250,6 +252,27 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
         except CommitRefused as refused:
             reason = f": {refused}"
     raise TableUnavailable(opened.table.uri, f"refused {_TRIES} blocks{reason}")
+
+
+def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
+    """Blocks deliveries of different slots, and all earlier ones of these slots, in one commit (TAB-11).
+
+    Raises:
+        TableUnavailable: the table is missing, or cannot be reached or written.
+    """
+    reason = ""
+    for _ in range(_TRIES):
+        snapshot = table.read()
+        if snapshot is None:
+            raise TableUnavailable(table.uri, "is not there")
+        left = [each for each in deliveries if snapshot.delivered(each.app_id) < each.block]
+        if not left:
+            return
+        try:
+            snapshot.block(*left)
+        except CommitRefused as refused:
+            reason = f": {refused}"
+    raise TableUnavailable(table.uri, f"refused {_TRIES} blocks{reason}")
 
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:

@@ -11,14 +11,14 @@ import attrs
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.damage import Repair
-from lakequeue.model.deliveries import DELIVERY_ID, epoch_above_all
 from lakequeue.model.names import name_hash
 from lakequeue.operations.attributes import make_tables
 from lakequeue.operations.check import shards_of
+from lakequeue.operations.repair_deliveries import block_step, undelivered
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.root import Root
-from lakequeue.shard.deliver import without_marks
+from lakequeue.shard.runs import Head
 from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import compaction_notes, layout, stats
 from lakequeue.storage.catalog import QueueRow, table_of
@@ -247,7 +247,7 @@ def _plan(
     writing = log_step(engine, found, missing, end, messages.log.last + (not newest))
     barrier = {} if writing is None else {layout.SEND_ID: send - layout.end_of(send) + end}
     steps = list(log_steps(messages, barrier))
-    rows, dropped, least = (rows, [], 0) if newest else _undelivered(rows, root.now())
+    rows, dropped, least = (rows, [], 0) if newest else undelivered(rows, root.now())
     epoch = max(_newest_epoch(found), found.forgotten, least) + 1
     if receipts is not None and receipts.log.start is not None:
         steps += log_steps(receipts, {layout.RECEIPTS_ID: epoch})
@@ -255,12 +255,10 @@ def _plan(
         head = attrs.evolve(rows.head, epoch=epoch + 1, emptying=str(found.emptying or "") or None)
         head = attrs.evolve(head, committed_at=max(head.committed_at, root.now()))
         if not newest:
-            number = max(rows.head.move_number, _moves(root, engine.store, row.key, shard))
-            head = attrs.evolve(head, move_number=number)
-            pace = QueueAttributes.from_wire(head.attributes).pace
-            if pace is not None:  # what was received since is not known, so nothing is left
-                head = attrs.evolve(head, paced_to=pace.taking(pace.burst, 0, head.committed_at))
-            steps.append(fence_step(engine, found))
+            head = _gone_back(head, _moves(root, engine.store, row.key, shard))
+            blocking, unblocked = block_step(root, row, shard, epoch, _deliverable(rows, end))
+            dropped += unblocked
+            steps += [*blocking, fence_step(engine, found)]
         steps += ledger_steps(engine, found, attrs.evolve(rows, head=head), why)
     if writing is not None:
         steps.append(writing)
@@ -277,16 +275,14 @@ def _plan(
     return before, attrs.evolve(report, unknown=unknown), steps
 
 
-def _undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Returns rows without delivery marks, a note about the marks, and an epoch above all deliveries (TAB-11)."""
-    if DELIVERY_ID not in rows.head.attributes:
-        return rows, [], 0
-    head, runs, marked = without_marks(rows.head, rows.runs)
-    note = (
-        f"{marked} messages were being delivered into {head.attributes.get('Table')}, and come again; their rows, "
-        "and those of other messages that come again, may be stored a second time"
-    )
-    return attrs.evolve(rows, head=head, runs=runs), [note], epoch_above_all(now)
+def _gone_back(head: Head, moves: int) -> Head:
+    """Returns the head of an older ledger as of now. ``moves``: number of the last move that arrived anywhere."""
+    head = attrs.evolve(head, move_number=max(head.move_number, moves))
+    pace = QueueAttributes.from_wire(head.attributes).pace
+    if pace is None:
+        return head
+    # what was received since is not known, so nothing is left
+    return attrs.evolve(head, paced_to=pace.taking(pace.burst, 0, head.committed_at))
 
 
 _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the messages that come again were deleted"

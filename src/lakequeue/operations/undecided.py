@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,6 +20,7 @@ from lakequeue.model.deliveries import Mark, Undecided, application_id, is_catal
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
+from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Decide, LeaseCounts, RecordTable
 from lakequeue.storage.delivery.identity import DeliveryIdentity
 from lakequeue.storage.providers import scheme_of
@@ -88,22 +89,31 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
     if table is None:
         raise UnsupportedOperation("The queue has no delivery table; set its attribute table.")
     if is_catalog_name(table):
-        table = _in_catalog(queue, table)
+        table = _in_catalog(queue.root, table)
     if table not in queue.delivery.tables:
-        from lakequeue.storage.delivery.table import DeltaDeliveryTable
-
-        store, options = queue.root.engine.store, queue.delivery.options
-        if options is None:
-            alike = local_path(table) is None and scheme_of(table) == scheme_of(store.root)
-            options = store.options if alike else {}
-        queue.delivery.tables.setdefault(table, DeltaDeliveryTable(table, options, store.root, store.syncs))
+        queue.delivery.tables.setdefault(table, _opened(queue.root, table, queue.delivery.options))
     found: DeltaDeliveryTable = queue.delivery.tables[table]
     return found
 
 
-def _in_catalog(queue: OpenQueue, name: str) -> str:
+def table_of(root: Root, table: str) -> DeltaDeliveryTable:
+    """Returns a delivery table with the storage options of the root. Errors as ``target_of``."""
+    return _opened(root, _in_catalog(root, table) if is_catalog_name(table) else table, None)
+
+
+def _opened(root: Root, table: str, options: Mapping[str, str] | None) -> DeltaDeliveryTable:
+    from lakequeue.storage.delivery.table import DeltaDeliveryTable
+
+    store = root.engine.store
+    if options is None:
+        alike = local_path(table) is None and scheme_of(table) == scheme_of(store.root)
+        options = store.options if alike else {}
+    return DeltaDeliveryTable(table, options, store.root, store.syncs)
+
+
+def _in_catalog(root: Root, name: str) -> str:
     """Returns the path or URI of a delivery table by its name in the catalog of the root's session."""
-    spark = queue.root.spark
+    spark = root.spark
     if spark is None:
         raise UnsupportedOperation(f"{name} is a name in a catalog, which only Spark can deliver into.")
     from lakequeue.storage.delivery.spark_catalog import location

@@ -47,13 +47,21 @@ _TRIES = 5
 """Number of commits that ``deltalake`` tries before the table is read again."""
 
 
-def _properties(delivery: DeliveryIdentity, version: int) -> CommitProperties:
+def _properties(lease_id: str, *transactions: Transaction) -> CommitProperties:
     return CommitProperties(
-        custom_metadata={"userMetadata": LEASE + delivery.lease_id},
-        # without an instant Spark would drop the id under a retention
-        app_transactions=[Transaction(delivery.app_id, version, delivery.at // 1_000)],
+        custom_metadata={"userMetadata": LEASE + lease_id},
+        app_transactions=list(transactions),
         max_commit_retries=_TRIES,
     )
+
+
+def _transaction(delivery: DeliveryIdentity, version: int) -> Transaction:
+    # without an instant Spark would drop the id under a retention
+    return Transaction(delivery.app_id, version, delivery.at // 1_000)
+
+
+def _appending(delivery: DeliveryIdentity) -> CommitProperties:
+    return _properties(delivery.lease_id, _transaction(delivery, delivery.version))
 
 
 class WrittenRows(Protocol):
@@ -281,7 +289,7 @@ class DeltaDeliverySnapshot:
                     mode="append",
                     # only for new columns, because it changes the metadata each time, which refuses other writers
                     schema_mode="merge" if fitting.schema.names != self.schema.names else None,
-                    commit_properties=_properties(delivery, delivery.version),
+                    commit_properties=_appending(delivery),
                 )
             except SchemaMismatchError as error:
                 raise RowsRefused(first_line(error)) from error
@@ -305,15 +313,19 @@ class DeltaDeliverySnapshot:
                 "append",
                 self.handle.schema(),
                 self.handle.metadata().partition_columns,
-                commit_properties=_properties(delivery, delivery.version),
+                commit_properties=_appending(delivery),
             )
 
-    def block(self, delivery: DeliveryIdentity) -> None:
-        """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
+    def block(self, *deliveries: DeliveryIdentity) -> None:
+        """Commits an empty entry, after which no rows of the deliveries can land. Errors as ``append``.
+
+        Args:
+            deliveries: deliveries of different application ids.
+        """
+        blocks = [_transaction(each, each.block) for each in deliveries]
+        properties = _properties(deliveries[0].lease_id, *blocks)
         with self._commit():
-            self.handle.create_write_transaction(
-                [], "append", self.handle.schema(), commit_properties=_properties(delivery, delivery.block)
-            )
+            self.handle.create_write_transaction([], "append", self.handle.schema(), commit_properties=properties)
 
     @contextmanager
     def _commit(self) -> Iterator[None]:
