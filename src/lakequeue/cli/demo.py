@@ -1,7 +1,4 @@
-"""``lakequeue demo``: sends Python files as messages and processes them, with deliberate failures.
-
-Spark parses the files in batches, or the workers of a consumer parse them one by one.
-"""
+"""``lakequeue demo``: sends Python files, and processes them by Spark or by a consumer, with planned failures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The demo with Spark: a consumer leases batches, and writes results to a Delta table next to the root.
-
-Every tenth file fails the first time and is released. One batch loses its worker, so its messages become visible
-again after their visibility timeout.
-"""
+"""The demo with Spark: leases batches, writes results to a Delta table, and loses one batch's worker."""
 
 from __future__ import annotations
 
@@ -55,10 +51,7 @@ class _BatchTally:
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
-    """Sends the entries and processes them in Spark. Returns 0 if all were processed and deleted, else 3.
-
-    The results are at the path of the root with ``-demo-results`` appended.
-    """
+    """Sends and processes entries in Spark. Returns 0 if all were deleted, else 3. Results: ``-demo-results``."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession() is not None
@@ -121,10 +114,7 @@ def _consume(
 
 
 def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
-    """Parses, stores and settles one batch. Returns the numbers of processed and of failed messages.
-
-    Stores results before it deletes messages, so a crash repeats the batch: results may contain a message twice.
-    """
+    """Parses, stores and then settles a batch. Returns the numbers of processed and failed messages."""
     from pyspark.sql import functions as F
 
     # without Arrow, for which Spark requires pandas

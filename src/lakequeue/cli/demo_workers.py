@@ -1,8 +1,4 @@
-"""The demo without Spark and JVM: the workers of a consumer parse one file at a time.
-
-Every tenth file fails the first time. One worker is lost, and its messages become visible after their visibility
-timeout. A file that is not Python always fails, and becomes a dead letter.
-"""
+"""The demo without Spark: workers of a consumer parse files. One worker is lost, and broken files always fail."""
 
 from __future__ import annotations
 

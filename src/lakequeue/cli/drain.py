@@ -106,10 +106,7 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Pauses a FIFO queue during the drain, because messages in flight would return after their successors.
-
-    After a crash the queue stays paused. ``doctor`` reports this, and the next drain ends the pause.
-    """
+    """Pauses a FIFO queue during the drain, to keep its order. After a crash, the next drain ends the pause."""
     reason = f"it is drained into {to}"
     if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
         yield

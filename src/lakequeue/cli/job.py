@@ -180,10 +180,7 @@ def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
 
 
 class Progress:
-    """Ends a job if messages fail repeatedly and no redrive policy applies.
-
-    A smaller batch counts as progress, because halving a batch isolates the failing message.
-    """
+    """Ends a job whose messages fail repeatedly, unless batches get smaller or a redrive policy applies."""
 
     def __init__(self, queue: Queue, give_up_after: int | None) -> None:
         self._most = give_up_after or (math.inf if queue.dead_letter_queue else 3)
@@ -208,10 +205,7 @@ class Progress:
 
 
 def delivers(root: str, queue: str, region: str, table: str | None, handler: str | None) -> bool:
-    """Returns True if the queue has a delivery table. If it has none, sets the table of ``--table``.
-
-    Ends the job with a usage error if the queue has another table, or if both table and function are missing.
-    """
+    """Returns True if the queue has a delivery table, or gets that of ``--table``. Usage errors end the job."""
     opened_queue = LakeQueue(root, region=region).queue(queue)
     own, wanted = settings(opened_queue).table, table and located_table(opened_queue, table)
     if own is None and wanted is not None:

@@ -158,11 +158,7 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
 
 
 class Reader:
-    """Parses lines as entries for a queue.
-
-    Args:
-        options: defaults for missing fields, as in ``SendEntry``.
-    """
+    """Parses lines as entries for a queue. ``options`` are defaults for missing fields."""
 
     def __init__(self, queue: Queue, options: Mapping[str, Any]) -> None:
         self._options = dict(options)

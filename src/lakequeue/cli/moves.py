@@ -59,10 +59,7 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the wanted instant and False, or the earliest possible instant and True if that is later.
-
-    Only a time before now is moved, because it would be too early when the rewind runs.
-    """
+    """Returns the wanted instant and False, or the later earliest possible instant and True."""
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])

@@ -123,10 +123,7 @@ Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE"
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses ``NAME=VALUE``, where the value may contain equals signs. Never shows a secret text.
-
-    A repeated name is an error, unless it is secret: then the last value counts.
-    """
+    """Parses ``NAME=VALUE``. A repeated name is an error. Secrets are never shown, and the last one counts."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")

@@ -41,12 +41,7 @@ def printable(text: str) -> str:
 
 
 def write(content: RenderableType) -> None:
-    """Writes a text or a rich object to standard output, and flushes it.
-
-    Raises:
-        OutputClosed: the reader has closed standard output.
-        OutputFailed: the disk is full, or standard output was closed before. Later writes go to ``os.devnull``.
-    """
+    """Writes to standard output, and flushes it. Raises OutputClosed if nobody reads it, else OutputFailed."""
     text = printable(content) if isinstance(content, str) else rendered(content)
     encoding = sys.stdout.encoding or "utf-8"
     if sys.__stdout__ is None:

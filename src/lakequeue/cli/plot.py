@@ -60,11 +60,7 @@ def plot(
 
 
 def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
-    """Draws points as an image in the format of the file's suffix. Time spans without data are grey.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Draws points as an image, time spans without data in grey. Raises MissingPackage without matplotlib."""
     try:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
         from matplotlib.figure import Figure

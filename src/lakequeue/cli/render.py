@@ -186,10 +186,7 @@ class _Column(NamedTuple):
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table that fits its width: a long first name moves to a line above its row.
-
-    If that is not enough, each row becomes a block of lines.
-    """
+    """A table that fits its width: long first names go to a line of their own, or rows become blocks."""
 
     columns: list[_Column]
     rows: list[list[str]]

@@ -27,11 +27,7 @@ spares_pandas = False
 
 @attrs.define
 class Session:
-    """Global options of a run, and its output.
-
-    Attributes:
-        done: text about the work done before an error, such as ``3 messages were sent``.
-    """
+    """Global options of a run, and its output. ``done`` is a text about work before an error."""
 
     root: str | None = None
     root_mode: int | None = None

@@ -117,11 +117,7 @@ def shown_size(size: int) -> str:
 
 
 def imported(spec: str, given: str) -> Callable[..., Any]:
-    """Imports the object ``module:name``, also from the working directory. ``given`` begins error messages.
-
-    Raises:
-        typer.BadParameter: the module or name does not exist, the module fails, or the object is not callable.
-    """
+    """Imports the callable ``module:name``, also from the working directory. Raises typer.BadParameter."""
     session.spares_pandas = False
     module, _, path = spec.partition(":")
     if not module or not path:

@@ -1,8 +1,4 @@
-"""The program of a worker process that evaluates SQL conditions, started by ``sandbox``.
-
-To start quickly, it imports only DuckDB and Arrow. A condition may crash DuckDB, fill memory or run for ever:
-limits and deadlines then end only this process.
-"""
+"""The program of a worker that evaluates SQL conditions. It imports only DuckDB and Arrow, to start quickly."""
 
 from __future__ import annotations
 
@@ -146,11 +142,7 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
-        """Returns a byte for each row: 1 if a checked condition is true, 0 if it is false or NULL.
-
-        Raises:
-            Refused: the condition fails on a row, for example casting text to a number.
-        """
+        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if it fails on a row."""
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 
@@ -257,10 +249,7 @@ def exhausted(memory: int) -> bool:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests until the input ends. A request is a line of JSON and an Arrow stream.
-
-    A reply is a line of JSON, and a byte for each evaluated row.
-    """
+    """Answers requests (a line of JSON, an Arrow stream) until the input ends, by a line of JSON and bytes."""
     begin = json.loads(requests.readline())
     limit(begin["memory"])
     if begin["nice"]:

@@ -52,11 +52,7 @@ class Predicate:
         self.columns = frozenset(checked.document["columns"])
 
     def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """Returns the indexes of the rows for which the condition is true. ``rows`` needs at least one column.
-
-        Raises:
-            InvalidParameterValue: the condition fails on a row, or exceeds the limits of time or memory.
-        """
+        """Returns the indexes of the rows that meet the condition. Raises InvalidParameterValue if it fails."""
         marks = self._ask("judge", rows).marks
         self._judged += len(rows)
         return np.flatnonzero(np.frombuffer(marks, np.uint8))

@@ -144,11 +144,7 @@ class Worker:
 
 
 class Sandbox:
-    """The workers of this process. Thread-safe.
-
-    Attributes:
-        nice: niceness of new workers, 0 to 19 above this process.
-    """
+    """The workers of this process, with the niceness ``nice``. Thread-safe."""
 
     nice = 0
 

@@ -1,7 +1,4 @@
-"""Airflow 3.3 and later: an operator that sends, a sensor that waits, and a trigger that starts DAGs.
-
-Both waits deliver at least once, and outlast failures of storage. See docs/guides/airflow.md.
-"""
+"""Airflow 3.3 and later: an operator that sends, a sensor, and a trigger. See docs/guides/airflow.md."""
 
 from __future__ import annotations
 

@@ -104,10 +104,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives the messages of a watched queue, and deletes those whose events are stored.
-
-    Raises no errors, because Airflow would restart the watch at once.
-    """
+    """Receives a watched queue's messages, and deletes those with stored events. Raises no errors."""
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments

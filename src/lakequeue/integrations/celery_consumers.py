@@ -80,10 +80,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message to kombu, or raises the given error.
-
-        Returns False if the message is no longer held.
-        """
+        """Delivers a message to kombu, or raises the given error. Returns False if it is no longer held."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):

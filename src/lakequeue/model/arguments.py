@@ -73,10 +73,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is None or maps to texts.
-
-    The error shows types, never values.
-    """
+    """Raises InvalidParameterValue, without values, unless a value is None or maps to texts."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -91,10 +88,7 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns the items of an iterable as a list.
-
-    Raises InvalidParameterValue for a text or an item of another type.
-    """
+    """Returns an iterable's items. Raises InvalidParameterValue for a text or an item of another type."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."

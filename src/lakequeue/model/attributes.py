@@ -155,10 +155,7 @@ class QueueAttributes:
         return checked
 
     def with_changes(self, **arguments: Any) -> QueueAttributes:
-        """Returns these attributes after an update. Raises the errors of ``create``.
-
-        Profile and kind cannot change (PRF-1, QUE-2). The shards of a standard queue can only grow (QUE-34).
-        """
+        """Returns these attributes after changes (PRF-1, QUE-2, QUE-34). Raises the errors of ``create``."""
         with coded_for(self.profile):
             fields = _fields(arguments, self.profile_rules)
             for name in sorted(fields.keys() & FIXED - {"fifo"}):
@@ -230,18 +227,12 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """Parses ``to_wire`` or ``to_stored`` without checks.
-
-        Raises QueueClientError for a newer attribute (DUR-71).
-        """
+        """Parses stored attributes. Raises QueueClientError if one is of a newer version (DUR-71)."""
         return _from_wire(tuple(wire.items()))
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
-        """Checks stored attributes.
-
-        Raises KeyError, ValueError or QueueServiceError for impossible ones (DUR-71).
-        """
+        """Raises KeyError, ValueError or QueueServiceError for impossible stored attributes (DUR-71)."""
         found = cls.from_wire({name: text for name, text in wire.items() if name in _BY_WIRE})
         _ = found.profile_rules, found.redrive, found.redrive_allow
 
@@ -368,11 +359,7 @@ class QueueAttributes:
         return limits
 
     def fractions_allowed(self, field: str) -> bool:
-        """Returns True if a duration may have a fraction of a second.
-
-        True for all durations of profile ``lake`` and without ``ProfileStrict``, and for ``receive_wait_time`` of
-        ``cmq``.
-        """
+        """Returns True if a duration may have a fraction of a second on this queue's profile."""
         rules = self.profile_rules
         return (
             not self.profile_strict

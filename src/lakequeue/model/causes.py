@@ -24,11 +24,7 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error without stacks. For a Spark error, those of its innermost cause.
-
-    A cause that says less than the error around it is skipped, such as the missing class of
-    ``[DATA_SOURCE_NOT_FOUND]``.
-    """
+    """Returns class and text of an error. For a Spark error, of the innermost cause that adds information."""
     try:
         text = str(error)
     except Exception:  # str() of the error fails

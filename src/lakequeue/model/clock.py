@@ -1,8 +1,4 @@
-"""The clock, and conversions to whole microseconds.
-
-The package reads time and waits only through a ``Clock``, except in locks and commit retries (LPL-6, DLT-2). Tests
-use ``lakequeue.testing.ManualClock``.
-"""
+"""The clock for all waits except locks and commit retries (LPL-6, DLT-2), and conversions to microseconds."""
 
 from __future__ import annotations
 
@@ -75,10 +71,7 @@ def format_instant(instant: datetime) -> str:
 
 
 def duration_micros(duration: Duration) -> int:
-    """Converts a duration to rounded microseconds.
-
-    Raises TypeError or ValueError unless it is a finite duration.
-    """
+    """Converts a duration to microseconds. Raises TypeError or ValueError unless it is finite."""
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     if isinstance(duration, bool) or not isinstance(duration, (numbers.Real, Decimal)):

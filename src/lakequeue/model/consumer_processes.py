@@ -40,12 +40,7 @@ class ConsumerProcess:
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file: the consumer's name, the keys of its queues, and its process.
-
-    Attributes:
-        requests: number of requests of the process to the root's object store, by kind.
-        received: number of messages that the process received from queues of the root.
-    """
+    """Content of the file: name, keys of queues, process, and its requests by kind and received messages."""
 
     name: str
     queues: Sequence[str]

@@ -62,11 +62,7 @@ class DeliveryTarget(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A mark whose receipt has ended while it is unknown if the rows arrived.
-
-    Attributes:
-        since: end of the receipt, in microseconds.
-    """
+    """A mark whose receipt ended at ``since`` (microseconds) while it is unknown if the rows arrived."""
 
     mark: Mark
     lease_id: str
@@ -95,10 +91,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns an epoch above all that a ledger with unknown commits had before ``now`` (in microseconds).
-
-    It is the milliseconds of ``now``, because each commit takes more than a millisecond (TAB-11).
-    """
+    """Returns an epoch above all of an unknown ledger: the milliseconds of ``now``, in microseconds (TAB-11)."""
     return now // 1_000
 
 

@@ -14,11 +14,7 @@ FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
 
 
 class JsonLines(logging.Formatter):
-    """Formats a log record as a JSON line in ASCII.
-
-    Args:
-        stacks: True to add stack traces.
-    """
+    """Formats a log record as a JSON line in ASCII, with stack traces if ``stacks``."""
 
     def __init__(self, clock: Clock, stacks: bool = False) -> None:
         super().__init__()
@@ -29,10 +25,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the fields of a line by name.
-
-        ``stack`` is always present for a failed handler, the user's own code.
-        """
+        """Returns the fields of a line. ``stack`` is always present for a failed handler, the user's code."""
         line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -340,18 +340,11 @@ class Message(_Attached):
             raise InvalidMessageContents(f"The body of message {self.message_id} is not JSON: {reason}") from error
 
     def delete(self) -> None:
-        """Deletes the message; see ``Queue.delete``.
-
-        Raises UnsupportedOperation for a copy, which has no queue.
-        """
+        """Deletes the message. Raises UnsupportedOperation for a copy. See ``Queue.delete``."""
         settler_of(self).delete(self.receipt_handle)
 
     def change_visibility(self, visibility_timeout: Duration) -> None:
-        """Makes the message visible in this many seconds; see ``Queue.change_visibility``.
-
-        Raises:
-            UnsupportedOperation: the message is a copy, which has no queue.
-        """
+        """Makes the message visible in this many seconds. Raises UnsupportedOperation for a copy."""
         settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 

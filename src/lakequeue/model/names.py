@@ -69,9 +69,6 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """Returns 20 digits that grow with the offset and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
-
-    The gaps vary, so that no consumer relies on consecutive numbers.
-    """
+    """Returns 20 digits, unique in a queue, that grow with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

@@ -15,10 +15,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class OffLoop(Protocol):
-    """Runs work in a thread while the event loop goes on.
-
-    If the caller is cancelled, work does not begin, or ends in its thread and is then reverted by ``undo``.
-    """
+    """Runs work in a thread while the event loop goes on. If the caller is cancelled, ``undo`` reverts it."""
 
     async def __call__(
         self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None

@@ -31,12 +31,7 @@ _TEXT = re.compile(
 
 @attrs.frozen
 class ReceiptHandle:
-    """The receipt of one message.
-
-    Attributes:
-        key: the queue's key, from ``names.new_key``.
-        lease_id: id of the receive, 32 hex digits.
-    """
+    """The receipt of one message: queue key, shard, offset, and lease id of 32 hex digits."""
 
     key: str
     shard: int
@@ -78,11 +73,7 @@ def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
 
 
 def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
-    """Decodes and verifies a handle of a queue.
-
-    Raises:
-        ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or from another queue.
-    """
+    """Decodes a handle of a queue. Raises ReceiptHandleIsInvalid for any text that the queue did not sign."""
     parts = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if parts is not None and parts["key"] == key.replace("-", ""):
         handle = ReceiptHandle(key, int(parts["shard"]), int(parts["offset"]), parts["lease_id"])

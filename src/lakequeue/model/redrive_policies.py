@@ -110,11 +110,7 @@ def parse_arn(text: str) -> QueueLocation | None:
 
 
 def redrive_policy(given: Any) -> RedrivePolicy | None:
-    """Parses a policy: an object, a mapping or JSON. None or an empty text removes it (DLQ-9).
-
-    Raises:
-        InvalidParameterValue: the policy is malformed, or the count is not a whole number of 1 to 1,000.
-    """
+    """Parses a policy; None or "" removes it (DLQ-9). Raises InvalidParameterValue if it is malformed."""
     if given is None or given == "":
         return None
     if isinstance(given, RedrivePolicy):
@@ -127,11 +123,7 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
-    """Parses a policy: an object, a mapping or JSON. None or an empty text allows all queues.
-
-    Raises:
-        InvalidParameterValue: the policy is malformed, has over ten queues, or has queues without ``byQueue``.
-    """
+    """Parses a policy; None or "" allows all queues. Raises InvalidParameterValue if it is malformed."""
     if given is None or given == "":
         return None
     name = "redrive_allow_policy"
@@ -157,10 +149,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """Returns the attributes with policies as JSON, and plain queue names as ARNs of ``region``.
-
-    ``dead_letter_queue`` and ``max_receive_count`` become a redrive policy (DLQ-2).
-    """
+    """Returns attributes with policies in JSON, and names of queues as ARNs of ``region`` (DLQ-2)."""
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}
     if pair and (len(pair) < 2 or {"redrive_policy", "RedrivePolicy"} & found.keys()):

@@ -96,11 +96,7 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns the schedule that replaces this one. A paused schedule stays paused.
-
-        If this schedule's message is overdue, the result keeps its id and due time, so the message is sent exactly
-        once.
-        """
+        """Returns the schedule after its replacement. It stays paused, and an overdue message is sent once."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
@@ -118,20 +114,11 @@ class Schedule:
         return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
 
     def first_after(self, instant: datetime) -> datetime | None:
-        """Returns the first time after an instant. None if there is none, or for a schedule that sends once.
-
-        Raises:
-            InvalidParameterValue: the expression or the time zone cannot be parsed.
-        """
+        """Returns the first time after an instant, or None. Raises InvalidParameterValue for a wrong ``cron``."""
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a wrong clock has sent or skipped future messages of the schedule.
-
-        Args:
-            now: the right time.
-            last: due time of the schedule's newest message in its queue, or None.
-        """
+        """Returns True if a wrong clock sent or skipped later messages. ``last``: due time of the newest one."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -173,10 +160,7 @@ class Schedule:
         return [time for time in times if self.missed != "none" or now - time <= LATE]
 
     def _last(self, cron: str, now: datetime) -> datetime:
-        """Returns the last time up to now.
-
-        Searches growing time spans, because a year has half a million minutes.
-        """
+        """Returns the last time up to now, searched in growing time spans."""
         span = timedelta(hours=1)
         while True:
             start = max(self.next_due, now - span)

@@ -6,11 +6,7 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """The state of a message at an instant, in all interfaces.
-
-    It follows from stored data and the current time, so the end of a delay, a visibility timeout or the retention
-    period needs no commit.
-    """
+    """The state of a message at an instant. The end of a delay, timeout or retention needs no commit."""
 
     VISIBLE = "visible"
     """A receive may return the message. CMQ calls this Active."""

@@ -54,11 +54,7 @@ _NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
 
 
 def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dict[str, AttributeValue]:
-    """Returns message attributes with explicit types (MSA-3, MSA-5).
-
-    Raises:
-        InvalidParameterValue: a name, type or value is malformed, or there are more than ten attributes.
-    """
+    """Returns message attributes with types (MSA-3, MSA-5). Raises InvalidParameterValue if one is malformed."""
     check_mapping("attributes", attributes)
     if not attributes:
         return {}
@@ -88,10 +84,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks a batch in the order of BAT-7, with a result per entry (BAT-4).
-
-    Bad ids, missing FIFO parameters and the total size refuse the whole call (BAT-5).
-    """
+    """Checks a batch in the order of BAT-7, with results per entry (BAT-4), or refuses the call (BAT-5)."""
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):

@@ -263,10 +263,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields all messages of a queue that meet a condition, by time of sending, in bounded memory.
-
-    Messages that are sent or deleted during the export may be missing.
-    """
+    """Yields all messages for a condition by time of sending, in bounded memory. Later sends may be missing."""
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:

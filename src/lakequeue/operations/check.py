@@ -25,10 +25,7 @@ READS = 3
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``.
-
-    ``space``: also warn of a full disk.
-    """
+    """Returns all damage of a root or queue; see ``LakeQueue.check``. ``space``: also warn of a full disk."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -42,11 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of a queue. Without a name, returns the shards of all queues in all regions.
-
-    Raises:
-        QueueDoesNotExist: neither the catalog nor a directory has a queue of this name.
-    """
+    """Returns the shards of a queue, or without a name all shards of the root. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:

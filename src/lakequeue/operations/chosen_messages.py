@@ -54,11 +54,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible, with ``in_flight`` also messages in flight. Returns the counts.
-
-    The consumer of a message in flight is not notified. On lenient queues it may delete the message until another
-    consumer receives it.
-    """
+    """Makes delayed messages visible, with ``in_flight`` also those in flight, whose consumers do not notice."""
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}
     with queue.service("make_visible") as call:
         outcome = _apply(queue, message_ids, states, lambda spans: MakeVisible(spans, in_flight))

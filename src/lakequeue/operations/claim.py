@@ -48,8 +48,7 @@ class FreeHands:
 class ClaimPlan:
     """A claim under one lease, at the home shard first, then at the next shards for the missing messages.
 
-    A claim with an attempt id or for a delivery takes all messages from one shard. An attempt id that is still
-    valid decides the shard.
+    With an attempt id or for a delivery, all messages come from one shard.
     """
 
     queue: OpenQueue
@@ -69,10 +68,7 @@ class ClaimPlan:
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns the messages by shard, and the refusal of a full shard or None.
-
-        Once messages are claimed, an error ends the claim but is not raised, which would hide the messages.
-        """
+        """Claims messages. Returns them by shard, and the error of a full shard or None."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal

@@ -60,11 +60,7 @@ class _Waiting:
 
 
 class Collector:
-    """Messages of a queue that wait for their common commit.
-
-    A thread commits them after ``linger`` or from ``MOST`` messages on, and ends when none waits. Messages are
-    stored in the order of ``add`` (SND-19).
-    """
+    """Messages that wait for their common commit, after ``linger`` or from ``MOST`` on, in order (SND-19)."""
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -92,10 +88,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Adds a copy of a message once there is space.
-
-        Returns the future of its result. ``at`` becomes a delay.
-        """
+        """Adds a copy of a message once there is space. Returns the future of its result. ``at`` sets a delay."""
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:

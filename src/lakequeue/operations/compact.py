@@ -131,11 +131,7 @@ class QueuePass:
     """Seconds; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass. Does nothing if the queue was deleted. The summary contains failures.
-
-        ``elsewhere``: True on another machine. Fails if the root is on a network file system, where one machine
-        commits.
-        """
+        """Makes the pass if the queue exists. ``elsewhere``, on another machine, refuses network file systems."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:
@@ -368,10 +364,7 @@ def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
-    """Removes the row of a deleted queue, then its tables.
-
-    A later pass finds the tables if this is interrupted.
-    """
+    """Removes the row of a deleted queue, then its tables. A later pass completes an interrupted one."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         # by a wrong clock it would be too early

@@ -85,10 +85,7 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the newest ``LETTERS`` dead letters of a queue by class of error, most frequent first.
-
-    Omits messages without an error, for example because their consumer died.
-    """
+    """Counts the newest ``LETTERS`` dead letters with an error by class of error, most frequent first."""
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -153,10 +150,7 @@ def found(
 
 
 def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Sequence[str]) -> Iterator[Concern]:
-    """Yields a concern if the oldest message expires soon.
-
-    Messages of undecided deliveries do not expire (TAB-5).
-    """
+    """Yields a concern if the oldest message expires soon. Undecided messages do not expire (TAB-5)."""
     retention = attributes.message_retention_period
     left = retention - (now.counts.oldest_age or 0.0)
     if not now.stored or not 0 < left < EXPIRING_SHARE * retention:
@@ -226,11 +220,7 @@ def an_hour_ago(root: Root) -> dict[str, int]:
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns for each queue its first count of the last hour, if that is at least 50 minutes old.
-
-    Args:
-        counted: by queue key, in order: instants in microseconds, and numbers of visible messages.
-    """
+    """Returns each queue's first count of the last hour if it is 50 minutes old. Instants are microseconds."""
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

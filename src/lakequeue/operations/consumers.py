@@ -1,7 +1,4 @@
-"""The consumers of a queue: from the ledger if they have messages in flight, else from their files.
-
-The list may be incomplete: a receive may have no consumer name, and only a ``Consumer`` writes a file.
-"""
+"""The consumers of a queue: by their messages in the ledger, or idle ones by their files. May be incomplete."""
 
 from __future__ import annotations
 
@@ -43,11 +40,7 @@ class ActiveConsumer:
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns the consumers by their last receive, newest first, then idle consumers (JOB-14).
-
-    Args:
-        running: result of ``running_consumers``. None: read it.
-    """
+    """Returns the consumers by last receive, newest first, then idle consumers (JOB-14)."""
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -110,12 +103,7 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests of running consumers to the object store, and messages that they received.
-
-    Attributes:
-        requests: number of requests by kind, since the start of the processes.
-        received: number of messages received by the processes.
-    """
+    """Requests of running consumers to the object store by kind, and messages received, since their start."""
 
     requests: Mapping[str, int]
     received: int

@@ -158,12 +158,7 @@ class ShardCopies:
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
-        """Returns snapshots of a shard's tables.
-
-        Raises:
-            QueueDoesNotExist: the queue was deleted.
-            FileNotFoundError: files were removed meanwhile.
-        """
+        """Returns snapshots of a shard's tables. Raises QueueDoesNotExist, FileNotFoundError if files vanished."""
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
         machine, ledger, reader = _opened(self._from, self._source.path, key, number)

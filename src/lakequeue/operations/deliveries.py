@@ -23,11 +23,7 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes with the delivery table as an absolute path, a URI, or a catalog name (TAB-1).
-
-    Raises:
-        InvalidAttributeValue: no table can be there, or table and root overlap.
-    """
+    """Returns attributes with an absolute path, URI or name as table (TAB-1). Raises InvalidAttributeValue."""
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
         if found[name]:
@@ -82,10 +78,7 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id, and drops the marks of the old id; see ``LakeQueue.repair`` (TAB-12).
-
-    After the first step, no process decides the old marks (TAB-9), so a killed call can be repeated.
-    """
+    """Gives a queue a new delivery id, then drops the old marks, which nobody decides now (TAB-9, TAB-12)."""
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
     now = queue.now()

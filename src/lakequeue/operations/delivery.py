@@ -79,10 +79,7 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible.
-
-        After an attempt to append, the log of the table decides instead (TAB-26).
-        """
+        """Makes all messages visible. After an append was tried, the table's log decides instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
@@ -167,10 +164,7 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends the rows of a Spark DataFrame; see ``append`` (TAB-30).
-
-        Writes the files before the first attempt, so after an error of the DataFrame the lease has its messages.
-        """
+        """Appends a Spark DataFrame (TAB-30). Writes its files first, so its errors do not affect the lease."""
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
 
@@ -197,12 +191,7 @@ class Delivering:
         self.counts = protocol.deliver(self._opened, snapshot, marked, rows, **options)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
-        """Opens the table for a write by the user. Returns the delivery and the handle of ``deltalake``.
-
-        Raises:
-            LeaseLost: another process has decided.
-            TableUnavailable: the table does not exist, or cannot be reached.
-        """
+        """Opens the table. Returns the delivery and ``deltalake``'s handle. Raises LeaseLost, TableUnavailable."""
         with self.queue.service("delivery"):
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -213,12 +202,7 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the table has the commit of the delivery. Returns their numbers.
-
-        Raises:
-            LeaseLost: another process has blocked the delivery.
-            QueueClientError: the table has no such commit.
-        """
+        """Deletes the messages if the table has their commit. Else raises QueueClientError or LeaseLost."""
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)

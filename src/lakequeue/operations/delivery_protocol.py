@@ -1,7 +1,7 @@
 """The protocol of deliveries into a table: who may append, if rows arrived, and who decides (TAB-25).
 
-The log of the table decides: it accepts either the append or the block of a delivery. Only a newly opened table
-shows which one it has. ``docs/guides/tables.md`` has a picture.
+The table's log accepts the append or the block of a delivery, never both. Only a newly opened table shows which.
+``docs/guides/tables.md`` has a picture.
 """
 
 from __future__ import annotations
@@ -94,11 +94,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes the marked messages, or makes them visible without the mark. Returns their number.
-
-        Args:
-            unrecorded: True to change nothing if a table id is recorded.
-        """
+        """Deletes the messages or makes them visible. ``unrecorded``: only without a recorded table id."""
         ...
 
 
@@ -236,11 +232,7 @@ def deliver(
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery unless its rows arrived. Returns its state, never ``OPEN``, and a snapshot (TAB-26).
-
-    Raises:
-        TableUnavailable: the table cannot be reached or written.
-    """
+    """Blocks a delivery without rows (TAB-26). Returns its state, and a snapshot. Raises TableUnavailable."""
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()

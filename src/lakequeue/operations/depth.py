@@ -83,10 +83,7 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Returns messages sent and consumed per second since an earlier depth; (None, None) without time between.
-
-        Consumed messages are deleted, expired or purged. A rewind can make the rate negative.
-        """
+        """Returns messages sent and consumed per second since an earlier depth, or (None, None)."""
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
             return None, None
@@ -94,11 +91,7 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds between visibility and deletion of a message, since an earlier depth.
-
-        By Little's law: waiting and in-flight messages, divided by messages consumed per second. None without
-        consumption.
-        """
+        """Returns the average seconds from visible to deleted since an earlier depth (Little's law), or None."""
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
         return waiting / consumed if consumed is not None and consumed > 0 else None
@@ -188,10 +181,7 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns by key the noted depths of queues that have not changed since the compactor's pass.
-
-    The check of a queue's logs takes a tenth of the time of opening the queue.
-    """
+    """Returns by key the compactor's depths of unchanged queues, in a tenth of the time of opening the queues."""
     if len(rows) < LEAST_NOTED:
         return {}
     notes, store = root.notes.newest(), root.engine.store

@@ -1,8 +1,4 @@
-"""The depth of a queue over time.
-
-Sources are the ``stats`` table, with a row per minute from the compactor; the ledger versions of the last minutes,
-which also serve queues without a compactor; and the present.
-"""
+"""The depth of a queue over time: from the ``stats`` table, recent versions of the ledger, and the present."""
 
 from __future__ import annotations
 
@@ -42,10 +38,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the time spans since ``begin`` without points, if they are visible in a plot.
-
-    A span between two points must also exceed the minute of the statistics.
-    """
+    """Returns the time spans since ``begin`` without points, if they are over a minute and visible in a plot."""
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
     gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]

@@ -145,10 +145,10 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``. The last task has one message or is a small batch.
+    """Splits the messages into tasks of about ``TASK_BYTES``, the last of which is small.
 
-    A caller that needs one message reads the last task to its end, because Spark kills the Python worker of a task
-    that is not read to its end. A small batch is one task, because each task may start a Python worker.
+    A caller that needs one message reads the last task whole, because Spark kills the Python worker of an unread
+    task.
     """
     places, columns = stored(leased)
     if not places:
@@ -194,12 +194,7 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages of the lease visible, and returns their counts.
-
-    Args:
-        error: recorded as the failure of the whole batch.
-        unseen: True to count the messages as not received.
-    """
+    """Makes all messages visible, and returns their counts. ``unseen`` counts them as not received."""
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -308,20 +303,13 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the messages of the lease that a receipt handle belongs to, or None if none is left.
-
-    ``tried`` is False, because no earlier process has begun to append rows. Raises ReceiptHandleIsInvalid if the
-    handle is not of this queue.
-    """
+    """Returns the lease of a receipt handle, or None if it has ended. Raises ReceiptHandleIsInvalid."""
     leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
     return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages last received by this lease and not handed back, or None.
-
-    The lease may have timed out.
-    """
+    """Returns the messages that this lease, perhaps timed out, received last, or None."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -342,12 +330,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch, by default by the queue's visibility timeout.
-
-    Messages that were claimed for a delivery are left to the delivery table, because their holder may still run.
-    If their rows did not arrive, they come in later batches (TAB-31). Returns None then, or if the lease holds
-    nothing.
-    """
+    """Extends an interrupted batch's lease. Returns None if it is lost or left to the table (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

@@ -1,7 +1,4 @@
-"""Computes the states of messages in Arrow, for ``peek``, conditions, exports, SQL and Spark's data source.
-
-The state machine and the SQL of ``sql_views`` have their own rules. Tests compare all three.
-"""
+"""Computes the states of messages in Arrow, for all reads except those of the state machine and SQL text."""
 
 from __future__ import annotations
 
@@ -105,10 +102,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes states of a shard's messages, from a snapshot of its ledger and an instant.
-
-    Times are microseconds.
-    """
+    """Computes states of a shard's messages from a ledger snapshot and an instant, in microseconds."""
 
     queue: str
     region: str

@@ -76,10 +76,7 @@ class DeadLetterMoves:
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard. First moves its dead letters. ``look``: see ``ShardLedger.command``.
-
-        The commit that ends a move also makes the claim.
-        """
+        """Claims messages of a shard after its dead letters have moved. ``look``: see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -137,9 +134,9 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages to their source queues, or all to one queue. Returns their number (DLQ-8).
+    """Moves visible messages to their source queues or to one queue. Returns their number (DLQ-8).
 
-    ``check`` gets the name of each source queue before messages return there, and may raise an error.
+    ``check`` gets the name of each source queue first, and may raise an error.
     """
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
@@ -221,10 +218,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the redrivable messages of the batch as offsets by destination.
-
-    ``only``: destination of all messages. None: the source queue of each message.
-    """
+    """Returns redrivable messages as offsets by destination: ``only``, or else their source queues."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])

@@ -54,12 +54,7 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Plans a send, or all sends of a stream. Options as in ``Queue.send_dataframe``.
-
-    Raises:
-        InvalidParameterValue: a column is missing, unknown, or of a wrong type.
-        InvalidOptions: an option is wrong, or the table of bad rows has other columns or is in the root.
-    """
+    """Plans one or a stream's sends. Raises InvalidParameterValue for a column, InvalidOptions for an option."""
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
     check_rows(attributes, columns, order_by)

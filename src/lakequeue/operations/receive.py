@@ -67,10 +67,7 @@ class Room(Protocol):
     """Memory for the messages of a receive, reserved before the receive reads them."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes.
-
-        Returns False if memory is short. Called in threads.
-        """
+        """Reserves ``size`` bytes for bodies and attributes. Returns False if memory is short. Thread-safe."""
         ...
 
     async def wait(self, size: int) -> None:
@@ -166,11 +163,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages. The caller does the waiting.
-
-    Args:
-        wake: set when messages may have come. The caller must also set it with ``request.interrupt``.
-    """
+    """Receives messages; the caller waits. ``wake`` is set by new messages, and by the caller's interrupt."""
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:
@@ -187,10 +180,7 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """Receives messages for asyncio.
-
-    Waits without a thread. If it is cancelled, claimed messages become visible.
-    """
+    """Receives messages for asyncio, waiting without a thread. If cancelled, claimed messages become visible."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -264,12 +254,7 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
 
 
 class _Polls:
-    """The polls of one receive: ``claim``, then ``read``. Both may return the instant of the next poll.
-
-    Args:
-        waiter: woken by changes; None for a receive that does not wait.
-        clear: called before each poll, so that later changes wake the waiter.
-    """
+    """The polls of one receive: ``claim``, then ``read``. Both may return the instant of the next poll instead."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -307,11 +292,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run())
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without messages but with time left, returns the instant of the next claim.
-
-        Raises:
-            OverLimit: the claim was refused, and no shard has messages (INF-7).
-        """
+        """Reads claimed messages, or returns the next claim's instant. Raises OverLimit if refused (INF-7)."""
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
@@ -347,10 +328,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns the messages of a claim by send time; with priorities, in the order of the claimed shards.
-
-    With the ``lease_id`` of a new claim, its unreadable messages count as not received (DUR-8).
-    """
+    """Returns a claim's messages by send time or priority. Uncounts unreadable ones of ``lease_id`` (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
@@ -417,11 +395,7 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages by offset, and the offsets of unreadable messages.
-
-    If the claim is this call's ``own``, unreadable messages count as not received. Raises an error only if no
-    message can be read, because an error hides all claimed messages.
-    """
+    """Returns claimed messages, and offsets of unreadable ones. Raises an error only if none can be read."""
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()

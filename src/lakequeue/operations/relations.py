@@ -1,8 +1,4 @@
-"""The relations of SQL (``queues``, ``messages`` and others in ``SCHEMAS``) as Arrow datasets, without a JVM.
-
-DuckDB and polars pass columns and filters to datasets. A read shows the tables as of its begin, in batches of
-bounded size.
-"""
+"""The relations of SQL in ``SCHEMAS`` as Arrow datasets, for DuckDB and polars, without a JVM."""
 
 from __future__ import annotations
 
@@ -68,10 +64,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation, for a single use.
-
-    Arrow's own scanner is not used, because its threads would hold Python objects (see ``Folder.parquet``).
-    """
+    """One read of a relation. Arrow's own scanner would hold Python objects in its threads."""
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
         self.projected_schema = schema
@@ -99,11 +92,7 @@ class Scan:
 
 
 class Relation(ds.Dataset):
-    """A relation as an Arrow dataset: ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
-
-    The arguments ``columns``, a list of names, and ``filter``, an Arrow expression, limit which files are opened.
-    Other arguments are ignored.
-    """
+    """A relation as an Arrow dataset. ``columns`` and ``filter`` of a read limit which files it opens."""
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
         # a dataset of Arrow itself has no constructor; nothing of it is used but its type
@@ -188,12 +177,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues that existed at an instant, as they were then. Omits queues whose tables are gone.
-
-    Raises:
-        InvalidParameterValue: an argument is not an aware instant.
-        QueueClientError: the log of the catalog does not reach back so far.
-    """
+    """Returns the queues as of an instant. Raises InvalidParameterValue, QueueClientError if it is too early."""
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []
@@ -203,10 +187,7 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
 
 def opened(root: Root, path: str, as_of: datetime | None) -> Table:
-    """Opens a table, or its version at ``as_of``.
-
-    Raises QueueClientError if the log does not reach back so far.
-    """
+    """Opens a table, or its version at ``as_of``. Raises QueueClientError if its log begins later."""
     if as_of is None:
         return root.engine.open(path)
     store = root.engine.store

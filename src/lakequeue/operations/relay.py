@@ -50,11 +50,7 @@ def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 @attrs.frozen
 class RelayOptions:
-    """A table as a source of messages; see ``LakeQueue.relay``.
-
-    Attributes:
-        columns: names of the table's columns, by the message column that they become.
-    """
+    """A table as a source of messages; see ``LakeQueue.relay``. ``columns``: table columns by message column."""
 
     table: str = attrs.field(converter=root_of)
     body: str = "*"

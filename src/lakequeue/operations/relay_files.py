@@ -32,12 +32,7 @@ _TRIES = 10
 
 @attrs.frozen
 class Pattern:
-    """Files below a directory. ``*`` matches a part of a name without a leading dot, ``**`` any directories.
-
-    Attributes:
-        base: the directory, without wildcards, as a path or URI.
-        rest: pattern of the names below it.
-    """
+    """Files below the directory ``base`` that match ``rest``: ``*`` in a name, ``**`` for any directories."""
 
     base: str
     rest: str

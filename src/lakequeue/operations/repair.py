@@ -313,10 +313,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of the shard's last move that arrived anywhere.
-
-    The next move must have a higher number.
-    """
+    """Returns the number of the shard's last move that arrived anywhere, which the next move must exceed."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):

@@ -104,11 +104,7 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields failing and overdue schedules of the region by name, except paused schedules.
-
-        Args:
-            thorough: True to compare each schedule with its queue's newest message.
-        """
+        """Yields failing and overdue schedules by name. ``thorough`` also reads their newest messages."""
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, problem = "schedule fails", None
@@ -122,12 +118,7 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, f"schedule {row.name}{problem}", f"{command} shows all", (command,))
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Returns schedules whose future instants were set back, by their present ids (DUR-83).
-
-        Args:
-            queue: only the schedules of this queue. None: all schedules of the root.
-            now: the right time.
-        """
+        """Returns a queue's or all schedules, with future instants set back to ``now``, by old id (DUR-83)."""
         found = {}
         for row in self._table.rows():
             if queue is None or (row.region, row.queue) == (self.root.region, queue):
@@ -197,10 +188,7 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends the due messages of a queue.
-
-        Yields each row, the number of its sent messages, and its next row or None.
-        """
+        """Sends a queue's due messages. Yields each row, its number of sent messages, and its next row or None."""
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
         for row in rows:

@@ -57,11 +57,7 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Runs sends of separate callers in one commit per shard. A refused send does not affect the others.
-
-    Raises:
-        QueueServiceError, QueueClientError: no send succeeded.
-    """
+    """Runs sends of separate callers in one commit per shard. Raises an error only if all fail."""
     with queue.service("send_each") as call:
         return _each(queue, sends, call)
 
@@ -228,10 +224,7 @@ def _append(
     version: int,
     done: dict[int, SendResult | QueueServiceError],
 ) -> None:
-    """Appends validated entries to the first shards that accept them. Errors as in ``ShardSender.send``.
-
-    Adds results to ``done`` after each shard's commit, so an error of the next shard loses none.
-    """
+    """Appends entries to the first shards that accept them. Adds results to ``done`` after each commit."""
     id_format = attributes.profile_rules.message_id_format
     ids = new_message_ids(len(entries), queue.now(), id_format)
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}

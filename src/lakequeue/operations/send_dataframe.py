@@ -74,11 +74,7 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns how to treat rows that break a rule, or None if they end the send. Makes the table of bad rows.
-
-    Raises:
-        InvalidOptions: an option is wrong, or the table has other columns or is in the root.
-    """
+    """Returns how to treat rows that break a rule; None refuses the send. Raises InvalidOptions."""
     problems = option_problems(on_bad_row, table)
     if problems:
         raise InvalidOptions(problems)

@@ -188,12 +188,7 @@ def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
-    """Settles receipts of separate callers, in one commit per shard.
-
-    Raises:
-        QueueDoesNotExist: the queue was deleted.
-        QueueClientError: storage failed for all receipts.
-    """
+    """Settles receipts of separate callers. Raises QueueDoesNotExist, or QueueClientError if all fail."""
     with queue.service("settle") as call:
         outcomes = _settled(queue, wanted)
         for outcome in outcomes:
@@ -204,10 +199,7 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds.
-
-    An invalid timeout is checked again by the newest attributes.
-    """
+    """Returns a visibility timeout in microseconds, checked again by the newest attributes if invalid."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 

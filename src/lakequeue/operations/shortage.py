@@ -49,11 +49,7 @@ class Shortage:
 
 
 def shortage(root: Root) -> Shortage | None:
-    """Returns the shortage of the root's disk, or None. Never on an object store.
-
-    Below ``FREE_BYTES`` or ``FREE_FILES`` it is urgent, and the sizes of all files are read to name the largest
-    queues.
-    """
+    """Returns the shortage of the root's disk, or None. Below ``FREE_BYTES`` it also names the largest queues."""
     space = space_of(root.path)
     if space is None:
         return None

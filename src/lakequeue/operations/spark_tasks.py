@@ -1,7 +1,4 @@
-"""Ranges of offsets for Spark's tasks that together contain every message of a queue once, in any snapshots.
-
-Tasks need this lakequeue, and access to the root.
-"""
+"""Ranges of offsets for Spark's tasks that have lakequeue. Together they contain every message once."""
 
 from __future__ import annotations
 

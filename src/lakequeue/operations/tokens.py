@@ -31,10 +31,7 @@ class Tokens:
     """Number of the read of the shards by this receive; see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """Returns False if the bucket of the rate limit is empty. True without a limit, or with a single shard.
-
-        On an object store it reads all shards concurrently, unless the bucket was empty at its last read.
-        """
+        """Returns False if the rate limit's bucket is empty. True without a limit, or with a single shard."""
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True

@@ -133,10 +133,7 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides deliveries whose receipts have ended, if their table can be reached (TAB-26). Returns the number.
-
-    A failed decision is tried again after 30 seconds. Other messages do not wait for it.
-    """
+    """Decides deliveries whose receipts have ended (TAB-26). Returns how many. Retries after 30 seconds."""
     done = 0
     for each in found:
         place, now = (shard.number, each.mark.slot), queue.now()

@@ -1,8 +1,4 @@
-"""Converts a root of layout 5 to layout 6. No other module knows layout 5.
-
-The catalog is converted last, so a later upgrade continues a killed one, and other calls refuse the root until
-then.
-"""
+"""Converts a root of layout 5 to layout 6, the catalog last, so that a later call can continue a killed one."""
 
 from __future__ import annotations
 
@@ -81,10 +77,7 @@ def upgrade(root: Root, progress: Progress) -> int:
 
 
 def _check_alone(root: str) -> None:
-    """Raises QueueClientError if another process of this machine has a local root open.
-
-    Needs Linux's ``/proc``.
-    """
+    """Raises QueueClientError if another process has a local root open. Needs Linux's ``/proc``."""
     local = local_path(root)
     if local is None or not os.path.isdir("/proc/self/fd"):
         return
@@ -98,10 +91,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and its ancestors.
-
-    ``_check_alone`` skips them, because a shell that started this command may name the root in its arguments.
-    """
+    """Yields the ids of a process and its ancestors, such as a shell with the root in its arguments."""
     while pid:
         yield pid
         try:
@@ -151,11 +141,7 @@ def _is_converted(table: Table, schema: pa.Schema) -> bool:
 def _commit(
     table: Table, removed: Sequence[LiveFile], rows: Sequence[pa.Table], schema: pa.Schema | None = None
 ) -> None:
-    """Replaces files of a table by one file per table of rows, with a new schema if one is given.
-
-    Raises:
-        QueueClientError: another process changed the table.
-    """
+    """Replaces files of a table. Raises QueueClientError if another process changed the table."""
     metadata = schema and dict(table.state.metadata) | {
         "schemaString": entries.schema_text(schema),
         "configuration": dict(table.state.metadata["configuration"]),

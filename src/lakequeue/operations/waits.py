@@ -25,11 +25,7 @@ WATCHED_CLAIM_FACTOR = 60
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Joins the queue's waiters, which call ``wake`` when there may be messages to claim.
-
-    ``idle``: True if a consumer has nothing else to do. It then polls before processes with running handlers.
-    None: the caller is not a consumer.
-    """
+    """Joins the waiters, which call ``wake`` to poll. ``idle``: True if a consumer has nothing else to do."""
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:
@@ -71,11 +67,7 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait after a poll without messages, until another poll may find messages.
-
-    A change that brings no message, such as a delete, does not end the wait. While another process watches the
-    queue, this process rarely checks for changes.
-    """
+    """The wait after a poll without messages. Changes that bring none, such as deletes, do not end the wait."""
 
     _queue: OpenQueue
     _waiter: Waiter | None

@@ -25,12 +25,7 @@ BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"
 
 @attrs.frozen
 class RequestHead:
-    """The signed head of a request.
-
-    Attributes:
-        path, query: as received, still percent-encoded.
-        headers: names in lower case. A repeated header has its values joined by commas.
-    """
+    """The signed head of a request: the path still percent-encoded, header names in lower case."""
 
     method: str
     path: str
@@ -67,18 +62,12 @@ class PendingAuthentication(Protocol):
         """Returns True if the signature covers a header, named in lower case."""
 
     def verify(self, body: bytes) -> Caller:
-        """Returns the caller.
-
-        Raises RequestError if the secret is wrong or the request was changed after signing.
-        """
+        """Returns the caller. Raises RequestError for a wrong secret, or a change after signing."""
 
 
 class Authenticator(Protocol):
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
-        """Checks the head of a request.
-
-        Raises RequestError without a signature, with an unknown key or a wrong date.
-        """
+        """Checks a request's head. Raises RequestError for a missing signature, unknown key or wrong date."""
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
         """Returns the caller with this key id and secret, or None. Compares in constant time."""
@@ -116,20 +105,13 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do an action on a queue.
-
-    None: the action is on no single queue.
-    """
+    """Raises RequestError unless the caller may do an action. ``queue`` is None if it concerns no single queue."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic with a key id and its secret. Blocks addresses that guess secrets.
-
-    Args:
-        now: returns the time in seconds.
-    """
+    """Authenticates by HTTP Basic with key id and secret. Blocks addresses that guess. ``now`` returns seconds."""
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
         self._authenticator = authenticator
@@ -137,11 +119,7 @@ class BasicAuthentication:
         self._failures: dict[str, list[float]] = {}  # by address, the latest last
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Returns the caller that an ``Authorization`` header names.
-
-        Raises:
-            RequestError: 401 for missing or wrong credentials, 429 for an address with too many wrong secrets.
-        """
+        """Returns the caller. Raises RequestError: 401 for wrong credentials, 429 after too many wrong secrets."""
         key_id = secret = ""
         scheme, _, credentials = authorization.partition(" ")
         if scheme.lower() == "basic":

@@ -62,12 +62,7 @@ class ConditionRunner:
         self.interrupts = Interrupts()
 
     async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
-        """Runs ``work`` in a thread. Sets its interrupt when the client disconnects or the server stops.
-
-        Raises:
-            ClientDisconnect: the client has disconnected.
-            RequestError: the server is stopping.
-        """
+        """Runs ``work`` in a thread. Raises ClientDisconnect, or RequestError if the server stops."""
         async with self.interrupts.of(http) as (interrupt, disconnected):
             try:
                 async with _acquired(self._by_caller[caller], disconnected), _acquired(self._all, disconnected):

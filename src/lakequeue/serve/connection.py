@@ -91,10 +91,9 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503 and ends the connection soon. Also works before the connection has a transport.
+        """Answers 503 and ends the connection soon. Returns False if it is closing or has begun another answer.
 
-        Reads until the end, because the system resets a connection with unread data. Returns False if the
-        connection is already closing or has begun another answer.
+        Reads until the end, because the system resets a connection with unread data.
         """
         if self.transport is None:
             self.turned_away = True
@@ -205,10 +204,7 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keeps the connection of an SQS client that has closed its sending side, until the answer is sent.
-
-        Closes it if the answer has messages, because the client may be gone.
-        """
+        """Keeps a half-closed connection of an SQS client until the answer is sent, if it has no messages."""
         if self.turned_away:
             return False
         cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None
@@ -280,9 +276,6 @@ def hold(http: Request, key: str | None) -> None:
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Makes uvicorn drop an answer if the client has gone, because uvloop raises at the next write.
-
-    uvicorn itself does so only for the newest of several pipelined requests.
-    """
+    """Makes uvicorn drop the answer to a client that has gone, because uvloop raises at the next write."""
     if cycle is not None and cycle.transport.is_closing():
         cycle.disconnected = True

@@ -68,11 +68,7 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised for a request that is refused before it reaches a queue.
-
-    Args:
-        retry_after: seconds after which the client may try again. None if another try would not help.
-    """
+    """Raised for a request that is refused before it reaches a queue. ``retry_after`` is in seconds, or None."""
 
     def __init__(
         self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None
@@ -111,10 +107,7 @@ class ErrorResponse:
 
     @classmethod
     def of(cls, error: Exception, queue: str | None = None) -> ErrorResponse:
-        """Returns the response for an exception, without internals of the server.
-
-        ``queue``: as the client named it.
-        """
+        """Returns the response for an exception, without internals. ``queue`` is the name from the client."""
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)

@@ -37,11 +37,7 @@ class GroupFigures:
 
 
 class GroupDepths:
-    """Caches the figures of queues whose groups are tenants. Thread-safe.
-
-    Args:
-        now: returns monotonic seconds.
-    """
+    """Caches the figures of queues whose groups are tenants. ``now`` returns monotonic seconds. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now

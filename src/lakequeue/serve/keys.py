@@ -102,12 +102,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file. With ``group_reads``, the file may be readable by its group.
-
-        Raises:
-            InvalidOptions: other users can read or write the file, or its content is invalid. Names every problem.
-            OSError: the file cannot be read.
-        """
+        """Reads a key file. Raises OSError, or InvalidOptions if it is invalid or other users can read it."""
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_uid not in (os.geteuid(), 0):

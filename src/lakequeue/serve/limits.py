@@ -75,22 +75,14 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Before verification, it counts for the key that the request names.
-
-    Attributes:
-        dropped: True if the request ends to free memory for another request.
-    """
+    """The body of a current request. Before verification it counts for the key that the request names."""
 
     content: bytes = b""
     dropped: bool = False
 
 
 class RequestBodies:
-    """Reads bodies and counts their bytes until their requests end. Drops the oldest unverified bodies.
-
-    Args:
-        max_bytes: maximum size of one body.
-    """
+    """Reads and counts bodies of at most ``max_bytes``. If memory is short, drops the oldest unverified ones."""
 
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -179,11 +171,7 @@ class RequestBodies:
 
 @attrs.define(eq=False)
 class CountedAnswer(Counted):
-    """Memory for the messages of one receive. Implements the protocol ``Room``.
-
-    Attributes:
-        gone: done once the client has disconnected.
-    """
+    """Memory for the messages of one receive. ``gone`` is done once the client has disconnected."""
 
     answers: CountedAnswers = attrs.field(kw_only=True)
     gone: asyncio.Future[None] | None = None
@@ -218,19 +206,11 @@ class CountedAnswers:
             return not before and self._take(answer, size)
 
     async def wait(self, answer: CountedAnswer, size: int) -> None:
-        """Counts an answer once there is memory.
-
-        Raises:
-            ClientDisconnect: the client has disconnected.
-            RequestError: memory was short for ``ANSWER_TIMEOUT`` seconds.
-        """
+        """Waits for memory for an answer. Raises ClientDisconnect, or RequestError after ``ANSWER_TIMEOUT``."""
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits while too many claims of the key wait for memory.
-
-        Raises ClientDisconnect, RequestError as `wait` does.
-        """
+        """Waits while too many claims of the key wait for memory. Raises ClientDisconnect, RequestError."""
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)
 

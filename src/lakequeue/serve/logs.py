@@ -18,10 +18,7 @@ _access = logging.getLogger("lakequeue.access")
 
 
 class AccessLog:
-    """Logs each request as a JSON line to ``lakequeue.access`` at level INFO, with values shortened and in ASCII.
-
-    Never logs bodies, query strings or headers.
-    """
+    """Logs each request as a JSON line at level INFO, without bodies, query strings and headers."""
 
     def begun(self) -> None:
         pass

@@ -30,12 +30,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class Metrics:
-    """Counts requests, and answers scrapes. Requests cannot add labels.
-
-    Args:
-        waiting: returns the number of long polls that wait now.
-        queues: maximum number of queues with their own labels.
-    """
+    """Counts requests, and answers scrapes. ``queues`` is the maximum number of queues with own labels."""
 
     def __init__(self, lake: LakeQueue, waiting: Callable[[], int], queues: int = QUEUES) -> None:
         self._registry = registry = CollectorRegistry()

@@ -32,11 +32,7 @@ _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
 
 
 class RequestChecks:
-    """Refuses requests by host, origin or size of the head.
-
-    Args:
-        hosts: host names to allow besides those of this machine. None allows every name, if requests are signed.
-    """
+    """Refuses requests by host, origin or size of the head. ``hosts`` None allows every host name."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app

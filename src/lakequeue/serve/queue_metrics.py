@@ -1,7 +1,4 @@
-"""Metrics of queues: depths from the tables, and totals of the work of this server.
-
-Only some queues have labels of their own, which bounds the number of labels and of reads.
-"""
+"""Metrics of queues: depths, and totals of this server's work. Only some queues have labels of their own."""
 
 from __future__ import annotations
 
@@ -57,12 +54,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues. Use it from one thread at a time.
-
-    Args:
-        queues: number of queues with their own labels. The oldest queues get them, so no queue loses its label.
-        now: returns monotonic seconds.
-    """
+    """Collects the metrics of queues, in one thread at a time. Only the oldest ``queues`` get own labels."""
 
     def __init__(self, lake: LakeQueue, queues: int = QUEUES, now: Callable[[], float] = monotonic) -> None:
         self._lake = lake
@@ -213,10 +205,7 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """Returns the totals by label.
-
-        An event keeps the label that its queue had then, so no total ever falls.
-        """
+        """Returns totals by label. An event keeps its queue's label of that time, so no total ever falls."""
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}

@@ -45,12 +45,7 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Returns a TLS context with this certificate, version 1.2 or later, and Python's default ciphers.
-
-        Raises:
-            InvalidOptions: the files are not a certificate and its key, or every user may read the key.
-            OSError: a file cannot be read.
-        """
+        """Returns a TLS context, version 1.2 or later. Raises OSError, or InvalidOptions for a wrong key."""
         for path in (self.cert, self.key):
             path.open("rb").close()
         if self.key.stat().st_mode & stat.S_IRWXO:
@@ -112,10 +107,7 @@ class Server(uvicorn.Server):
         )
 
     def bind(self) -> str:
-        """Binds the port, and returns the URL of the server.
-
-        Raises OSError if the port or address cannot be used.
-        """
+        """Binds the port, and returns the server's URL. Raises OSError if port or address are unavailable."""
         self._socket = listen(self.config.host, self.config.port)
         address, port = self._socket.getsockname()[:2]
         return f"{'https' if self._tls else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
@@ -170,10 +162,7 @@ class Networks:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket on the first address of a host.
-
-    Raises OSError if the port or address cannot be used.
-    """
+    """Opens a listening socket on the first address of a host. Raises OSError if it is unavailable."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)

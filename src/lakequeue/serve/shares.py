@@ -28,12 +28,7 @@ class Holder:
 
 
 class Shares:
-    """Counts the connections with a verified request.
-
-    Args:
-        limit: maximum number of connections.
-        proxies: addresses that may hold any number of connections, because they do not name their clients.
-    """
+    """Counts connections with a verified request, at most ``limit``. ``proxies`` may hold any number."""
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
         self._share = max(1, limit // SHARE)
@@ -46,11 +41,7 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Moves a connection from one holder to another. None: no verified request, or the connection has ended.
-
-        Raises:
-            RequestError: the new holder has reached its share, or too many connections are open. Nothing changes.
-        """
+        """Moves a connection from one holder to another, or None. Raises RequestError if a limit is reached."""
         if before == after:
             return
         if after is not None:

@@ -56,11 +56,7 @@ class Signature:
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
-        """Parses the signature of a request.
-
-        Raises:
-            RequestError: the signature is missing, incomplete, malformed, too old, or omits a required header.
-        """
+        """Parses a request's signature. Raises RequestError if it is missing, invalid, too old or incomplete."""
         lifetime = WINDOW
         if "authorization" in request.headers:
             parts, timestamp, own = _authorization(request), request.headers.get("x-amz-date", ""), ""
@@ -89,10 +85,7 @@ class Signature:
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Returns True if this secret signed this body.
-
-        Raises RequestError if X-Amz-Content-SHA256 is not its hash.
-        """
+        """Returns True if this secret signed this body. Raises RequestError for a wrong hash of the body."""
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")

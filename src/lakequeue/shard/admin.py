@@ -1,7 +1,4 @@
-"""Commands on a whole shard, and commands of an operator on chosen messages without a receipt.
-
-An operator's command leaves valid receipts alone, unless it erases the message or asks to end receipts.
-"""
+"""Commands on a whole shard, and an operator's commands on chosen messages, without receipts."""
 
 from __future__ import annotations
 
@@ -45,11 +42,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes everything sent so far: waiting, in flight and delayed (PUR-1, PUR-3, PUR-4).
-
-    Raises:
-        PurgeQueueInProgress: the last purge is less than 60 seconds old (PUR-2).
-    """
+    """Removes all messages so far (PUR-1, PUR-3, PUR-4). Raises PurgeQueueInProgress within 60 seconds (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
@@ -68,11 +61,11 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
-    """Makes messages visible again that were deleted, and sent at an instant or later (RWD-9, RWD-10, RWD-19).
+    """Makes deleted messages visible that were sent at an instant or later (RWD-9, RWD-10, RWD-19).
 
     Raises:
         UnsupportedOperation: the queue keeps no history (RWD-15).
-        InvalidParameterValue: the instant is earlier than the range allows (RWD-11), or in the future.
+        InvalidParameterValue: the instant is too early (RWD-11), or in the future.
     """
     if not command.checked:
         check_rewind(state, command)
@@ -168,11 +161,10 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Ends the delay of the messages of the spans, and receipts of messages in flight if the command asks for it.
+    """Makes delayed messages visible now or at an instant (JOB-12), and on request messages in flight.
 
-    Messages that are held, moving, undecided or already visible stay as they are. With an instant, delayed and
-    visible messages become visible at that instant (JOB-12). The last receiver of a message may still delete it
-    until another receive, except on strict queues (RCP-7, RCP-8).
+    Other messages stay as they are. The last receiver may delete a message until the next receive, except on
+    strict queues (RCP-7, RCP-8).
     """
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
@@ -222,10 +214,10 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Returns head, runs and history with every event at a future instant moved to now.
+    """Returns head, runs and history with future events moved to now, after a wrong clock.
 
-    Visibility timeouts that began at a future instant end now. A scheduled instant stays (JOB-12), unless the
-    message expires before it. The bucket of a rate limit is empty at most (JOB-11). The minute after a purge ends.
+    Visibility timeouts that began in the future end now. A scheduled instant before the expiry stays (JOB-12). The
+    bucket of a rate limit is empty at worst (JOB-11). The minute after a purge ends.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

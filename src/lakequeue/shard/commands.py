@@ -49,10 +49,7 @@ class Claim:
 
 @attrs.frozen
 class Charge:
-    """Takes tokens for messages to be claimed in another shard. The answer is the number of tokens taken (JOB-11).
-
-    A negative ``count`` gives tokens back.
-    """
+    """Takes tokens for messages of another shard (JOB-11). Answers with their number. Negative returns tokens."""
 
     count: int
 
@@ -78,10 +75,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Records why the handler of one message failed, after its earlier failures (JOB-10).
-
-    The answer is None. Nothing changes if the receipt is no longer the latest.
-    """
+    """Records why a message's handler failed, after earlier failures (JOB-10), if the receipt is the latest."""
 
     offset: int
     lease_id: str
@@ -139,10 +133,7 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begins to move the visible messages of ``spans`` to another queue. The answer is their number.
-
-    The answer is None while an earlier move is unfinished. The messages arrive as if newly sent (DLQ-8).
-    """
+    """Begins to move visible messages to another queue (DLQ-8). Answers with their number, or None if busy."""
 
     spans: Spans
     target: Destination
@@ -171,11 +162,7 @@ class Discard:
 
 @attrs.frozen
 class Erase:
-    """Deletes the messages of ``spans`` in any state, without a receipt.
-
-    The answer is their number, and True if a message of the spans is moving to another queue: that move must end
-    first. ``for_good``: also from the history.
-    """
+    """Deletes messages in any state. Answers with their number, and True if a move must end first."""
 
     spans: Spans
     for_good: bool = True
@@ -183,11 +170,11 @@ class Erase:
 
 @attrs.frozen
 class MakeVisible:
-    """Makes the delayed messages of ``spans`` visible now. The answer is the number of messages made visible.
+    """Makes delayed messages visible now. Answers with their number.
 
     Attributes:
         in_flight: True to also end the receipts of messages in flight.
-        at: instant at which delayed and visible messages become visible. They are delayed until then.
+        at: instant at which delayed and visible messages become visible instead.
     """
 
     spans: Spans
@@ -197,12 +184,7 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes every message sent so far (PUR-1).
-
-    Attributes:
-        queue_name: for the error message.
-        at_any_time: True to skip the check of PUR-2. Only the shard that is purged last makes it.
-    """
+    """Removes all messages so far (PUR-1). ``at_any_time``: without the check of PUR-2."""
 
     queue_name: str = ""
     at_any_time: bool = False
@@ -210,10 +192,7 @@ class Purge:
 
 @attrs.frozen
 class Rewind:
-    """Makes deleted messages visible again if they were sent at the instant ``to`` or later (RWD-9).
-
-    The answer is their number. ``checked``: no shard of the queue refuses the rewind, as a check has shown.
-    """
+    """Makes messages visible that were deleted, and sent at ``to`` or later (RWD-9). Answers with their number."""
 
     to: int
     checked: bool = False
@@ -273,11 +252,9 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Splits a delivery whose number is blocked. Each part gets a new number and a slot (TAB-7).
+    """Splits a blocked delivery into parts with new numbers and slots (TAB-7). Answers with their marks, or None.
 
-    The answer has the mark of each part. The answer is None, and nothing changes, unless all messages of the parts
-    have the mark and a valid receipt of the lease. Marked messages outside of the parts become visible, with
-    ``failure``. ``nonce``: random bits for the numbers.
+    All messages of the parts must have the mark and a valid receipt. Other marked messages become visible.
     """
 
     lease_id: str
@@ -290,10 +267,7 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table while its mark exists. The first recorded id stays (TAB-4).
-
-    The answer is the recorded id; None if the mark is gone.
-    """
+    """Records the id of the delivery table, unless one is recorded (TAB-4). Answers with it, or None."""
 
     slot: int
     number: int
@@ -405,11 +379,7 @@ class LeaseCounts:
 
 @attrs.frozen
 class Result:
-    """Answer to one command.
-
-    ``changed``: the answer depends on a change by this command or an earlier one, so it is valid only once the
-    decision is committed. Otherwise the answer was read from the state, and is as fresh as the state.
-    """
+    """Answer to one command. If ``changed``, it is valid only after the decision's commit."""
 
     value: Any = None
     error: QueueServiceError | None = None
@@ -418,11 +388,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers to commands, and the rows to commit.
-
-    Runs and history each have at most one put or delete per first offset. ``head`` has the next epoch. Nothing
-    needs to be committed if ``commit`` is False.
-    """
+    """Answers to commands, and rows to commit if ``commit``. ``head`` has the next epoch."""
 
     results: list[Result]
     commit: bool

@@ -1,7 +1,6 @@
 """The state machine of one shard: takes commands and an instant, returns answers and changed rows.
 
-The machine is pure. It reads no clock, does no I/O, and knows only the offset and send instant of messages. Use an
-instance as long as its commits succeed. After a failed commit, discard it and build a new one from the rows.
+It reads no clock, does no I/O, and knows no bodies. After a failed commit, build a new one from the rows.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ _NEAR = 10
 
 
 class ShardMachine:
-    """All rules of one shard. Not thread-safe.
-
-    Time never goes backwards. Earlier instants count as the previous instant or the last commit.
-    """
+    """All rules of one shard. Time never goes backwards. Not thread-safe."""
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         """Starts from committed rows.
@@ -141,10 +137,9 @@ class ShardMachine:
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
-        """Applies commands in order at one instant.
+        """Applies commands in order at one instant. A refused command changes nothing (ERR-8).
 
-        A refused command changes nothing (ERR-8), and later commands still apply. The machine keeps the new state.
-        The caller commits the decision and calls ``committed``, or discards the machine.
+        The machine keeps the new state: commit the decision and call ``committed``, or discard the machine.
         """
         state = self._at(now)
         results, counts = [], Counter[str]()
@@ -167,11 +162,7 @@ class ShardMachine:
         return Decision(results, True, *state.runs.changes(), head, *state.history.changes(), counts)
 
     def committed(self) -> None:
-        """Marks the last decision as committed. Expiry by later reads stays pending.
-
-        Raises:
-            RuntimeError: the last decision asked for no commit.
-        """
+        """Marks the last decision as committed. Raises RuntimeError if it asked for no commit."""
         if self._decided is None:
             raise RuntimeError("nothing to commit was decided")
         state = self._state
@@ -266,10 +257,7 @@ class ShardMachine:
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would surely find nothing: the last claim took everything, and only deletes followed.
-
-        Always False on queues where a delete may let a claim find another message.
-        """
+        """True if a claim would find nothing: the last claim took everything, and only deletes followed."""
         if self._drained is None:
             return False
         end, event = self._drained

@@ -28,11 +28,7 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the shard.
-
-    ``table`` and ``delivery_id`` come from the queue's attributes. ``table_id``, ``changed`` and ``owner``
-    describe the table that the present marks belong to; without marks, the table of the next mark.
-    """
+    """Returns the delivery table of the present marks, else of the next mark."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
@@ -134,11 +130,7 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Removes the marks of deliveries into a table, for a copied or restored ledger (TAB-11).
-
-    Returns the head, the runs, and the number of messages that were marked. These messages become visible when
-    their receipts end. No earlier receipt is valid for them.
-    """
+    """Removes delivery marks from a copied or restored ledger (TAB-11). Returns head, runs, number of messages."""
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]
     return attrs.evolve(head, delivery_table=None), joined_runs(kept), marked

@@ -29,11 +29,9 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 
 class ShardIndex:
-    """Runs, head and log of a shard, with indexes over them.
+    """Runs, head and log of a shard, with indexes over messages below ``scanned``.
 
-    The indexes ``available``, ``moving``, ``marked``, ``undecided`` (marked, and the receipt has ended),
-    ``delayed`` (only with a cap on delayed messages), ``in_flight`` and ``attempts`` cover the messages below
-    ``scanned``. Messages from the head on are fresh: never received.
+    Messages from the head on are fresh: never received.
     """
 
     def __init__(self, head: Head, runs: list[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
@@ -229,10 +227,7 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans fresh messages if the next one could be served before ``place``: (visible since, offset).
-
-        Returns False if the next one is later than ``place``, not visible yet, or held, like all after it.
-        """
+        """Scans the next fresh message. Returns False if it is later than ``place``, not visible, or held."""
         if self.scanned >= self.log.end:
             return False
         since = self.visible_since(self.scanned)
@@ -298,10 +293,7 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first held offset of messages that become available at one instant; or else ``end``.
-
-        Everything before ``start`` is scanned. A message is released when fewer than ``cap`` are delayed.
-        """
+        """Returns the first held offset of messages that become available at one instant, or ``end``."""
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))

@@ -1,7 +1,7 @@
 """Moves to another queue: dead letters (DLQ-2) and redrives.
 
-A move takes three commits. The messages become ``moving`` here; the target appends them; this shard removes them.
-Any process that finds an unfinished move completes it. A shard has at most one unfinished move.
+Messages become ``moving`` here, the target appends them, then this shard removes them. Any process completes an
+unfinished move. A shard has at most one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns the first messages in ``spans`` with the redrive policy's maximum of receives (DLQ-13).
-
-    Leaves out messages whose last batch failed as a whole, because the message at fault is unknown (DLQ-12).
-    """
+    """Returns messages with the maximum of receives (DLQ-13), except those of a failed batch (DLQ-12)."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE

@@ -11,10 +11,7 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest stored messages from offset ``start`` on, by offset. Fresh messages are visible.
-
-    With ``newest``, returns the newest messages up to ``start``.
-    """
+    """Returns the oldest stored messages from ``start`` on; with ``newest``, the newest up to ``start``."""
     if newest:
         last = min(start, state.log.end - 1)
         newest_ones = list(state.fresh(max(state.head.head_offset, last - limit + 1), last))

@@ -1,7 +1,7 @@
-"""Rows of the ledger in the state machine, the interval map of runs, and the message log's protocol.
+"""Rows of the ledger, the interval map of runs, and the protocol of the message log.
 
-Instants and durations are whole microseconds; instants count from the epoch, in UTC. Offsets are dense per shard.
-Ranges of offsets include both ends.
+Instants and durations are microseconds; instants count from the epoch, in UTC. Ranges of offsets include both
+ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ MOVING = MessageState.MOVING.value
 
 
 class Destination(NamedTuple):
-    """The queue that messages move to, and how it assigns them to shards.
-
-    Both are fixed when the move begins, so any process that completes the move sends each message to the same
-    shard. This matters because each shard has its own fence against repeated moves.
-    """
+    """The queue that messages move to, and its shards. Fixed for a move, so repetitions use the same shards."""
 
     key: str
     shards: int
@@ -85,10 +81,7 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
     def failed(self, failure: DeadLetterReason, together: int | None = None) -> Run:
-        """Returns the run after a failed handler; see ``RecordFailure``.
-
-        The same failure of the same receive counts as one attempt, because a repeated commit reports it again.
-        """
+        """Returns the run after a failed handler. A repeated commit of one failure counts once."""
         attempts = self.failed_attempts
         if failure != self.failure:
             attempts = (*attempts, failure)[-MOST_ATTEMPTS:]
@@ -186,11 +179,7 @@ class MessageLog(Protocol):
         """Returns the lowest offset of a message sent at or after ``instant``; ``end`` without such a message."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Yields ranges ``(first, last, available_at)`` in order, without gaps.
-
-        ``available_at`` is 0 without a delay, else the send instant plus the delay. The delay is ``delay`` for all
-        messages, or each message's own if that is None.
-        """
+        """Yields ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
 
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         """Yields the dead letters of a range, in order."""

@@ -1,8 +1,7 @@
 """Settling by receipt: delete, change visibility, and the same for a whole lease.
 
-A lease id identifies a receipt, and only the latest receipt of a message is valid (RCP-6). On lenient queues a
-receipt stays valid after its timeout until the next receive of the message (RCP-8). On strict queues it ends with
-the timeout (RCP-7).
+Only the latest receipt of a message is valid (RCP-6): on lenient queues until the next receive (RCP-8), on strict
+queues until its timeout (RCP-7).
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Deletes one message. A message that is already gone counts as deleted (RCP-10, DEL-9).
-
-    Raises:
-        InvalidParameterValue: on a strict queue, a receipt that is not the latest or has ended (RCP-7).
-    """
+    """Deletes one message, or does nothing if it is gone (RCP-10, DEL-9). Raises InvalidParameterValue (RCP-7)."""
     run = state.runs.at(command.offset)
     if run is None:
         return False, False
@@ -127,11 +122,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the receipts that the lease holds. Hides timed out messages again while the cap allows it.
-
-    Raises:
-        InvalidParameterValue: the total since the receive would pass twelve hours (VIS-9); nothing changed.
-    """
+    """Extends the lease's receipts, even timed out. Raises InvalidParameterValue beyond 12 hours (VIS-9)."""
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
     parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]

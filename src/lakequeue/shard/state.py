@@ -22,10 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Removes available messages. Returns their runs in the order of the spans; call ``set_runs`` next.
-
-        The head moves behind the taken fresh messages. Fresh messages before them become ``visible`` runs (DLY-1).
-        """
+        """Removes available messages, and returns their runs in order (DLY-1). Call ``set_runs`` next."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -66,21 +63,14 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now, with a ``failure`` if given. Keeps lease and receive count (VIS-4, VIS-16).
-
-        A marked run becomes undecided (TAB-6).
-        """
+        """Makes a run visible now, or undecided if marked (TAB-6). Keeps its receive count (VIS-4, VIS-16)."""
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes parts of a run visible now. ``spans`` are ascending ranges that do not touch, and are in no index.
-
-        All ranges enter the indexes in one step. Separate steps took 2.5 times as long for half of a million
-        messages.
-        """
+        """Makes parts of a run visible now, in one step. ``spans`` are ascending ranges in no index."""
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
@@ -106,11 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run, or part of a run (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
-
-        Hands back the messages of ``kept``: ascending ranges that do not touch. Moved messages leave no history.
-        Call ``serve_groups`` next.
-        """
+        """Deletes a run except ``kept`` (DEL-3), and records it in the history (RWD-4). Call ``serve_groups``."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)

@@ -1,7 +1,4 @@
-"""Commands and results as JSON, for requests that another process commits.
-
-Only known classes are read: a text in storage is data, and never code.
-"""
+"""Commands and results as JSON, for requests that another process commits. Only known classes are read."""
 
 from __future__ import annotations
 
@@ -62,11 +59,7 @@ def to_text(values: Any) -> str:
 
 
 def from_text(text: str | bytes) -> Any:
-    """Returns the structure that ``to_text`` wrote. Sequences become tuples.
-
-    Raises:
-        ValueError: ``to_text`` did not write the text.
-    """
+    """Returns the structure that ``to_text`` wrote, with tuples. Raises ValueError for other texts."""
     try:
         parsed = json.loads(text)
     except RecursionError:

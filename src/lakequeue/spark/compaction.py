@@ -29,12 +29,7 @@ _QUEUES_OF_A_TASK = 16
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Runs a pass over a queue of the region, or over the whole root. Spark tasks share the queues of a root.
-
-    A task makes whole passes like ``LakeQueue.compact``, under the same fences, so it may be killed, repeated or
-    run twice at once. If tasks cannot read the root, or the root commits through Spark, this process makes all
-    passes.
-    """
+    """Runs a pass over a queue, or over the root. Spark tasks make whole passes, if they can read the root."""
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)

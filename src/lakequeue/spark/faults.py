@@ -22,10 +22,7 @@ _RETURN_TYPE = re.compile(
 )
 """Conditions of errors about the type of an argument, or of a function's result."""
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
-"""SQLSTATE classes of a wrong query and of an unsupported feature.
-
-Excludes 42K03, a missing path, which a message may name, and 42K0B, a date that Spark 2 read differently.
-"""
+"""SQLSTATE classes of a wrong query and an unsupported feature, without 42K03 and 42K0B."""
 
 
 def of_program(error: BaseException) -> bool:

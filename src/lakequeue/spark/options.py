@@ -118,11 +118,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], use: Use) -> SourceOptions:
-        """Checks and parses options. Spark passes names in lower case. ``_`` between words is allowed.
-
-        Raises:
-            InvalidOptions: options are unknown, missing or out of range. Names all of them, with the valid values.
-        """
+        """Parses options; Spark passes names in lower case. Raises InvalidOptions, which names all problems."""
         known = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
         storage: dict[str, str] = {}
         found: dict[str, Any] = {}
@@ -155,11 +151,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, queue: Queue) -> SourceOptions:
-        """Returns the options with which another process opens the same queue.
-
-        Raises:
-            QueueClientError: the queue has a clock of its own, which cannot be passed on.
-        """
+        """Returns options to open the queue in another process. Raises QueueClientError for an own clock."""
         if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
         root, storage = place_of(queue)

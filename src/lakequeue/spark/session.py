@@ -59,12 +59,7 @@ _NOISE = re.compile(
     r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
     r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled|\tat |^Setting Spark log level to"
 )
-"""Lines of Spark's log to drop.
-
-Drops lines about an aborted write, because the exception gives the reason, and a stopped query has no error. Spark
-interrupts the thread of a stopped query, perhaps while it notifies the sink, and then logs a failed abort. Also
-drops stacks, and the notice of the log level.
-"""
+"""Matches lines of Spark's log that repeat an exception, or report a stopped query, for example."""
 _STARTED = "the JVM has started\n"
 
 
@@ -134,12 +129,7 @@ def build_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source ``lakequeue`` in a session, also of Spark Connect.
-
-    Spark finds it by itself when lakequeue is installed on the driver, or on the server of Spark Connect, and its
-    first Python data source is looked up. This call registers it at any time, and keeps ``storage.`` options out
-    of the session's plans and errors.
-    """
+    """Registers the data source ``lakequeue``, also in Spark Connect. Hides ``storage.`` options in plans."""
     from pyspark.errors import AnalysisException
 
     from pyspark_lakequeue import DefaultSource
@@ -233,10 +223,7 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Dependencies of Delta and of store clients that every Spark contains (jcl-over-slf4j for commons-logging).
-
-For Delta, these are 25 jars of 76 MB, which each executor would fetch.
-"""
+"""Dependencies of Delta and of store clients that every Spark contains: 25 jars of 76 MB."""
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
@@ -273,11 +260,7 @@ def delta_jar(spark: str, delta: str) -> str:
 
 
 def installed_delta_jar() -> str:
-    """Returns ``delta_jar`` for the installed packages.
-
-    Raises:
-        QueueClientError: a package is missing, or no jar is published for them.
-    """
+    """Returns ``delta_jar`` for the installed packages. Raises QueueClientError if there is none."""
     try:
         return delta_jar(version("pyspark"), version("delta-spark"))
     except PackageNotFoundError as error:

@@ -114,12 +114,7 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Returns the offset after the next batch; the ``start`` offset if no message is available.
-
-        Raises:
-            InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
-            QueueDoesNotExist: the queue was deleted.
-        """
+        """Returns the offset after the next batch. Raises InvalidOptions for another stream's checkpoint."""
         start = self._reached if start is None else start  # Spark before 4.2 passes no start.
         self.commit(start)
         if self._offered is not None and self._offered[0] == start:
@@ -152,10 +147,7 @@ class StreamLeases:
         return [(task, place | {"state": MessageState.IN_FLIGHT.value}) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """Returns the lease of a batch, or None if the lease has lost all its messages.
-
-        Messages that an earlier process has lost from its batch come with later batches.
-        """
+        """Returns the lease of a batch, or None if it has lost all messages, which then come in later batches."""
         lease_id = self._id(end)
         if lease_id in self._kept:
             return self._kept[lease_id][0]
@@ -168,10 +160,7 @@ class StreamLeases:
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes the messages of a batch that has ended. A repetition has no effect.
-
-        The holder of a delivery deletes its messages. Remaining messages of a delivery are undecided (TAB-31).
-        """
+        """Deletes the messages of a finished batch. Messages of a delivery are deleted by its holder (TAB-31)."""
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
@@ -255,10 +244,7 @@ class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
 
 
 class QueueStreamWriter(_Writer, _StreamWriter):
-    """Sends micro-batches. Spark creates a writer to write a batch, and another to commit it.
-
-    The id of its query identifies the stream. Only the tasks know that id, so their commit messages carry it.
-    """
+    """Sends micro-batches. Commit messages carry the query's id, because only tasks know it."""
 
     def _send_of_task(self) -> PlannedSend:
         from pyspark import TaskContext

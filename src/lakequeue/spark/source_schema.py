@@ -59,11 +59,7 @@ def schema(columns: pa.Schema = COLUMNS) -> StructType:
 
 
 def check(chosen: StructType) -> None:
-    """Checks a schema that the user gave: some of the columns, with their types.
-
-    Raises:
-        InvalidOptions: columns are unknown or have another type. Names these columns.
-    """
+    """Checks a user's schema. Raises InvalidOptions with unknown columns, and columns of another type."""
     known = {field.name: field.dataType.simpleString() for field in schema().fields}
     problems = [
         f"column {name} is {type_}, it must be {known[name]}"

@@ -81,11 +81,7 @@ class ConsoleApi:
     # --- read
 
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns a page of queues, with the depths that the caller may see.
-
-        ``sort`` is "name", a count, or "trouble": unreadable queues first, then those with most dead letters.
-        ``counted`` is the number of queues whose depth had to be read, or None.
-        """
+        """Returns a page of queues by name, by a count, or by trouble, with the depths that the caller may see."""
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
         limit = given.integer("limit", ROWS, MAX_ROWS)
@@ -291,10 +287,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages.
-
-        With ``history``, of all messages since an instant that a rewind can restore.
-        """
+        """Returns a page of messages. ``history``: messages since an instant that a rewind can restore."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"

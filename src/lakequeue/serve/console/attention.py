@@ -107,11 +107,7 @@ class Attention:
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns problems of the queues that the caller may see, most urgent kind first, at most ``MOST``.
-
-        Args:
-            only: name of the one queue to check, without the root. None: all queues and the root.
-        """
+        """Returns at most ``MOST`` problems, most urgent kind first. ``only``: of this queue, not of the root."""
         seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}

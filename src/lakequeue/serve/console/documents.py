@@ -56,10 +56,7 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns at most ``limit`` messages and ``MAX_PAGE_BYTES``, with short bodies.
-
-    ``next`` is the start of the next page, or None. ``tested`` is the number of messages read if it hit its limit.
-    """
+    """Returns messages with short bodies, the next page's start, and the number of messages read at a limit."""
     listed: list[dict[str, Any]] = []
     size, more = 0, False
     for message in search:
@@ -93,10 +90,7 @@ def shown_root(root: str) -> str:
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Counts dead letters by source queue and class of error, most frequent first, each with its newest text.
-
-    ``tested`` is the number of messages read if it hit its limit.
-    """
+    """Counts dead letters by source queue and class of error, most frequent first, with their newest text."""
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:
         reason = message.dead_letter_reason

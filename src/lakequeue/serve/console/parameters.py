@@ -28,11 +28,7 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
 class Parameters:
-    """Parameters of a request. Methods raise InvalidParameterValue or RequestError for values of a wrong type.
-
-    Attributes:
-        interrupt: set when the client no longer waits for the answer.
-    """
+    """Parameters of a request. Methods raise InvalidParameterValue or RequestError for values of a wrong type."""
 
     def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
         self._left = dict(members)

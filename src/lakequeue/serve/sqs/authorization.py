@@ -24,11 +24,7 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
 
 
 def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]) -> None:
-    """Raises RequestError unless the caller may do everything that a request involves.
-
-    A redrive policy and a message move task need ReceiveMessage on the source queue, SendMessage on the target
-    queue.
-    """
+    """Raises RequestError unless the caller may do all parts: a redrive includes receives and sends."""
     required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
     if action == "StartMessageMoveTask":
         source, *destination = required

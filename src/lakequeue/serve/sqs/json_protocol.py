@@ -19,12 +19,7 @@ TARGET = "AmazonSQS."
 
 
 def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
-    """Parses the parameters of an action.
-
-    Raises:
-        RequestError: the body is not JSON, or does not fit the service model.
-        MissingParameter: a required member is absent.
-    """
+    """Parses an action's parameters. Raises RequestError if they are invalid, MissingParameter if incomplete."""
     try:
         value = _decoder.decode(body.decode() or "{}")
     except (ValueError, RecursionError):

@@ -54,12 +54,7 @@ def invalid_action(name: str) -> RequestError:
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:
-    """Checks a value against its shape, and converts it to Python types. ``where`` names it in errors.
-
-    Raises:
-        RequestError: the value has a wrong type or an unknown member.
-        MissingParameter: a required member is absent.
-    """
+    """Converts a value to the types of its shape. ``where`` names it in RequestError and MissingParameter."""
     match shape:
         case StructureShape():
             return _structure(shape, value, where)

@@ -1,7 +1,4 @@
-"""Message move tasks: redrives that run in the background (DLQ-8).
-
-A task is stored with its dead-letter queue, so every server of the root can show, cancel or take over the task.
-"""
+"""Message move tasks: redrives in the background, stored with their dead-letter queues (DLQ-8)."""
 
 from __future__ import annotations
 
@@ -205,12 +202,7 @@ class MoveTasks:
         return task.handle
 
     def cancel(self, handle: str) -> int:
-        """Makes a task end before its next step. Returns the number of messages moved so far.
-
-        Raises:
-            InvalidParameterValue: the text is not a task handle.
-            ResourceNotFoundException: the task is not active.
-        """
+        """Ends a task before its next step, and returns its moved messages. Raises ResourceNotFoundException."""
         id, arn = parse_task_handle(handle)
         task = self._update(
             self._queue(arn, "SourceArn"), id, lambda task: attrs.evolve(task, status="CANCELLING")
@@ -220,12 +212,7 @@ class MoveTasks:
         return task.moved
 
     def listed(self, source_arn: str, limit: int) -> list[dict[str, Any]]:
-        """Returns the latest tasks of a queue, newest first.
-
-        Raises:
-            ResourceNotFoundException: the queue does not exist.
-            InvalidParameterValue: the limit is out of range.
-        """
+        """Returns the latest tasks, newest first. Raises ResourceNotFoundException, InvalidParameterValue."""
         if not 1 <= limit <= MAX_TASKS:
             raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_TASKS}.")
         return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]

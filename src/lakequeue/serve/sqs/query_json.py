@@ -1,7 +1,4 @@
-"""Responses of the Query protocol in JSON, for SQS proxies and other clients that accept JSON.
-
-Some members have another name than in XML, and missing values are null.
-"""
+"""Responses of the Query protocol in JSON, for SQS proxies. Some names differ from XML."""
 
 from __future__ import annotations
 

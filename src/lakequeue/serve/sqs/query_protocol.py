@@ -58,11 +58,7 @@ def url_form(query: str) -> dict[str, str]:
 
 
 def action(fields: dict[str, str], path: str) -> str:
-    """Returns the action in a form.
-
-    Raises:
-        RequestError: the action is missing or cannot act on the queue in the path, or the API version is unknown.
-    """
+    """Returns the action in a form. Raises RequestError if action, version or path are wrong."""
     version = fields.get("Version", VERSION)
     if version != VERSION:
         raise RequestError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
@@ -74,12 +70,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses the parameters of an action. The path may name the queue instead of QueueUrl.
-
-    Raises:
-        RequestError: the form does not fit the service model.
-        MissingParameter: a required member is absent.
-    """
+    """Parses parameters; the path may name the queue. Raises RequestError if invalid, MissingParameter."""
     tree: Tree = {}
     for name, value in fields.items():
         _put(tree, name, value)

@@ -1,7 +1,4 @@
-"""Queue attributes as SQS clients set and see them, and the queue policy.
-
-The server stores the policy for tools that manage policies, but enforces only the key file.
-"""
+"""Queue attributes and policies as SQS clients see them. Policies are stored but not enforced."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Message groups of a FIFO shard: which messages may be delivered, and which group comes next.
+"""Message groups of a FIFO shard: which messages may be delivered, and which group is next.
 
-A group is served from its head, the oldest stored message, up to its first hidden message (FIF-9). Groups with a
-visible head wait in a heap, ordered by how long the head has been visible (FIF-14). Heap entries are checked when
-they come up, and never removed early. An index has every group by the offset of its head.
+A group is served from its oldest stored message up to its first hidden message (FIF-9). Groups with a visible head
+wait in a heap, by how long the head has been visible (FIF-14).
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of messages behind the head that a claim searches for more of the same group, and a delete for the next
-message of the group. Fixed, so that all processes decide alike, however much of the log each has read.
-"""
+"""Number of messages behind the head that a claim or a delete searches for more of a group. Fixed."""
 
 
 class FifoShard(Protocol):
@@ -132,10 +129,7 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Removes up to ``count`` messages, with ``one_each`` one per group; in delivery order (FIF-5, FIF-6).
-
-        Call ``placed`` once the messages have their new state.
-        """
+        """Removes up to ``count`` messages in delivery order (FIF-5, FIF-6). Call ``placed`` next."""
         shard = self._shard
         found: list[tuple[int, int]] = []
         while count > 0:

@@ -1,7 +1,4 @@
-"""The claim: available messages that were received before come first, then fresh ones.
-
-FIFO queues, and standard queues with several groups, choose by message group.
-"""
+"""The claim on a standard queue: first messages that were received before, then fresh ones."""
 
 from __future__ import annotations
 
@@ -91,10 +88,7 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Returns how many messages a claim would take if the rate limit allowed them (JOB-11).
-
-    Includes dead letters that would move first.
-    """
+    """Returns how many messages a claim would take without rate limit (JOB-11), dead letters included."""
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
         return result
@@ -119,10 +113,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns the picked ranges that the claim takes, and the ranges that it leaves, in order of delivery.
-
-    Also returns ``last``, ``passed`` and ``halved`` of ``ClaimResult``.
-    """
+    """Returns the ranges to take and to leave, and ``last``, ``passed`` and ``halved`` of ``ClaimResult``."""
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -175,12 +166,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves out last receives that no handler is free to begin, and later messages of their groups (HBN-23).
-
-    Returns:
-        Ranges to take and ranges to leave, in order of delivery; the number of last receives taken; and the number
-        of last receives left for lack of a free handler.
-    """
+    """Leaves out last receives without a free handler, and later messages of their groups (HBN-23)."""
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -210,11 +196,7 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Separates messages that failed as one batch. They are claimed in halves, without other messages (DLQ-12).
-
-    Returns:
-        Ranges to take and ranges to leave, in order of delivery; True if there were such messages.
-    """
+    """Separates messages of a failed batch, which are claimed in halves without others (DLQ-12)."""
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
@@ -246,10 +228,7 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns the answer to a claim that picked dead letters; None if the claim may go on (DLQ-2).
-
-    Dead letters move first, so that no later message of their group is served before (DLQ-10).
-    """
+    """Returns the answer if dead letters were picked, which move first (DLQ-2, DLQ-10), or None."""
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:

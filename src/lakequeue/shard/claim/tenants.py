@@ -74,11 +74,7 @@ class GroupLoad(NamedTuple):
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns the noisy groups among all groups with messages visible or in flight (FAI-3).
-
-    A group is noisy by its messages in flight or by its visible messages: at least ``NOISE_FROM``, and more than
-    ``NOISE`` times the median of all groups. So no group is noisy if most are alike, and a single group never is.
-    """
+    """Returns the noisy groups: with ``NOISE_FROM`` messages, and over ``NOISE`` times the median (FAI-3)."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -89,9 +85,7 @@ def noisy(loads: Sequence[GroupLoad]) -> set[str]:
 
 
 SCANNED = 1 << 24
-"""Maximum number of available messages of a shard in the index of groups, which bounds it to 64 MiB plus the
-groups. A group whose first message comes later waits until fewer messages are available.
-"""
+"""Maximum number of available messages in the index of groups, which bounds it to 64 MiB."""
 _STALE = 10_000  # outdated entries above which the heaps are built anew
 
 

@@ -1,8 +1,7 @@
-"""Writes the files of a bulk send from Arrow, without a JVM, in one process or in many.
+"""Writes the files of a bulk send from Arrow, in any number of processes, without a JVM.
 
-A standard queue's rows go into files in their order. A FIFO queue's rows are spilled by group, then sorted one
-part at a time (DuckDB's sort on disk fails if the rows need several times its memory). Other processes get
-the ``Store``, and make the ``Folder`` from it.
+Rows of a FIFO queue are spilled by group, then sorted part by part. DuckDB's sort on disk fails if the rows need
+several times its memory.
 """
 
 from __future__ import annotations
@@ -53,10 +52,9 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yields the shard and the rows of each part of the groups, sorted by group, then by ``_order`` and number.
+    """Yields shard and rows of each part of the groups, sorted by group, ``_order`` and number.
 
-    Reads all rows before the first part, into a temporary directory. Then one part at a time is in memory: a
-    sixteenth of the rows, or the largest group. Consume one part before the next.
+    Reads all rows into a temporary directory first. Memory holds a sixteenth of the rows, or the largest group.
     """
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
@@ -193,11 +191,7 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes the rows of a whole send. Commits nothing.
-
-    Returns the manifest, and the number of rows that were dropped or diverted because they break a rule.
-    Memory holds about a row group; for FIFO queues as in ``sorted_by_group``. Errors as in ``gather``.
-    """
+    """Checks and writes the rows of a send, uncommitted. Returns the manifest, and the number of refused rows."""
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)
     refused = checked.refused
@@ -233,11 +227,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Iterator over the rows of a partition in pieces, numbered.
-
-    Yields rows while all rows obey the rules. If the attempt has ``bad_rows``, yields all valid rows, and passes
-    the invalid rows to ``refused``. All rows are checked in any case, so that a refusal counts them.
-    """
+    """Iterator over a partition's rows in numbered pieces. Passes invalid rows to ``refused``."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
@@ -277,11 +267,7 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes rows of a FIFO queue into files, part by part, and returns the files.
-
-    All rows of a message group are in the same part, in the order of the group. Reads all rows before it writes
-    any. Calls ``check`` before it writes each part; ``check`` may raise.
-    """
+    """Writes the rows of a FIFO queue part by part, each with whole groups. ``check`` may raise before a part."""
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []

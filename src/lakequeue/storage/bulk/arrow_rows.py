@@ -1,7 +1,4 @@
-"""Arrow rows of a bulk send: conversion to the types of ``messages``, and the rules; by row groups.
-
-NumPy scans each row group for suspicious bytes. Only if it finds any, rows are searched for refused characters.
-"""
+"""Arrow rows of a bulk send: conversion to the types of ``messages``, and checks, by row group."""
 
 from __future__ import annotations
 
@@ -77,12 +74,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields the rows with all input columns in the types of ``messages``, and ``_order``; by row groups.
-
-    Args:
-        batches: rows of any number, whose columns ``check_columns`` has accepted.
-        rules: ``order_by`` is the column that becomes ``_order``. With priorities, rows get a column of them.
-    """
+    """Yields the rows of checked batches in the types of ``messages``, with ``_order``, by row group."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

@@ -66,11 +66,7 @@ class BadRows:
     table: str | None = None
 
     def prepare(self) -> None:
-        """Makes the table if it is missing.
-
-        Raises:
-            InvalidOptions: the table has other columns.
-        """
+        """Makes the table if it is missing. Raises InvalidOptions if it has other columns."""
         if self.table is None:
             return
         engine = Engine(self.store)
@@ -118,11 +114,7 @@ class BadRows:
 
 
 class RefusedRows:
-    """The rows of a partition that break rules, in a file that begins with the first such row.
-
-    Attributes:
-        rows: number of these rows, also if they are dropped.
-    """
+    """The rows of a partition that break rules, in a file. ``rows`` counts dropped rows, too."""
 
     def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
         self._messages = messages

@@ -139,7 +139,7 @@ def complete(target: SendTarget, manifest: Manifest) -> int:
 
     Raises:
         OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
-        QueueClientError: storage failed; ``outcome_unknown`` is set if an earlier commit to a shard succeeded.
+        QueueClientError: storage failed; ``outcome_unknown`` is set after a commit to another shard.
     """
     reached = set(reached_shards(target.open, manifest))
     if len(manifest.shards) > 1:  # all are checked before the first commit
@@ -191,11 +191,7 @@ class _ShardCommit:
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
-        """Adds the files. Returns the number of messages; 0 if they were added before.
-
-        Args:
-            reached_another: True if the send reached another shard, so that newer attributes no longer matter.
-        """
+        """Adds the files. Returns the number of new messages. ``reached_another``: ignores newer attributes."""
         table = self._table
         for patient in [*[True] * PATIENCE, False]:
             if self._duplicates is not None:
@@ -271,11 +267,7 @@ Stage = Callable[[Folder, Staging], Manifest]
 
 
 def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], order_by: str | None) -> None:
-    """Refuses columns that cannot make messages, regardless of the rows.
-
-    Raises:
-        InvalidParameterValue: names the column.
-    """
+    """Raises InvalidParameterValue for a column that no message can have."""
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")
     check_columns(columns, order_by, attributes.priorities is not None)

@@ -48,10 +48,7 @@ def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool)
 
 
 class Duplicates:
-    """Removes from a shard's staged files the messages with a deduplication id sent in the last five minutes.
-
-    It follows the log from snapshot to snapshot, so after a lost race it reads only newer sends.
-    """
+    """Removes staged messages whose deduplication id was sent in the last five minutes, as the log shows."""
 
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]

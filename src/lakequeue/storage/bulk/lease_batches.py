@@ -1,7 +1,4 @@
-"""Reads the messages of a lease from their files: as Arrow batches without a JVM, or by Spark.
-
-Any process can read batches: places, columns, and a ``Store``'s root and options are values.
-"""
+"""Reads the messages of a lease from their files, as Arrow batches or by Spark, in any process."""
 
 from __future__ import annotations
 
@@ -208,11 +205,7 @@ _SENT_AT = ("first_sent_at", "sent_at")
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns ``SCHEMA``, or some of its columns in the given order.
-
-    Raises:
-        InvalidParameterValue: a name is unknown.
-    """
+    """Returns ``SCHEMA``, or some of its columns in order. Raises InvalidParameterValue for an unknown name."""
     if columns is None:
         return SCHEMA
     names = [columns] if isinstance(columns, str) else columns

@@ -24,17 +24,12 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Seconds that the files of a bulk send may wait for their first commit. Later the send is refused. VACUUM keeps
-files for twice as long.
-"""
+"""Seconds that files of a bulk send may wait for their first commit, half as long as VACUUM keeps them."""
 
 
 @attrs.frozen
 class SendKey:
-    """Identifies a bulk send, so that a repeated send is recognised forever.
-
-    A send has reached a shard if the application id has this version, or a later one, there.
-    """
+    """Identifies a bulk send, so that a repetition is always recognized: its application id has a version."""
 
     app_id: str
     version: int

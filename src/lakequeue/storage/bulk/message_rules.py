@@ -117,12 +117,7 @@ class RowRules:
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises if rows break rules. ``broken``: number of rows by the name of the rule.
-
-        Raises:
-            InvalidParameterValue: names the rules and the numbers.
-            InvalidMessageContents: only characters are wrong; names the rules and the numbers.
-        """
+        """Raises InvalidMessageContents for wrong characters, InvalidParameterValue for other broken rules."""
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue

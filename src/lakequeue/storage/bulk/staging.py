@@ -1,7 +1,4 @@
-"""A bulk send from rows to a manifest: the folder of its files, and the shards that get them.
-
-All writers of files use this module at the beginning and end, in one process or in many.
-"""
+"""A bulk send from rows to a manifest: the folder of its files, and the shards that get them."""
 
 from __future__ import annotations
 

@@ -29,11 +29,7 @@ class FoundCatalog:
 
 
 def find_catalog(store: Store, root: str) -> FoundCatalog:
-    """Reads the catalog.
-
-    Raises:
-        QueueClientError: the root does not exist, has no catalog, or has another layout.
-    """
+    """Reads the catalog. Raises QueueClientError if it is missing or has another layout."""
     path = layout.queues_path(root)
     try:
         log = read_log(store.folder(path))

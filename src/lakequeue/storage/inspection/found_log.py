@@ -121,11 +121,7 @@ def _copy(state: TableState) -> TableState:
 
 
 def read_log(folder: Folder) -> FoundLog:
-    """Reads all of a table's log.
-
-    Raises:
-        FileNotFoundError: the table has no log.
-    """
+    """Reads all of a table's log. Raises FileNotFoundError if the table has none."""
     found = listed(folder)
     if not (found.entries or found.checkpoints):
         raise FileNotFoundError(f"{folder.uri}/{LOG}")

@@ -26,11 +26,7 @@ class LedgerRows:
 
 
 def read_ledger(table: TableVersion) -> LedgerRows:
-    """Reads a version of a ledger.
-
-    Raises:
-        DamagedTable: a file is missing or torn, or the rows contradict each other.
-    """
+    """Reads a version of a ledger. Raises DamagedTable for missing or torn files and contradictory rows."""
     if table.state.lost_files:
         raise DamagedTable(table.path, None, "another program removed files from it")
     head, runs, history = Ledger(cast(Table, table)).load()

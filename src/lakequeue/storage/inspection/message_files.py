@@ -174,11 +174,7 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns messages that a repair would lose, because another message keeps their offset.
-
-    If two messages have one offset and the file of one stays, that message keeps the offset. If a repair replaces
-    the files of both, the message in the newer file keeps it. A message that keeps another offset is not lost.
-    """
+    """Returns messages that a repair would lose, because a newer or undamaged file keeps their offset."""
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]

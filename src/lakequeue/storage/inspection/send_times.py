@@ -35,10 +35,9 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and the latest instant at which a range of messages can have been sent.
+    """Returns the earliest and latest possible send time of a range of messages; each None if unknown.
 
-    Send times never decrease with the offset, so each known send time bounds the unknown ones. The earliest
-    instant is None without a known message before the range, the latest without a known message after it.
+    Send times never decrease with the offset, so known send times bound unknown ones.
     """
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)

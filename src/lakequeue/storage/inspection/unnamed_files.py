@@ -120,10 +120,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
 
 
 def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
-    """Yields the unnamed files, oldest first, without files of bulk sends, which wait for their own commit.
-
-    Rows of staged sends get the time of the file, or the log's clock if that is later.
-    """
+    """Yields files that no log entry names, oldest first, except those of waiting bulk sends."""
     named = log.named
     for each in data_files(log.folder):
         if each.name.startswith("bulk/") or each.name in named:

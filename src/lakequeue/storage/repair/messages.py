@@ -25,9 +25,7 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Maximum number of lost messages that a repair fills in, because it keeps their rows in memory, 100 bytes each. A
-shard that lost more is not repaired.
-"""
+"""Maximum number of lost messages that a repair fills in. Each needs 100 bytes of memory."""
 
 
 @attrs.frozen
@@ -40,10 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns the commit that stops compactors from emptying messages by a ledger read before the repair.
-
-    Does not change ``forgotten`` if a ledger exists, because the repaired ledger gets a later epoch.
-    """
+    """Returns the commit that stops compactors from emptying messages by an old ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -70,10 +65,9 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the commit, on ``version``, after which the log has each offset once; None if it has already.
+    """Returns the commit, on ``version``, after which the log has each offset once, or None if it has.
 
-    A lost offset gets an empty row, because a reader finds a message by its row number in the file. The ledger
-    knows the row as deleted.
+    A lost offset gets an empty row, which the ledger knows as deleted, because readers count rows.
     """
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced

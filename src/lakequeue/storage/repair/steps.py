@@ -65,11 +65,7 @@ def files_step(
 
 
 def commit_once(table: Table, change: Change[object]) -> None:
-    """Commits a change, without a retry after a lost race.
-
-    Raises:
-        QueueClientError: another process committed meanwhile. Nothing was changed.
-    """
+    """Commits a change. Raises QueueClientError, without a change, if another process was faster."""
 
     def decide(lost: int) -> Change[object]:
         done(not lost, table.path)
@@ -79,11 +75,7 @@ def commit_once(table: Table, change: Change[object]) -> None:
 
 
 def done(committed: bool, table: str) -> None:
-    """Checks that a commit of a repair landed.
-
-    Raises:
-        QueueClientError: another process committed meanwhile, which locks prevent on a local disk.
-    """
+    """Checks that a commit landed. Raises QueueClientError if another process committed instead."""
     if not committed:
         raise QueueClientError(f"{table} was changed meanwhile; stop its processes, and repair again")
 
