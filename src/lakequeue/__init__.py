@@ -1,7 +1,6 @@
-"""A message queue in Delta tables.
+"""A message queue in Delta tables. ``LakeQueue(root)`` opens a root of queues; see the README.
 
-``LakeQueue(root)`` opens a root of queues; see the README. Importing this package starts nothing, and loads the
-module of a name when the name is first used.
+Importing this package starts nothing. The module of a name is loaded when the name is first used.
 """
 
 from importlib import import_module

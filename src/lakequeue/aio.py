@@ -1,11 +1,11 @@
-"""Queues for asyncio: every method of the synchronous classes under the same name, as a coroutine.
+"""Queues for asyncio: the methods of the synchronous classes as coroutines, with the same names and errors.
 
-A receive holds no thread while it waits. All other calls run in threads of the ``LakeQueue``. Concurrent calls
-share commits, as calls from several threads do. Errors are the same as in the synchronous classes.
+A receive holds no thread while it waits. Other calls run in threads of the ``LakeQueue``, and concurrent calls
+share commits.
 
-Cancelling: a call that has not begun never begins. A call that has begun ends in its thread, so a cancelled send
-or change may or may not take effect. Messages claimed by a cancelled ``receive`` or ``lease`` become visible again
-at once, or at the end of their visibility timeout if storage fails or the process dies. The receive counts.
+A cancelled call does not begin, or ends in its thread. So a cancelled send or change may take effect. Messages
+claimed by a cancelled ``receive`` or ``lease`` become visible at once, or at the end of their visibility timeout
+if storage fails or the process dies. The receive counts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _AsyncFace(Generic[_Sync]):
 
     @property
     def sync(self) -> _Sync:
-        """Returns the synchronous object, with blocking methods."""
+        """The synchronous object, with blocking methods."""
         return self._sync
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ def _answering(
     answer: Callable[[_Result, LoopThreads], _Answer],
     undo: Callable[[_Result], object] | None = None,
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
-    """Turns a method into a coroutine, like ``_verb``, if its result must be wrapped in a class for asyncio."""
+    """Turns a method into a coroutine as ``_verb`` does, and wraps its result for asyncio."""
     run = _verb(method, undo)
 
     @functools.wraps(method)
@@ -103,7 +103,7 @@ def _answering(
 
 
 class Message(messages.Message):
-    """A received message whose methods are coroutines. Everything else is as in ``lakequeue.Message``."""
+    """A received message as ``lakequeue.Message``, with coroutines as methods."""
 
     __slots__ = ()
 
@@ -122,7 +122,10 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """Turns a receive into a coroutine that waits without a thread. If cancelled, it releases its messages."""
+    """Turns a receive into a coroutine that waits without a thread.
+
+    If it is cancelled, it releases its messages.
+    """
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
@@ -137,7 +140,7 @@ def _receiving(
 def _collected(
     method: Callable[Concatenate[Any, _P], Future[messages.SendResult]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, messages.SendResult]]:
-    """Turns a send into a coroutine with its result, which also waits for space without blocking the loop."""
+    """Turns a send into a coroutine that returns the result, and waits for space without blocking the loop."""
 
     @functools.wraps(method)
     async def verb(self: Sender, /, *args: _P.args, **kwargs: _P.kwargs) -> messages.SendResult:
@@ -161,11 +164,11 @@ class Lease(_AsyncFace[sync_lease.Lease]):
 
     @property
     def visible_at(self) -> datetime:
-        """Instant at which the messages become visible again, unless extended."""
+        """When the messages become visible again, unless extended."""
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
-        """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Evaluate it in a thread."""
+        """Returns the messages as a lazy DataFrame. Evaluate it in a thread."""
         return await self._threads(lambda: self._sync.messages)
 
     async def delivery(self) -> sync_lease.Delivery:
@@ -183,9 +186,9 @@ class Lease(_AsyncFace[sync_lease.Lease]):
 
     @asynccontextmanager
     async def keep_alive(self, policy: Renewal) -> AsyncIterator[Lease]:
-        """Extends the lease in the background until the block ends or settles it; see ``lakequeue.Lease``.
+        """Extends the lease until the block ends or settles it, as in ``lakequeue.Lease``.
 
-        Spark jobs of the block run in other threads, so losing the lease does not cancel them.
+        If the lease is lost, Spark jobs of the block are not cancelled, because they run in other threads.
         """
         kept = self._sync.keep_alive(policy)
         await self._threads(kept.__enter__, lambda _: kept.__exit__(None, None, None))
@@ -240,7 +243,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
     ) -> int:
         """Moves messages of a dead-letter queue back, as ``lakequeue.Queue.redrive`` does.
 
-        ``progress`` is called in a thread. Messages that moved before a cancellation stay moved.
+        ``progress`` is called in a thread. A cancellation does not undo moves.
         """
         target = _sync_of(destination)
         return await self._redrive(max_messages, where, progress, target, interrupt, parameters=parameters)
@@ -253,7 +256,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Returns how many messages a redrive would move now, by the name of the target queue."""
+        """Returns how many messages a redrive would move now, by target queue."""
         return await self._redrivable(where, interrupt, _sync_of(destination), parameters=parameters)
 
     def sender(self, linger: Duration | str = "100ms") -> Sender:
@@ -304,8 +307,8 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
 class Sender(_AsyncFace[sync_sender.Sender]):
     """``lakequeue.Sender`` for asyncio; get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
 
-    ``send`` returns the result once the message is stored, so messages of concurrent tasks share commits. They are
-    stored in the order in which the calls began. A cancelled call withdraws its message if no commit has taken it.
+    ``send`` returns when the message is stored, so concurrent tasks share commits. The order is that of the calls.
+    A cancelled call withdraws its message if no commit has begun.
     """
 
     def __init__(self, queue: Queue, sync: sync_sender.Sender, threads: LoopThreads) -> None:
@@ -353,9 +356,7 @@ class Schedules(_AsyncFace[sync_schedules.Schedules]):
 
 
 class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProperties):
-    """``lakequeue.LakeQueue`` for asyncio, with its own threads. ``async with`` ends them.
-
-    Leaving the block also waits for the work of cancelled calls. Without a block, the threads end with the object.
+    """``lakequeue.LakeQueue`` for asyncio, with threads that ``async with`` ends after all cancelled calls.
 
     Args:
         threads: maximum number of threads, 1 to 1,024; the other arguments are as for ``lakequeue.LakeQueue``.
@@ -426,7 +427,10 @@ class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProp
     async def copy(
         self, to: LakeQueue, queue: str | None = None, progress: Callable[[int, int, str], None] | None = None
     ) -> list[CopiedQueue]:
-        """Copies queues to another root, like ``lakequeue.LakeQueue.copy``. ``progress`` is called in threads."""
+        """Copies queues to another root as ``lakequeue.LakeQueue.copy`` does.
+
+        ``progress`` is called in threads.
+        """
         check_type("to", to, LakeQueue, "an aio.LakeQueue")
         return await self._copy(to.sync, queue, progress)
 

@@ -48,10 +48,10 @@ _Listed = TypeVar("_Listed")
 
 
 class QueuePage(list[_Listed]):
-    """Queues sorted by name, and the start of the next page.
+    """Queues by name, and the start of the next page.
 
     Attributes:
-        next_after: the last name, to pass as ``after`` for the next page; None on the last page.
+        next_after: the last name, for ``after`` of the next page; None on the last page.
     """
 
     def __init__(self, queues: Iterable[_Listed], next_after: str | None) -> None:
@@ -88,11 +88,9 @@ class RootProperties(Reopened[PickledRoot, Root]):
 class LakeQueue(RootProperties):
     """Queues under a root directory or URI. Thread-safe. Opening it starts no JVM.
 
-    As a context manager it closes the root's tables at the end. A later call opens them again.
-
-    A pickled LakeQueue, as for a Spark, Dask or Ray task or a ``multiprocessing`` process, has the root, the
-    region and the options without secrets. The other process opens the root at the first use of the copy, with the
-    credentials of its own environment and without a session. Equal copies share one open root there (JOB-13).
+    A ``with`` block closes the root's tables at its end. A later call opens them again. A pickled LakeQueue
+    contains root, region and options without secrets. Another process opens the root with credentials of its own
+    environment and without a session, once for equal copies (JOB-13).
 
     Args:
         root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
@@ -101,21 +99,22 @@ class LakeQueue(RootProperties):
             MERGE, which is slow and exists for comparison; ``point`` refuses Spark.
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
-        root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
+        root_mode: permission bits of a new local root's directory; ``0o2770`` shares it with a group, see
             docs/operation/permissions.md.
-        storage_options: options of the object store by delta-rs's names, such as ``AWS_ENDPOINT_URL``; environment
-            variables with these names apply too. Options are never shown. Spark has its own settings, for example
-            in conf/. On S3, lakequeue adds the credentials, endpoint and region of this bucket to them. See
-            docs/operation/storage.md.
-        network_file_system: True to allow a root on a network file system, which only one machine may use;
-            ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment does the same.
-        durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``, the default,
-            syncs each commit to the disk before its call returns. ``process`` does not: a power cut or a crash of
-            the system may take the newest commits, or the queue. Use it for scratch data. ``LAKEQUEUE_DURABILITY``
-            in the environment changes the default.
-        poll_interval: longest interval, in seconds, between polls of a waiting receive for changes by other
-            processes: 0.5 by default, 1 on an object store, where each poll costs requests
-            (docs/operation/storage.md). Changes by this process end the wait at once.
+        storage_options: options of the object store by delta-rs's names, such as ``AWS_ENDPOINT_URL``, which are
+            never
+            shown. Environment variables with these names apply too. Spark has its own settings. On S3, lakequeue
+                adds
+            credentials, endpoint and region of this bucket to them. See docs/operation/storage.md.
+        network_file_system: True to allow a root on a network file system, for use by one machine only. The
+            default
+            is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
+        durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
+            synced to the disk. ``process``: a power cut or a crash of the system may take the newest commits or
+                the
+            queue; for scratch data. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
+        poll_interval: longest interval in seconds at which a waiting receive polls for changes by other processes:
+            by default 0.5, on an object store 1, because polls cost requests (docs/operation/storage.md).
 
     Raises:
         InvalidParameterValue: an argument is invalid; the text names it and the valid values.
@@ -205,14 +204,13 @@ class LakeQueue(RootProperties):
         table_options: Mapping[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or returns the existing queue with this name and all the given attributes.
+        """Creates a queue, or returns an existing queue of this name that has all the given attributes.
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_``; profile ``cmq`` has its own rule.
             fifo: True to create a FIFO queue, whose name must end in ``.fifo``.
             tags: see ``Queue.set_tags``.
-            update: True to give an existing queue the attributes and tags that differ, so that every program may
-                begin with this call.
+            update: True to change different attributes and tags of an existing queue.
             table_options: see ``queue``.
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
@@ -222,8 +220,8 @@ class LakeQueue(RootProperties):
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
             QueueNameExists: a queue of this name exists with other attributes, or on ``cmq`` with any.
             QueueDeletedRecently: the profile requires a pause after a deletion.
-            QueueClientError: the root contains something else, or cannot be written, or this machine's clock is
-                far from the storage's.
+            QueueClientError: the root contains something else or cannot be written, or this machine's clock is
+                wrong.
 
         QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14, DUR-82
         """
@@ -239,9 +237,9 @@ class LakeQueue(RootProperties):
         """Returns the queue with this name in the region.
 
         Args:
-            name: name of the queue.
-            table_options: storage options of the queue's delivery table, as ``storage_options``; not stored. None:
-                the root's options if the table is on the same kind of storage, else options from the environment.
+            table_options: storage options of the queue's delivery table; not stored. None: the root's options if
+                the
+                table is on the same kind of storage, else options from the environment.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -262,11 +260,8 @@ class LakeQueue(RootProperties):
 
         Args:
             prefix: only names with this prefix.
-            limit: maximum number of queues, 1 to 1,000; None for no maximum.
+            limit: 1 to 1,000 queues; None: all. Another value raises InvalidParameterValue.
             after: only names after this name, such as ``next_after`` of the previous page.
-
-        Raises:
-            InvalidParameterValue: ``limit`` is out of range.
 
         QUE-11, QUE-12
         """
@@ -283,7 +278,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: storage failed, or this machine's clock is far from the storage's.
+            QueueClientError: storage failed, or this machine's clock is wrong.
 
         QUE-13, QUE-14, DUR-82
         """
@@ -295,19 +290,17 @@ class LakeQueue(RootProperties):
     ) -> None:
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
-        Spark's tasks read them through lakequeue, and each query lists the queues. If the tasks do not have
-        lakequeue, or before Spark 4.1, the views scan the tables of the queues that exist now. Such scans take
-        about 0.4 s for each shard before a query begins.
+        Spark's tasks read the views through lakequeue. Before Spark 4.1, or if the tasks do not have lakequeue,
+        the views scan the tables of the queues that exist now, and each shard adds about 0.4 s to a query.
 
         Args:
-            spark: the session.
             now: the instant of the states; None: ``as_of``, or else the time of each query.
-            as_of: an aware instant by the machine's clock: show the tables of that time. Earlier versions are kept
-                for ten minutes, versions of busy shards for 200 commits; ``stats`` reaches further back.
+            as_of: an aware instant: show the tables of that time. Versions are kept for ten minutes, of busy
+                shards for
+                200 commits; ``stats`` reaches further back.
 
         Raises:
-            QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session has no Delta,
-                which scans of the tables need.
+            QueueClientError: a log does not reach back to ``as_of``, or scans of tables lack Delta in the session.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import sql_views, task_views
@@ -320,7 +313,10 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """Returns the SQL that creates the views of ``register_views``, for sessions outside Python. No JVM."""
+        """Returns the SQL that creates the views of ``register_views``, for sessions outside Python.
+
+        Starts no JVM.
+        """
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)
@@ -328,12 +324,11 @@ class LakeQueue(RootProperties):
     def create_views(self, spark: SparkSession, schema: str) -> None:
         """Creates or replaces the views in a schema of a catalog, for other sessions and tools.
 
-        The views show the queues that exist now, with their state at the time of each query. Call this again after
-        queues were created or deleted: a view fails once the tables of a deleted queue are gone, a day after the
-        deletion. ``jobs/compact.py --views`` calls it after each pass.
+        The views show the queues that exist now. Call this again after queues were created or deleted: a view
+        fails a day after a deletion. ``jobs/compact.py --views`` calls it after each pass.
 
         Args:
-            spark: a session that can create views there; sessions that query them need Delta's extension and
+            spark: a session that can create views there. Sessions that query them need Delta's extension and
                 catalog.
             schema: an existing schema, as ``SCHEMA`` or ``CATALOG.SCHEMA``.
 
@@ -351,11 +346,10 @@ class LakeQueue(RootProperties):
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
         """Returns ``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as Arrow datasets.
 
-        The datasets have the columns and rows of the views of ``register_views``, of all regions, without a JVM.
-        DuckDB, polars (``scan_pyarrow_dataset``), pandas and other readers of Arrow can use them. Nothing is read
-        before a query. Each query reads the newest state, including new queues, and one snapshot of each shard.
-        Columns, and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, decide
-        which files are opened. Batches, and so memory, are bounded.
+        They have the columns and rows of ``register_views``, for DuckDB, polars (``scan_pyarrow_dataset``), pandas
+        and other readers, without a JVM. Each query reads the newest state, in batches of bounded size. Columns,
+        and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, limit which
+        files are opened.
 
         Args:
             now: the instant of the states; None: ``as_of``, or else the time of each read.
@@ -366,7 +360,7 @@ class LakeQueue(RootProperties):
             ``count_rows``, with ``columns`` and ``filter``.
 
         Raises:
-            QueueClientError: the root cannot be read, or a log no longer reaches back to ``as_of``.
+            QueueClientError: the root cannot be read, or a log does not reach back to ``as_of``.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import relations
@@ -381,24 +375,20 @@ class LakeQueue(RootProperties):
     ) -> list[CopiedQueue]:
         """Copies this root, or a queue of its region, to another root while it is in use: backup, restore, move.
 
-        The copy has everything acknowledged before the call, and the original does not change. Each shard is
-        copied as of an instant after the call began, with all bulk sends committed to it by then. Receipts and
-        deduplication ids are as valid in the copy as in the original. Earlier versions of the tables are not
-        copied.
-
-        A message that moved between two queues meanwhile may be in the copies of both, and is in one at least. The
-        copied queues can be used once the call returns. A call that failed or was killed leaves no visible queue,
-        and can be repeated. Two copies must not write to one root on an object store at the same time.
+        The copy has everything acknowledged before the call. Each shard is copied as of an instant after that.
+        Receipts and deduplication ids are valid in the copy, too. Earlier versions of the tables are not copied. A
+        message that moved between two queues meanwhile may be in the copies of both. A failed or killed call
+        leaves no visible queue, and can be repeated. Only one copy at a time may write to a root on an object
+        store.
 
         Args:
             to: the target root; it is created if missing, and may have other queues.
-            queue: name of a queue of the region; None for all queues of all regions, and the tables ``stats`` and
-                ``schedules`` unless ``to`` has them.
-            progress: called with the number of copied files, the number of all files, and the name of the queue.
+            queue: name of a queue of the region; None: all queues of all regions, ``stats`` and ``schedules``.
+            progress: gets the number of copied files, the number of all files, and the name of the queue.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: ``to`` has one of the queues already, or holds something else; or storage failed.
+            QueueClientError: ``to`` has one of the queues or something else, or storage failed.
             InvalidParameterValue: ``to`` is this root, or inside it.
             DamagedTable: a file of this root is missing or has another size.
 
@@ -413,20 +403,16 @@ class LakeQueue(RootProperties):
         return copy(self._runtime, to._runtime, queue, progress)
 
     def upgrade(self, progress: Progress | None = None) -> int:
-        """Brings a root of layout 5 to the layout of this lakequeue, in place.
+        """Converts a root of layout 5 to the present layout. Returns the number of queues, 0 without work.
 
-        End all processes that use the root first. The upgrade may be killed at any point, and repeated.
-        docs/operation/upgrading.md says how to go back.
+        End all processes that use the root first. The upgrade may be killed and repeated. To go back, see
+        docs/operation/upgrading.md.
 
         Args:
-            progress: called with the number of converted tables, the number of all tables, and the next queue.
-
-        Returns:
-            The number of upgraded queues, of all regions; 0 if the root has this layout.
+            progress: gets the number of converted tables, the number of all tables, and the next queue.
 
         Raises:
-            QueueClientError: the root does not exist, has an unknown layout, or is open in another process of this
-                machine.
+            QueueClientError: the root is missing, has an unknown layout, or is open in another process.
 
         DUR-43
         """
@@ -454,14 +440,14 @@ class LakeQueue(RootProperties):
         bad_rows: str | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> SentRows:
-        """Sends each row that a Delta table has gained as a message, once; needs the extra ``delta``, no JVM.
+        """Sends each row that a Delta table has gained as a message, once. Returns the number of messages.
 
-        A call sends all versions of the table after the last version that was sent, and returns. The queue's own
-        log records that version, so there is no checkpoint. Calls may run at the same time and be killed at any
-        point. A version of more than 100,000 rows is sent in pieces. See docs/guides/relay.md.
+        A call sends all versions of the table after the last sent version, which the queue's log records, so there
+        is no checkpoint. Calls may run at the same time and be killed. A version of more than 100,000 rows is sent
+        in pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
 
-        With ``files`` instead of ``table``, each file whose name, size or time is new becomes a message, once. Its
-        body is a JSON object with ``path``, ``size`` and ``modified_at``. This needs no extra.
+        With ``files`` instead of ``table``, each file whose name, size or time is new becomes a message, once: a
+        JSON object with ``path``, ``size`` and ``modified_at``. This needs no extra.
 
         Args:
             table: path or URI of the table, outside of the root.
@@ -469,29 +455,27 @@ class LakeQueue(RootProperties):
             files: pattern of paths or URIs, such as ``landing/*.json``; ``**`` is any directories. Of the other
                 arguments, only the columns and ``table_options`` can be combined with it.
             body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
-            start: the version with which the first call begins: ``now`` skips all existing versions; a number
-                begins with that version; an aware datetime begins with the first version committed then or later.
-                In later calls, a number or datetime skips unsent versions before it, and ``now`` has no effect.
-            changes: ``appends``; or ``feed``, the table's change feed: inserted rows, updated rows with their new
-                values, and deleted rows. They have the columns of the feed and the message attribute
-                ``change_type``.
-            skip_changes: True to leave out versions that removed or rewrote rows; with ``feed``, versions without
-                a feed.
+            start: where the first call begins: ``now`` skips existing versions; a version; or an aware datetime,
+                for the
+                first version committed then or later. Later calls skip unsent versions before a version or
+                    datetime.
+            changes: ``appends``; or ``feed``, the table's change feed: inserted, updated (with new values) and
+                deleted
+                rows. They have the columns of the feed and the message attribute ``change_type``.
+            skip_changes: True to skip versions that removed or rewrote rows; with ``feed``, versions without a
+                feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
-                ``dedup_id``, ``delay_seconds`` and ``priority``; None: the column of that name, if it exists. A
-                column ``message_attributes`` is also used, see ``Queue.send_dataframe``.
+                ``dedup_id``,
+                ``delay_seconds`` and ``priority``; None: the column of that name, if it exists. A column
+                ``message_attributes`` is also used, see ``Queue.send_dataframe``.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``Queue.send_dataframe``.
             table_options: storage options of the table; None: the root's options.
 
-        Returns:
-            The number of messages that this call sent.
-
         Raises:
             InvalidOptions: a version removed or rewrote rows, or the path has another table than before.
-            InvalidParameterValue, InvalidMessageContents: an argument is wrong, or rows break a rule. The text
-                names the version.
-            QueueClientError: the table cannot be read, or VACUUM or the cleanup of its log removed rows that were
-                not sent.
+            InvalidParameterValue, InvalidMessageContents: an argument is wrong, or rows of the named version break
+                rules.
+            QueueClientError: the table cannot be read, or VACUUM or the cleanup of its log removed unsent rows.
             OverLimit: the queue has no room for a piece.
 
         RLY-1 to RLY-6
@@ -539,29 +523,26 @@ class LakeQueue(RootProperties):
     def compact(
         self, progress: Progress | None = None, *, processes: int = 1, now: float | None = None
     ) -> list[CompactionSummary]:
-        """Frees storage that the root's queues, of all regions, no longer need. Changes no answer.
+        """Frees storage that the queues of all regions no longer need. Returns a summary for each queue.
 
         Expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
-        deleted a day ago, and records the depth of each queue in the ``stats`` table, once a minute. May run
-        during all other calls, even twice at once, and be killed at any point.
+        deleted a day ago, and records the depth of each queue in the ``stats`` table. May run during all other
+        calls and be killed. The summary of the root's own tables has ``queue`` None. ``failures`` lists failed
+        steps.
 
         Args:
-            progress: called with the number of finished queues, the number of all queues, and the name of the next
-                queue, or with several processes of the last finished queue.
-            processes: number of processes of this machine that share the changed queues. New processes are
-                started, so the program's main module must be importable.
-            now: seconds, for a full local disk: also removes everything not needed by readers that began within
-                this time, and deleted queues. A reader that began earlier, such as a lease, a DataFrame or a view,
-                gets a ``QueueClientError`` that names a file, or Spark's error, and can read again.
-
-        Returns:
-            A summary for each queue, and one for the root's own tables, whose ``queue`` is None. ``failures``
-            lists
-            failed steps.
+            progress: gets the number of finished queues, the number of all queues, and the name of the next queue,
+                or
+                with several processes of the last finished queue.
+            processes: number of new processes of this machine, which must be able to import the program's main
+                module.
+            now: seconds, for a full local disk: also removes deleted queues, and everything that no reader of this
+                period needs. An earlier lease, DataFrame or view then fails with an error that names a file.
 
         Raises:
-            QueueClientError: the root does not exist, or has no queues; with several processes, the root has a
-                clock of its own, or commits through Spark; with ``now``, it is on an object store.
+            QueueClientError: the root is missing or has no queues; with several processes, it has a clock of its
+                own or
+                commits through Spark; with ``now``, it is on an object store.
             InvalidParameterValue: ``processes`` is not a whole number of at least 1, or ``now`` not from 0 to
                 86,400.
 
@@ -575,17 +556,13 @@ class LakeQueue(RootProperties):
         return compact_root(self._runtime, progress, in_processes(processes) if processes > 1 else None, now)
 
     def check(self, name: str | None = None) -> list[Finding]:
-        """Reads every file of the tables, and reports damage and warnings. Changes nothing.
+        """Reads every file of the tables. Returns damage and warnings, or an empty list. Changes nothing.
 
-        Checks entries and checkpoints of the logs, sizes and rows of all files, messages against the statistics of
-        their log, ledgers, the catalog against the directories, table features that other programs enabled, locks,
-        free space and the clock. May run during all other calls.
+        Checks logs, sizes and rows of files, ledgers, the catalog, table features of other programs, locks, free
+        space and the clock. May run during all other calls.
 
         Args:
             name: a queue of the region; None for the whole root.
-
-        Returns:
-            The findings; empty if everything is sound. ``damage`` distinguishes damage from warnings.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -610,27 +587,25 @@ class LakeQueue(RootProperties):
     ) -> list[Repair]:
         """Repairs the damage found by ``check``. Reports messages that are lost or may be received again.
 
-        On a local disk it locks a table while it repairs it. Earlier commits count. An object store has no locks:
-        stop the processes that use the queue. Each step is a commit or an atomic change of a file, so the repair
-        may be killed at any point and repeated. Replaced files stay in ``_damaged`` below the table.
+        On a local disk it locks each table. On an object store, stop the processes that use the queue first. The
+        repair may be killed and repeated. Replaced files stay in ``_damaged`` below the table.
 
         Args:
             name: a queue of the region, which the catalog may have lost; None for all queues of the root.
             apply: False only reports the steps.
-            clock: True to only set back instants that a process with a wrong clock stored ahead of time: messages
-                sent at future instants count as sent now, messages received then are visible again, and schedules
-                continue. Expired messages stay gone. Set this machine's clock right before.
-            force: True to also repair a shard whose lost or repeated messages cannot be determined for certain.
-            adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name
-                by now, which then loses it. Repeated calls give the name to the queues in turn, so that each can
-                be received from.
+            clock: True to only set back future instants that a wrong clock stored: messages sent then count as
+                sent now,
+                messages received then are visible, and schedules continue. First set this machine's clock right.
+            force: True to repair a shard even if lost or repeated messages cannot be determined for certain.
+            adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name,
+                which
+                then loses it. Repeated calls give the name to the queues in turn.
             new_delivery_id: True to only give the queue a new delivery id, and make the messages of its deliveries
-                visible. For a root that was copied without ``copy``, so that the copy does not deliver under the
-                identity of the original.
+                visible. For a root that was copied without ``copy``.
 
         Returns:
-            A report for the catalog and for each damaged shard; empty if everything is sound. Once ``applied``,
-            its messages are the difference between the messages that could be received before and after.
+            A report for the catalog and for each damaged shard. Once ``applied``, its messages are the difference
+            between the messages that could be received before and after.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.

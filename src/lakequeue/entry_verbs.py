@@ -1,10 +1,4 @@
-"""Operations on roots and queues for consumers, server and command line, beyond the public methods.
-
-Not part of the public API.
-
-Consumers, server and command line use only the public classes, the model and these functions. Each function is an
-operation, documented in ``operations``, that takes a public object.
-"""
+"""Operations on public objects for consumers, server and command line. Not part of the public API."""
 
 from __future__ import annotations
 
@@ -114,7 +108,7 @@ def of_face(
 
 
 class Wrapped:
-    """Base of asyncio's classes, around a synchronous object. Copies pickled together share their threads."""
+    """Base of asyncio's classes around a synchronous object. Objects pickled together share their threads."""
 
     _sync: Any
 
@@ -147,7 +141,7 @@ is_held_back = of_face(depth_of.is_held_back)
 def claim_delivery(
     queue: Queue, most: int, visibility_timeout: Duration | None, consumer: str
 ) -> Delivering | None:
-    """Claims messages whose rows a consumer appends to the queue's table. None if no message is visible."""
+    """Claims messages whose rows a consumer appends to the queue's table, or returns None."""
     from lakequeue.operations import delivery
 
     return delivery.claim(queue._runtime, most, visibility_timeout, consumer)
@@ -159,14 +153,14 @@ def settings(queue: Queue) -> QueueAttributes:
 
 
 def located_table(queue: Queue, table: str) -> str:
-    """Returns a delivery table as the attribute ``table`` of the queue would be. Errors as ``set_attributes``."""
+    """Returns a delivery table in the form of the attribute ``table``. Errors as ``set_attributes``."""
     from lakequeue.operations import deliveries
 
     return str(deliveries.located({"table": table}, queue._runtime.root)["table"])
 
 
 def linger(queue: Queue) -> int:
-    """Returns the maximum microseconds for which a consumer's handled messages wait for its next claim."""
+    """Returns the microseconds for which handled messages may wait for a consumer's next claim."""
     return queue._runtime.root.linger
 
 
@@ -176,7 +170,7 @@ def root_of(queue: Queue) -> str:
 
 
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
-    """Returns by shard this process's commits, and the races lost before them."""
+    """Returns by shard this process's commits, and the lost races before them."""
     return queue._runtime.shards[0].shared.races.by_shard()
 
 
@@ -206,13 +200,13 @@ def redrive_checked(
 
 
 def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
-    """Returns the move tasks of each queue of the region that has some, by the queue's name."""
+    """Returns the move tasks of the queues of the region, by queue name."""
     rows = [row for row in lake._runtime.rows() if row.region == lake.region and row.deleted_at is None]
     return {row.name: row.move_tasks for row in rows if row.move_tasks}
 
 
 def tally(queue: Queue) -> Counter[str]:
-    """Returns the counts, by ``EVENTS``, of this ``LakeQueue``'s work on messages of a queue."""
+    """Returns the counts by ``EVENTS`` of this ``LakeQueue``'s work on a queue."""
     return queue._runtime.root.tallies.of(queue.name)
 
 
@@ -234,15 +228,12 @@ unknown_spans = over_time.unknown_spans
 
 
 def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields the depth of each queue in order, or the error of counting it. Counts several at a time."""
+    """Yields the depth of each queue, or the error of reading it. Reads several at a time."""
     return depth_of.depths([queue._runtime for queue in wanted])
 
 
 def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[int, int]]]:
-    """Returns how many visible messages compactors counted since an instant, by queue key.
-
-    The values are pairs of a minute, in microseconds, and the count, in order.
-    """
+    """Returns visible messages since an instant by queue key: pairs of minute (microseconds) and number."""
     root = lake._runtime
     with root.storage_errors():
         return stats.depths(root.engine, root.path, to_micros(since))
@@ -270,7 +261,7 @@ forget_consumer = of_face(consumers_of.forget_consumer)
 
 
 def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields each queue's consumers, or the error of reading them, in order."""
+    """Yields for each queue its consumers, or the error of reading them."""
     return consumers_of.all_consumers([queue._runtime for queue in wanted], running)
 
 
@@ -288,7 +279,7 @@ errors_of = of_face(concern.errors_of)
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
-    """Returns the schedules of the region that fail or are overdue, by name, without paused schedules."""
+    """Yields failing or overdue schedules of the region by name, except paused schedules."""
     return [*lake.schedules._runtime.concerns()]
 
 
@@ -296,7 +287,7 @@ def schedule_concerns(lake: LakeQueue) -> list[Concern]:
 
 
 def store_requests(lake: LakeQueue) -> dict[str, int]:
-    """Returns the number of requests of this process to the root's object store by kind; empty on a disk."""
+    """Returns this process's requests to the root's object store by kind. Empty on a disk."""
     return lake._runtime.engine.store.requests.counts()
 
 
@@ -315,7 +306,7 @@ def space(lake: LakeQueue) -> Space | None:
 
 
 def shortage(lake: LakeQueue) -> Shortage | None:
-    """Returns the shortage of the root's disk; None if it has enough space, and on an object store."""
+    """Returns the shortage of the root's disk, or None."""
     from lakequeue.operations import shortage  # imports what inspects tables
 
     return shortage.shortage(lake._runtime)

@@ -1,7 +1,7 @@
 """The tree of errors: refusals by the service, failures of the environment, contradictory options.
 
-Codes, legacy codes and HTTP statuses are the same as in SQS (ERR-6). ``cmq_code`` is set for queues of the ``cmq``
-profile (ERR-7). All errors survive pickling, with their request id.
+Codes, legacy codes and HTTP statuses are those of SQS (ERR-6). ``cmq_code`` is set on queues of the ``cmq``
+profile (ERR-7). All errors survive pickling.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_line(text: str, longest: int = 500) -> str:
-    """Makes a text from storage safe to print: one line without control characters, of limited length."""
+    """Makes a text from storage printable: one line of limited length."""
     cut = text if len(text) <= longest else f"{text[:longest]}…"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
 
@@ -74,16 +74,15 @@ class QueueServiceError(LakeQueueError):
     Attributes:
         code: name of the error, equal to the name of the class.
         message: sentence for people, with the names of the Python API.
-        template: the message with ``{}`` in place of each of ``names``, which have other spellings on the wire.
+        template: the message with ``{}`` for each of ``names``, which have other spellings on the wire.
         http_status: status under which SQS sends this error.
         sender_fault: True if the caller has to change the request, False if the service is to blame.
         request_id: fresh UUID of the refused request.
         legacy_code: code in the older query protocol, by default the same.
-        default_message: the message of an error that is created without one.
+        default_message: message of an error without one.
         status: HTTP status of the class.
         cmq_code: number of the same error in CMQ, on ``cmq`` queues only.
-        hint: valid values, such as a range or choices, if the message lacks them; sent over HTTP only for
-            attributes.
+        hint: valid values, such as a range, if the message lacks them.
         cmq_module_code: the more exact number of CMQ, if known.
     """
 
@@ -93,7 +92,7 @@ class QueueServiceError(LakeQueueError):
     status: ClassVar[int] = 400
 
     def __init_subclass__(cls, *, prefixed: bool = False) -> None:
-        """Sets the legacy code; with ``prefixed``, a code with the older protocol's usual prefix."""
+        """Sets the legacy code. ``prefixed``: with the older protocol's prefix."""
         cls.code = cls.__name__
         own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
         cls.legacy_code = cls.__dict__.get("legacy_code", own)
@@ -290,8 +289,8 @@ class QueueClientError(LakeQueueError):
 
     Attributes:
         message: the failure.
-        outcome_unknown: True if the call may have taken effect; then repeat it with the same ids or handles, see
-            ``REPEAT``.
+        outcome_unknown: True if the call may have taken effect. Repeat it with the same ids or handles
+            (``REPEAT``).
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
@@ -301,14 +300,11 @@ class QueueClientError(LakeQueueError):
 
 
 class MissingPackage(QueueClientError, ModuleNotFoundError):
-    """A package of an optional extra is not installed. Nothing was changed (ERR-2).
-
-    The message names the packages to install. Importing ``lakequeue.spark`` or ``lakequeue.otel`` raises it, too.
-    """
+    """A package of an optional extra is not installed; the message names it. Nothing was changed (ERR-2)."""
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
-        """Builds the error for a feature ``what`` of an extra. ``error`` is the error of the import."""
+        """Builds the error for a feature ``what``, from the error of the import."""
         from importlib import metadata  # Takes 30 ms.
 
         try:
@@ -334,14 +330,14 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
 
 class RootDoesNotExist(QueueClientError):
-    """The root is missing, or an empty directory. Creating a queue makes it a root (ERR-2)."""
+    """The root is missing, or an empty directory. Creating a queue creates the root (ERR-2)."""
 
 
 class DamagedTable(QueueClientError):
     """A file of a queue is missing or changed. Nothing was changed by the call (DUR-2, DUR-5, DUR-8).
 
     A receive that finds only damaged messages has claimed them: ``outcome_unknown`` is set, ``reason`` has ids.
-    ``lakequeue check`` lists all damage, and ``lakequeue repair`` repairs as much as possible.
+    ``lakequeue check`` lists all damage, ``lakequeue repair`` repairs it.
 
     Attributes:
         table: path of the table.
@@ -356,7 +352,7 @@ class DamagedTable(QueueClientError):
         self.table, self.file, self.reason = table, file, reason
 
     def unknown(self) -> DamagedTable:
-        """Returns this error for a call that took effect, or may have, before it met the damage."""
+        """Returns this error for a call that may have taken effect before the error."""
         return type(self)(self.table, self.file, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
@@ -364,18 +360,14 @@ class DamagedTable(QueueClientError):
 
 
 class TableUnavailable(QueueClientError):
-    """A delivery table cannot be reached, or is not the table that the queue delivered into so far (TAB-22).
-
-    The messages stay in the queue. Messages of an append that may have landed are undecided until the table is
-    there again.
-    """
+    """A delivery table cannot be reached, or is another table than before (TAB-22). Messages stay in the queue."""
 
     def __init__(self, table: str, reason: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(f"the delivery table {table} {one_line(reason)}", outcome_unknown=outcome_unknown)
         self.table, self.reason = table, reason
 
     def unknown(self) -> TableUnavailable:
-        """Returns this error for a call whose rows may have landed before the error."""
+        """Returns this error for a call whose rows may be in the table."""
         return type(self)(self.table, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[TableUnavailable], tuple[str, str], dict[str, Any]]:
@@ -383,7 +375,7 @@ class TableUnavailable(QueueClientError):
 
 
 class UnsupportedTable(TableUnavailable):
-    """No queue can deliver into such a table, for example because a catalog decides its commits (TAB-21)."""
+    """No queue can deliver into this table, for example because a catalog decides its commits (TAB-21)."""
 
 
 class RowsRefused(LakeQueueError):
@@ -414,7 +406,7 @@ class InvalidOptions(LakeQueueError):
 
 
 class LeaseLost(LakeQueueError):
-    """The lease holds no message any more: all were received again, expired or were settled.
+    """The lease no longer holds any message: all were received again, expired or were settled.
 
     Attributes:
         done: messages that the call settled.
@@ -434,7 +426,7 @@ class BatchFailed(LakeQueueError):
     """Entries of a batch failed. Raised by ``BatchResult.raise_for_failures``. The other entries took effect.
 
     Attributes:
-        failed: the ``BatchFailure`` of each failed entry. Repeat it if its ``sender_fault`` is False.
+        failed: a ``BatchFailure`` for each failed entry. Repeat it if its ``sender_fault`` is False.
         tried: number of entries of the batch.
     """
 
@@ -462,17 +454,17 @@ CMQ_CODES: dict[str, int] = {
     "QueueDoesNotExist": 4440,
     "QueueNameExists": 4460,
 }
-"""CMQ's number for a code (ERR-7). A number passed to the constructor takes precedence."""
+"""CMQ's number for a code (ERR-7). A number given to the constructor takes precedence."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""CMQ's module numbers by number: for a queue without rewind, and for rewind times and ranges out of bounds."""
+"""CMQ's module numbers by number, for rewinds."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers for a batch of deletes that failed for some entries, or for all (ERR-7)."""
+"""CMQ's numbers for a batch of deletes of which some or all failed (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    """Returns the error for a port that cannot be opened, with address and port."""
+    """Returns the error for a port that cannot be opened."""
     reason = error.strerror.partition(" (while")[0] if error.strerror else str(error)
     return OSError(f"cannot listen at {host}, port {port}: {reason}")
 

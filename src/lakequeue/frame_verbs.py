@@ -1,9 +1,4 @@
-"""Operations for ``lakequeue.spark`` on a root, queue or lease, beyond the public methods.
-
-Not part of the public API.
-
-Each function is an operation, documented in ``operations``, that takes a public object.
-"""
+"""Operations on public objects for ``lakequeue.spark``. Not part of the public API."""
 
 from __future__ import annotations
 
@@ -82,7 +77,7 @@ def require_spark(queue: Queue, verb: str) -> SparkSession:
 
 
 def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
-    """Returns the root of a queue, and its storage options, including options from this process's environment."""
+    """Returns the root of a queue, and its storage options, also from the environment."""
     root = queue._runtime.root
     return root.path, root.engine.store.portable_options
 

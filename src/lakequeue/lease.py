@@ -1,4 +1,4 @@
-"""``Lease``: up to millions of messages received at once and processed as a DataFrame."""
+"""``Lease``: messages received at once and processed as a DataFrame."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Delivery:
-    """The identity that your own write into a delivery table must carry (TAB-28).
+    """The identity for your own write into a delivery table (TAB-28).
 
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
-        table: the table, opened and checked: a ``deltalake.DeltaTable``. A write by path is not fenced.
+        table: the checked ``deltalake.DeltaTable``. A write by path is not fenced.
     """
 
     app_id: str
@@ -58,9 +58,8 @@ class Delivery:
 class Lease:
     """Messages claimed at once; get one from ``Queue.lease``.
 
-    Settling a lease of any size takes a commit for each shard by the point engine, so a busy cluster does not
-    delay heartbeats. Each method returns ``LeaseCounts(done, lost)``; ``lost`` messages no longer belong to the
-    lease.
+    Settling takes one commit per shard, without Spark. Methods return ``LeaseCounts(done, lost)``; ``lost``
+    messages no longer belong to the lease.
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
@@ -82,7 +81,7 @@ class Lease:
 
     @property
     def visible_at(self) -> datetime:
-        """Instant at which the messages become visible again, unless extended."""
+        """When the messages become visible again, unless extended."""
         return from_micros(self._visible_at)
 
     @property
@@ -97,8 +96,7 @@ class Lease:
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Returns the messages as Arrow record batches with the columns of ``messages``, without Spark.
 
-        Batches are read on demand, so memory holds two batches, usually a few MiB, for a lease of any size. The
-        files stay for 24 hours.
+        Batches are read on demand, so memory holds two batches, usually a few MiB. The files stay for 24 hours.
 
         Args:
             columns: the columns to read, in this order; None: all. Fewer columns are read faster.
@@ -112,7 +110,7 @@ class Lease:
         return operations.batches(self._runtime, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns the messages as an Arrow table, all in memory; see ``batches``."""
+        """Returns the messages as an Arrow table in memory; see ``batches``."""
         return self.batches(columns).read_all()
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
@@ -120,7 +118,7 @@ class Lease:
 
         Raises:
             InvalidParameterValue: the timeout is out of range, or exceeds 12 h in total (VIS-9).
-            LeaseLost: the lease holds no message any more.
+            LeaseLost: the lease no longer holds any message.
         """
         now = self._queue.now()
         counts = self._extend(visibility_timeout)
@@ -134,15 +132,14 @@ class Lease:
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
         """Extends the lease in the background until the block ends or settles it.
 
-        The point engine commits extensions, so a busy Spark does not delay them. If the lease is lost, the Spark
-        jobs that the block started in its thread are cancelled.
+        A busy Spark does not delay extensions. If the lease is lost, Spark jobs started by the block's thread are
+        cancelled.
 
         Args:
-            policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease instead of a message and to
-                its timeout instead of the queue's.
+            policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease and its timeout.
 
         Raises:
-            LeaseLost: at the end of the block, if the lease holds no message any more.
+            LeaseLost: at the end of the block, if the lease no longer holds any message.
             QueueDoesNotExist: at the end of the block, if the queue was deleted.
         """
         check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
@@ -206,37 +203,29 @@ class Lease:
         return self._runtime.queue
 
     def delete(self) -> LeaseCounts:
-        """Deletes every message of the lease.
-
-        Raises:
-            LeaseLost: the lease holds no message any more.
-        """
+        """Deletes every message of the lease. Raises LeaseLost if it no longer holds any message."""
         return self._settle(operations.delete)
 
     def release(self) -> LeaseCounts:
-        """Makes every message of the lease visible at once.
-
-        Raises:
-            LeaseLost: the lease holds no message any more.
-        """
+        """Makes every message of the lease visible. Raises LeaseLost if it no longer holds any message."""
         return self._settle(operations.release)
 
     def delete_except(
         self, failed: DataFrame | Iterable[str | tuple[str, str | None]] | Mapping[str, str | None] | Any
     ) -> LeaseCounts:
-        """Deletes all messages except ``failed``, which become visible at once.
+        """Deletes all messages except ``failed``, which become visible.
 
-        A reason, of up to 1 KiB, is kept with its message: ``attempts`` and dead letters show it (JOB-10).
+        A reason of up to 1 KiB is kept with its message: ``attempts`` and dead letters show it (JOB-10).
 
         Args:
-            failed: receipt handles or message ids of the lease, or pairs of a handle or id and a reason; or a
-                table with a column ``receipt_handle`` or ``message_id`` and optionally ``reason``: a DataFrame of
-                Spark, polars or pandas, or anything else with the interface of Arrow.
+            failed: receipt handles or message ids of the lease, alone or in pairs with a reason; or a table with a
+                column ``receipt_handle`` or ``message_id`` and optionally ``reason``, of Spark, polars, pandas or
+                    Arrow.
 
         Raises:
-            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
-            InvalidParameterValue: a reason is not a text.
-            LeaseLost: the lease holds no message any more.
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease, or a reason is no
+                text.
+            LeaseLost: the lease no longer holds any message.
         """
         kept = failed_of(failed)
         return self._settle(lambda leased: operations.delete(leased, kept))
@@ -244,24 +233,22 @@ class Lease:
     # --- the delivery table
 
     def append(self, rows: Any, *, merge_schema: bool = False) -> int:
-        """Appends rows to the queue's delivery table, each once, then deletes the messages of the lease.
+        """Appends rows to the delivery table, each once, then deletes the messages. Returns the number of rows.
 
         After any failure, either the rows are in the table once, or the messages are still in the queue.
 
         Args:
-            rows: an Arrow table, batches or a reader, a frame of Spark, polars or pandas, or a list of dicts. If
-                there are no rows, the messages are only deleted.
+            rows: an Arrow table, batches or a reader, a frame of Spark, polars or pandas, or a list of dicts.
+                Without
+                rows, the messages are only deleted.
             merge_schema: True to add columns that the table does not have.
 
-        Returns:
-            The number of rows.
-
         Raises:
-            RowsRefused: the table does not accept these rows; names the column. Nothing was appended, and the
-                lease still has its messages. Append other rows, or release the lease.
-            LeaseLost: the lease ended, and another process has the messages or has blocked these rows.
+            RowsRefused: the table does not accept these rows, and the lease has its messages. Append other rows.
+            LeaseLost: another process has the messages or has blocked these rows.
             TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived,
-                and the messages stay undecided until the table can be read.
+                and the
+                messages stay undecided until the table can be read.
             UnsupportedOperation: the queue has no delivery table.
             MissingPackage: ``deltalake`` is not installed.
 
@@ -295,10 +282,9 @@ class Lease:
 
     @property
     def delivery(self) -> Delivery:
-        """Returns the delivery of this lease, for your own write into the table; see docs/guides/tables.md.
+        """The delivery of this lease, for your own write into the table; see docs/guides/tables.md.
 
-        Commit with the application id ``app_id`` and the version ``version``, on the handle ``table``, then call
-        ``delivered``.
+        Commit on the handle ``table`` with ``app_id`` and ``version``, then call ``delivered``.
 
         Raises:
             LeaseLost: another process has decided that this lease may not deliver.
@@ -328,7 +314,7 @@ class Lease:
         return Delivering(self._runtime, lambda leased: self._settle(lambda _: operations.delete(leased)))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
-        """Settles the lease and ends its heartbeat, which continues after an error that a retry may solve."""
+        """Settles the lease, and ends its heartbeat unless a retry may succeed."""
         heartbeat, lease_id = self._heartbeat, self._runtime.lease_id
         hold = heartbeat.drop(lease_id) if heartbeat else None
         try:
@@ -340,7 +326,7 @@ class Lease:
 
 
 def failed_of(failed: Any) -> dict[str, str | None]:
-    """Returns the handles or message ids from the argument of ``delete_except``, each with its reason or None."""
+    """Returns handles or message ids from the argument of ``delete_except``, each with its reason or None."""
     found: Iterable[Any]
     if hasattr(failed, "toLocalIterator"):  # A Spark DataFrame.
         columns = _columns(failed.columns)

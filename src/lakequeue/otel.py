@@ -1,8 +1,7 @@
-"""OpenTelemetry: spans and metrics of sends and consumers. The only module that needs its API.
+"""OpenTelemetry: spans and metrics of sends and consumers, by the conventions for messaging.
 
-``instrument()`` enables it for this process. A send then has a span, whose context travels with the message in its
-attributes (``traceparent``), as in OpenTelemetry's instrumentation of boto3. A consumer gives every handler a span
-in that trace. Names follow the semantic conventions for messaging.
+``instrument()`` enables it. The context of a send's span travels in the message attribute ``traceparent``, and the
+handler of a consumer gets a span in that trace.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from lakequeue.queue import Queue
 
 _SCOPE = "lakequeue"
 _CONVENTIONS = {"received": "messaging.client.consumed.messages", "handler": "messaging.process.duration"}
-"""Names of a consumer's metrics in the conventions, by the names in ``COUNTERS`` and ``HISTOGRAMS``."""
+"""OpenTelemetry's names for a consumer's metrics."""
 _X_RAY = re.compile("Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
 _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 
@@ -41,12 +40,7 @@ _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 def instrument(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> None:
-    """Measures the sends of this process, and the consumers created from now on.
-
-    Args:
-        tracer_provider: creates the spans; None for the global provider.
-        meter_provider: creates the metrics; None for the global provider.
-    """
+    """Measures the sends of this process, and consumers created later. None: the global provider."""
     uninstrument()
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
     instruments = _Instruments(metrics.get_meter(_SCOPE, meter_provider=meter_provider))
@@ -73,7 +67,7 @@ class _Instruments:
 
 
 class _Sends:
-    """Makes a span for every send, and gives its messages the context of the span."""
+    """Makes a span for every send, and adds its context to the messages."""
 
     def __init__(self, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._tracer = tracer
@@ -158,7 +152,7 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """Adds the span's context to the entry's attributes, unless there would be more than ten attributes."""
+    """Adds the span's context to the entry's attributes, unless there are ten."""
     attributes = entry.attributes or {}
     if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.
@@ -169,7 +163,7 @@ def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
 
 
 def _sender(message: Message) -> Context:
-    """Returns the sender's context from the message's attributes, else from the trace header of AWS X-Ray."""
+    """Returns the sender's context from the attributes, else from AWS X-Ray's trace header."""
     texts = {name: value for name, (_, value) in message.message_attributes.items() if isinstance(value, str)}
     context = propagate.extract(texts, Context())
     header = message.system_attributes.get(TRACE_HEADER, "")

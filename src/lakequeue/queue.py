@@ -63,13 +63,13 @@ _A_RECEIPT = "a receipt handle or a received message"
 
 
 class QueueProperties(Reopened[PickledQueue, OpenQueue]):
-    """Properties of a queue, for ``Queue`` and ``aio.Queue``. They read no storage once the queue is open."""
+    """Properties of a queue. They read no storage once the queue is open."""
 
     _values = PickledQueue
 
     @property
     def name(self) -> str:
-        """Name of the queue. The name of a FIFO queue ends in ``.fifo``."""
+        """Name of the queue; for a FIFO queue with ``.fifo`` at its end."""
         return self._known.name
 
     @property
@@ -94,12 +94,12 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def created_at(self) -> datetime:
-        """Instant at which the queue was created, in UTC."""
+        """When the queue was created, in UTC."""
         return from_micros(self._runtime.row.created_at)
 
     @property
     def key(self) -> str:
-        """Name of the queue's directory: a hash of region and name, and the incarnation."""
+        """Name of the queue's directory: a hash of region and name, and random digits."""
         return self._known.key
 
     @property
@@ -117,10 +117,8 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
-    As a context manager it closes the queue's tables at the end. A later call opens them again.
-
-    A Queue can be pickled like a ``LakeQueue``. A copy refers only to this queue: after the queue was deleted, the
-    copy raises QueueDoesNotExist, even if a new queue has the name (JOB-13).
+    A ``with`` block closes the queue's tables at its end. A later call opens them again. A Queue can be pickled
+    like a ``LakeQueue``. A copy never refers to a later queue of the name (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
     every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
@@ -170,13 +168,15 @@ class Queue(QueueProperties):
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
             dedup_id: sends with the same id are one message, within the queue's ``deduplication_interval``, on
-                FIFO queues within 300 s, with ``deduplication_until_deleted`` until the message is deleted.
-                Optional on FIFO queues with content-based deduplication.
+                FIFO
+                queues within 300 s, with ``deduplication_until_deleted`` until the message is deleted. Optional on
+                FIFO queues with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
             at: instead of a delay, the instant at which the message becomes visible; the past counts as now. Not
-                on FIFO queues. For instants beyond the longest delay use ``LakeQueue.schedules``.
+                on FIFO
+                queues. For instants beyond the longest delay use ``LakeQueue.schedules``.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
@@ -190,9 +190,7 @@ class Queue(QueueProperties):
         return send.send(self._runtime, SendEntry(*fields, json=json, priority=priority))
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
-        """Sends a batch, with a result for each entry. A refused entry does not affect other entries.
-
-        ``BatchResult.raise_for_failures`` raises an error if entries failed.
+        """Sends a batch, with a result for each entry. A refused entry does not affect the others.
 
         Raises:
             EmptyBatchRequest: the batch has no entry.
@@ -207,8 +205,8 @@ class Queue(QueueProperties):
         """Returns an object whose single sends share commits, for producers that send one message at a time.
 
         Args:
-            linger: time for which the first message of a commit waits for further messages, 0 to 60 s, as a
-                duration or a text such as ``"100ms"``. With 0, messages sent during a commit share the next one.
+            linger: time that the first message of a commit waits for more, 0 to 60 s, such as ``"100ms"``. With 0,
+                messages sent during a commit share the next one.
 
         SND-19
         """
@@ -232,12 +230,14 @@ class Queue(QueueProperties):
             max_messages: maximum number of messages (default 1); the call waits only for the first message.
             visibility_timeout: seconds, counted from the return; None: the queue's timeout.
             wait_time: seconds to wait for the first message; None: the queue's wait time.
-            attempt_id: on FIFO queues, a token of this receive. While the received messages are hidden, at most
-                300 s, another receive with this token returns them with the same handles, and hides them again.
+            attempt_id: on FIFO queues, a token of this receive. For up to 300 s, another receive with this token
+                returns
+                the messages again, with the same handles, while they are hidden, and hides them again.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
-                are in flight; not with an ``attempt_id``.
+                are in
+                flight; not with an ``attempt_id``.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight.
@@ -260,10 +260,7 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Receives for asyncio, without a thread while it waits. ``lakequeue.aio`` has all methods.
-
-        If it is cancelled, the messages that it claimed become visible again.
-        """
+        """Receives for asyncio, without a thread while it waits. If cancelled, claimed messages become visible."""
         request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
         )
@@ -272,10 +269,7 @@ class Queue(QueueProperties):
     # --- settling
 
     def delete(self, receipt_handle: str | Message) -> None:
-        """Deletes a received message. An older receipt has no effect on lenient queues.
-
-        Args:
-            receipt_handle: the handle, or the received message.
+        """Deletes a received message, given the message or its handle.
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
@@ -286,9 +280,7 @@ class Queue(QueueProperties):
         settle.delete(self._runtime, receipt_handle_of(receipt_handle))
 
     def delete_batch(self, receipt_handles: Sequence[str | Message]) -> BatchResult:
-        """Deletes several messages in one commit per shard, with a result for each.
-
-        Entry ids are the indexes of the handles or messages.
+        """Deletes several messages in one commit per shard. Results have the indexes of the arguments as ids.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
@@ -300,11 +292,7 @@ class Queue(QueueProperties):
         return settle.delete_batch(self._runtime, [receipt_handle_of(one) for one in receipts])
 
     def change_visibility(self, receipt_handle: str | Message, visibility_timeout: Duration) -> None:
-        """Makes a received message visible in this many seconds, 0 for at once.
-
-        Args:
-            receipt_handle: the handle, or the received message.
-            visibility_timeout: seconds from now.
+        """Makes a received message visible in this many seconds. Takes the message or its handle.
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
@@ -317,9 +305,7 @@ class Queue(QueueProperties):
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes several receipts in one commit per shard. Takes pairs of a handle or message and seconds.
-
-        Entry ids are the indexes of the pairs.
+        """Changes several receipts, given as pairs of a handle or message and seconds. Result ids are indexes.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
@@ -348,22 +334,24 @@ class Queue(QueueProperties):
 
         Args:
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
-                ``message_attributes``.
+                ``message_attributes``. Duplicates on FIFO queues are accepted and do not count.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column of ``df`` by which the messages of each group are ordered; None:
-                the order of the rows.
+            order_by: on FIFO queues, the column that orders the messages of each group; None: the order of the
+                rows.
             on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
-                row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log
-                names the broken rules.
+                row;
+                ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log names
+                    the
+                broken rules.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
-                a repeated call adds no row to it twice.
+                a
+                repeated call adds no row to it twice.
             priority: priority of rows without a priority, see ``send``.
-
-        Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
-                number of rows, and nothing is sent.
+                number of
+                rows, and nothing is sent.
             InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
             QueueClientError: there is no Spark session, or storage failed.
 
@@ -391,32 +379,29 @@ class Queue(QueueProperties):
         bad_rows: str | None = None,
         priority: int | None = None,
     ) -> SentRows:
-        """Sends every row of Arrow data as a message, in one commit, without Spark.
+        """Sends every row of Arrow data as a message, in one commit. Returns the number of messages.
 
-        Returns the number of messages.
-
-        Rows are written while they are read. On a standard queue, memory holds a batch of the reader and a few row
-        groups of 4 MiB. On a FIFO queue all rows wait in a temporary directory (``TMPDIR``) to be sorted by group,
-        and memory holds a sixteenth of the rows, or the largest group. For an object store, each file of up to 256
-        MiB also waits in this directory.
+        On a standard queue, memory holds a batch of the reader and a few row groups of 4 MiB. On a FIFO queue, all
+        rows wait in a temporary directory (``TMPDIR``) to be sorted by group, and memory holds a sixteenth of the
+        rows, or the largest group. For an object store, each file of up to 256 MiB also waits there.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
-                ``__arrow_c_stream__``, such as DataFrames of polars and pandas, and relations of DuckDB. The
-                columns are as for ``send_dataframe``.
+                ``__arrow_c_stream__``,
+                such as DataFrames of polars and pandas, with the columns of ``send_dataframe``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column by which the messages of each group are ordered; None: the order
-                of the rows.
-            body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
-                without NULLs. The other columns of ``send_dataframe`` are then read as well.
+            order_by: on FIFO queues, the column that orders the messages of each group; None: the order of the
+                rows.
+            body: column with the bodies; ``*`` sends each row as a JSON object of all its columns, without NULLs.
+                The
+                other columns of ``send_dataframe`` are then read as well.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
             priority: priority of rows without a priority, see ``send``.
 
-        Duplicates on FIFO queues are accepted and do not count.
-
         Raises:
             InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
-                and the number of rows, and nothing is sent.
+                and the
+                number of rows, and nothing is sent.
             InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
             QueueClientError: storage failed, or the rows could not be read.
 
@@ -435,11 +420,7 @@ class Queue(QueueProperties):
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease. Returns None if no message is available.
 
-        ``Lease.messages`` returns the messages as a DataFrame, and ``Lease.batches`` reads them without Spark. The
-        cap on messages in flight applies; no other limit does.
-
         Args:
-            max_messages: maximum number of messages.
             visibility_timeout: seconds; None: the queue's timeout.
 
         Raises:
@@ -463,8 +444,7 @@ class Queue(QueueProperties):
 
         Args:
             reason: text that ``doctor``, the console and the attribute ``paused`` show, of up to 8,192 bytes.
-            group_id: the only message group to pause; the attribute ``paused_groups`` shows all such groups with
-                their reasons in up to 8,192 bytes.
+            group_id: the only message group to pause; see the attribute ``paused_groups``, of up to 8,192 bytes.
 
         Raises:
             InvalidParameterValue: ``reason`` is empty, or ``group_id`` is not a valid group id.
@@ -499,10 +479,7 @@ class Queue(QueueProperties):
         )
 
     def purge(self) -> None:
-        """Removes every message sent before the call.
-
-        Raises:
-            PurgeQueueInProgress: the last purge was less than 60 s ago.
+        """Removes every message sent before the call. Raises PurgeQueueInProgress within 60 s of the last purge.
 
         PUR-1, PUR-2
         """
@@ -513,13 +490,12 @@ class Queue(QueueProperties):
         return deliveries.undecided(self._runtime)
 
     def decide(self, *, delivered: bool) -> int:
-        """Decides all undecided deliveries at once. Returns the number of their messages.
-
-        Consumers decide by the log of the table. Use this if the table is gone, or was replaced.
+        """Decides all undecided deliveries at once, for use if the table is gone. Returns the number of messages.
 
         Args:
-            delivered: True deletes the messages. False makes them visible, so their rows are stored a second time
-                if they are in the table, or if a process that still runs appends them.
+            delivered: True deletes the messages. False makes them visible, so their rows are stored twice if they
+                are in
+                the table, or if a running process still appends them.
 
         TAB-10
         """
@@ -527,13 +503,12 @@ class Queue(QueueProperties):
         return deliveries.decide(self._runtime, delivered)
 
     def rewind(self, to: datetime) -> int:
-        """Makes deleted messages that were sent at ``to`` or later visible again, in their old order.
-
-        Other messages do not change. Returns the number of messages that became visible.
+        """Makes deleted messages sent at ``to`` or later visible, in their old order. Returns their number.
 
         Args:
             to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``. An instant
-                less than a second too early counts as the earliest instant.
+                less than a
+                second too early counts as the earliest instant.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
@@ -549,17 +524,14 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """Returns the earliest instant to which ``rewind`` can go now; None without rewind (RWD-24).
-
-        ``rewind`` accepts this instant for a second more, so ``queue.rewind(queue.min_rewind_time)`` works.
-        """
+        """The earliest instant to which ``rewind`` can go, for one more second; None without rewind (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
         """Returns attributes by their names in ``create_queue``. Durations are numbers of seconds.
 
         Args:
-            names: attributes to return; attributes that the queue does not have are left out.
+            names: attributes to return. Attributes that the queue does not have are omitted.
             wire: True to return names and texts of SQS instead, with counts, times and ARN.
 
         Raises:
@@ -576,7 +548,8 @@ class Queue(QueueProperties):
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
             InvalidParameterValue: a redrive policy is malformed, or names a queue of the other kind or a queue
-                that does not allow it.
+                that does
+                not allow it.
             QueueDoesNotExist: the dead-letter queue does not exist.
 
         QUE-25, DLQ-2, DLQ-3, DLQ-6
@@ -584,16 +557,15 @@ class Queue(QueueProperties):
         self.update_attributes(lambda attributes: changes)
 
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-        """Applies the changes that ``update`` returns, given the current attributes.
+        """Applies the changes that ``update`` returns for the current attributes. Raises as ``set_attributes``.
 
-        Calls ``update`` again if another process changes attributes at the same time, or if shards are added.
-        Raises the errors of ``set_attributes``.
+        Calls ``update`` again if another process changes attributes or adds shards at the same time.
         """
         check_callable("update", update)
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Counts messages by state, exact at one snapshot per shard. The cost does not depend on the backlog.
+        """Counts messages by state, exact at one snapshot per shard, in a time independent of the backlog.
 
         Slow for shards with more than about 200,000 runs (scattered receipts).
         """
@@ -608,15 +580,10 @@ class Queue(QueueProperties):
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
-        """Returns the visible and in-flight messages of each message group, groups with most messages first.
+        """Returns the visible and in-flight messages of each message group, largest groups first.
 
-        Reads the groups of all stored messages, which takes half a second for a million.
-
-        Args:
-            limit: maximum number of groups.
-
-        Raises:
-            InvalidParameterValue: ``limit`` is below 1.
+        Reads all stored messages, half a second for a million. Raises InvalidParameterValue for a ``limit`` below
+        1.
 
         FAI-3
         """
@@ -638,15 +605,17 @@ class Queue(QueueProperties):
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
                 ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON), ``consumer`` (who
-                has it in flight) and ``message_attributes`` (a map from names to texts; binary values in base64).
-                NULL is not true. Messages are tested oldest first, until ``limit`` are found.
+                    has it
+                in flight) and ``message_attributes`` (a map from names to texts; binary values in base64).
+                    Messages are
+                tested oldest first, until ``limit`` are found. NULL is not true.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
-            parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None. So values
-                never become a part of SQL: ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
+            parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None, as in
+                ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
 
         Raises:
-            InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or exceeds its limit of time or
+            InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or needs too much time or
                 memory.
         """
         check_interrupt(interrupt)
@@ -670,17 +639,17 @@ class Queue(QueueProperties):
         Args:
             max_messages: maximum number of messages; None moves all.
             where: a condition in SQL as for ``peek``; None moves every message.
-            progress: called with the number of messages moved so far.
-            destination: another queue of the same kind that receives all messages, whatever their source.
+            progress: gets the number of messages moved so far.
+            destination: another queue of the same kind for all messages.
             interrupt: when another thread sets it, the redrive ends with QueueClientError.
             parameters: as for ``peek``.
 
         Raises:
             UnsupportedOperation: there is no ``destination``, and this is not a dead-letter queue of any queue.
             QueueDoesNotExist: ``destination`` was deleted.
-            InvalidParameterValue: ``max_messages`` is below 1, ``where`` is malformed, or ``destination`` is of
-                the other kind, of another root or the queue itself; nothing was moved. Or the condition fails on a
-                message or exceeds its limit of time or memory; the error says how many messages were moved before.
+            InvalidParameterValue: an argument is wrong, and nothing was moved; or the condition fails on a message
+                or needs
+                too much time or memory, and the error says how many messages were moved before.
 
         DLQ-8
         """
@@ -704,9 +673,9 @@ class Queue(QueueProperties):
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
     def compact(self, *, now: float | None = None) -> CompactionSummary:
-        """Frees storage that the queue no longer needs, in one pass. Changes no answer.
+        """Frees storage that the queue no longer needs, in one pass; see ``LakeQueue.compact``.
 
-        ``LakeQueue.compact`` does this for all queues, describes ``now``, and also removes deleted queues.
+        Changes no answer.
         """
         from lakequeue.operations.compact import compact
 
@@ -715,14 +684,9 @@ class Queue(QueueProperties):
     def get(self, message_id: str) -> PeekedMessage:
         """Returns a message by its id without receiving it, even if deleted or expired, while the tables have it.
 
-        First reads the ids of messages sent about when this id was created. If these do not include it, as in a
-        dead-letter queue, or if the message is of a bulk send, reads the whole log: 0.2 s for 300,000 messages.
-
-        Args:
-            message_id: the id that the send returned.
-
-        Raises:
-            InvalidParameterValue: the queue's log has no message with this id.
+        First reads the ids of messages sent when this id was created. For a dead letter or a message of a bulk
+        send, it reads the whole log: 0.2 s for 300,000 messages. Raises InvalidParameterValue if the log has no
+        message with this id.
 
         JOB-2
         """
@@ -730,9 +694,7 @@ class Queue(QueueProperties):
         return chosen_messages.get(self._runtime, message_id)
 
     def cancel(self, message_id: str) -> bool:
-        """Deletes a message by its id, in any state. A rewind can bring it back like any deleted message.
-
-        A handler that is working on the message is notified within two seconds through its context's ``lost``.
+        """Deletes a message by its id, in any state. A rewind can restore it. Handlers see ``lost`` within 2 s.
 
         Returns:
             True if this call deleted the message; False if it was already deleted, expired or a dead letter.
@@ -753,8 +715,7 @@ class Queue(QueueProperties):
             at: an instant with a time zone, before the message expires.
 
         Returns:
-            True if the message was waiting; False if it is in flight or held, was deleted, or is moving to another
-            queue.
+            True if the message was waiting; False if it is in flight, held, deleted, or moving to another queue.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id, or it expires before ``at``.
@@ -766,22 +727,16 @@ class Queue(QueueProperties):
         return chosen_messages.reschedule(self._runtime, message_id, at)
 
     def erase(self, message_id: str) -> bool:
-        """Removes the content of a message for good, for example to comply with a law.
+        """Removes the content of a message for good, for example to comply with a law. False if done before.
 
-        Deletes the message, in any state, and removes it from the rewind history. Then its row in the log loses
-        body, attributes, sender, trace header, message group and deduplication id; message id and times stay. On a
-        FIFO queue, group and deduplication id stay for the five minutes in which they count. Call the method again
-        after that. On a local disk the files that held the message are removed at once, on an object store after
-        48 hours. docs/operation/erasing.md lists where copies remain: queues through which the message moved,
-        waiting bulk sends, caches of other processes, copies and backups.
-
-        Returns:
-            True if anything was cleared or removed; a repeated call returns False.
+        Deletes the message, in any state and from the rewind history. Its row in the log loses body, attributes,
+        sender, trace header, message group and deduplication id; message id and times stay. On a FIFO queue, group
+        and deduplication id count for five minutes: call the method again after that. Files are removed at once on
+        a local disk, after 48 hours on an object store. docs/operation/erasing.md lists where copies remain.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
-            QueueClientError: the message was deleted, but not cleared everywhere, because another process held the
-                lock. Call the method again.
+            QueueClientError: the message was deleted, but not cleared everywhere. Call the method again.
 
         DUR-42
         """
@@ -789,7 +744,7 @@ class Queue(QueueProperties):
         return chosen_messages.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:
-        """Returns the queues of the region whose redrive policies name this queue (DLQ-7)."""
+        """Returns the queues of the region whose dead-letter queue is this queue (DLQ-7)."""
         return [Queue(queue) for queue in queues.dead_letter_sources(self._runtime)]
 
     def tags(self) -> dict[str, str]:
@@ -801,7 +756,8 @@ class Queue(QueueProperties):
 
         Raises:
             InvalidParameterValue: a key is not a text of 1 to 128 characters, or a value not a text of at most
-                256, or the queue would have more than 50 tags.
+                256, or the
+                queue would have more than 50 tags.
 
         QUE-28
         """

@@ -20,8 +20,7 @@ class Schedules:
     """The schedules of a root and region; get them from ``LakeQueue.schedules``. Thread-safe.
 
     Due messages are sent by ``lakequeue serve``, ``consume`` and ``schedule run``, the compaction job, and
-    programs that call ``run_due`` or are inside ``running``. Each message is sent once, even if several of them
-    run (JOB-7).
+    programs that use ``run_due`` or ``running``; each message once, even by several of them (JOB-7).
     """
 
     def __init__(self, runtime: OpenSchedules) -> None:
@@ -43,30 +42,32 @@ class Schedules:
     ) -> Schedule:
         """Adds a schedule, or returns an equal one, so that every program may begin with this call.
 
-        A schedule with ``at`` is removed after its send, so adding it again then sends again. Its messages have
-        the attributes ``schedule``, its name, and ``scheduled_at``, the due time in UTC. On FIFO queues they have
-        deduplication ids of their own.
+        Messages have the attributes ``schedule``, its name, and ``scheduled_at``, the due time in UTC. On FIFO
+        queues they have deduplication ids of their own.
 
         Args:
             name: 1 to 80 letters, digits, ``-``, ``_`` and ``.``; unique in the region.
             queue: name of an existing queue.
             body: body of the messages, within the limits of the queue.
             cron: minute, hour, day of the month, month and day of the week, as ``0 2 * * *``; at most 200
-                characters. As in Debian's cron, a day must match both day fields if one begins with ``*``, else
-                either.
+                characters. As
+                in Debian's cron, a day must match both day fields if one begins with ``*``, else either.
             tz: IANA name of the time zone of ``cron``. A time that is skipped when clocks go forward is due at
-                that moment. In an hour that comes twice, a fixed time is due the first time.
+                that
+                moment. In an hour that comes twice, a fixed time is due the first time.
             at: instead of ``cron`` and ``tz``, the only time. The schedule is removed afterwards.
             missed: which messages are sent later if no process was running at their times: for the ``last`` time;
-                for ``all`` times, 100 each minute; or for ``none`` older than 5 minutes.
+                for
+                ``all`` times, 100 each minute; or for ``none`` older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
-            update: True to replace another schedule of this name, for example in a new release of a program. A
-                paused schedule stays paused, and a message that is due already is still sent.
+            update: True to replace another schedule of this name. A paused schedule stays paused, and a message
+                that is due
+                already is still sent.
 
         Raises:
-            InvalidParameterValue: an argument is wrong, another schedule has this name and ``update`` is False, or
-                the root has 1,000 schedules.
+            InvalidParameterValue: an argument is wrong, another schedule has this name, or the root has 1,000
+                schedules.
             QueueDoesNotExist: the queue does not exist.
             QueueServiceError: the queue refuses such a message.
 
@@ -105,7 +106,7 @@ class Schedules:
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
-        """Ends a pause. Sends nothing for times during the pause. Removes a schedule without a later time.
+        """Ends a pause, without sends for times during the pause. Removes a schedule without a later time.
 
         Raises:
             InvalidParameterValue: no schedule has this name.
@@ -138,7 +139,7 @@ class Schedules:
     def run_due(self) -> int:
         """Sends the due messages. Returns the number of messages that this call sent (JOB-7).
 
-        A schedule whose message is refused keeps its time, and the reason as ``last_error``. The rest continue.
+        A refused message keeps its due time, and the reason as ``last_error``. The other messages are sent.
         """
         return self._runtime.run_due()
 

@@ -16,8 +16,8 @@ from lakequeue.runtime.open_queue import OpenQueue
 class Sender:
     """Collects single sends into commits; get one from ``Queue.sender``. Threads may share it.
 
-    As a context manager it calls ``flush`` at the end; later sends may follow. The end of the program flushes it,
-    too. A process that is killed loses the messages that still wait.
+    A ``with`` block, and the program, call ``flush`` at the end. A killed process loses the messages that still
+    wait.
     """
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
@@ -27,7 +27,7 @@ class Sender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Calls ``flush``. If the block raised an error, errors of sends are not raised."""
+        """Calls ``flush``. Errors of sends are not raised if the block raised an error."""
         try:
             self.flush()
         except Exception:

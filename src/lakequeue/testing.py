@@ -1,4 +1,4 @@
-"""Helpers for tests of this package and of programs that use it. No module of the package imports this one."""
+"""Helpers for tests of lakequeue and of programs that use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Who: TypeAlias = "threading.Thread | asyncio.Task[object]"
 
 @attrs.define(eq=False)
 class _ClockWait:
-    """A wait in progress. ``stir`` makes the wait check the clock again."""
+    """A wait in progress. ``stir`` makes it check the clock again."""
 
     who: _Who
     until: datetime
@@ -34,12 +34,12 @@ class _ClockWait:
 class ManualClock:
     """A clock that only ``advance`` moves.
 
-    Threads and tasks wait on it as on the system's clock. ``advance`` moves from one due wait to the next and lets
-    all participants come to rest in between, so tests do not depend on the machine's speed.
+    ``advance`` stops at each instant at which a wait ends, until all participants wait again, so tests do not
+    depend on the machine's speed.
 
     Args:
         start: first instant, aware; 2026-01-01 UTC by default.
-        patience: real seconds after which ``advance`` gives up on a participant that does not come to rest.
+        patience: real seconds after which ``advance`` gives up on a participant.
     """
 
     def __init__(self, start: datetime | None = None, *, patience: float = 60.0) -> None:
@@ -48,7 +48,7 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time for late participants. They act at an instant after all others have come to rest."""
+        """The time for late participants, which act after all others at an instant."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_ClockWait] = []
@@ -111,13 +111,12 @@ class ManualClock:
                 self._changed.notify_all()
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves time forward, with a stop at each instant at which a wait ends.
+        """Moves time forward, with a stop at the end of each wait. Returns when all participants wait.
 
-        Returns when every participant waits again or has left. Inside an event loop use ``advance_async``: this
-        method blocks the loop, whose tasks see the new time only after the next ``await``.
+        Inside an event loop use ``advance_async``, because this method blocks the loop.
 
         Raises:
-            AssertionError: a participant did not come to rest within the clock's patience.
+            AssertionError: a participant did not wait again within the clock's patience.
         """
         step = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         if step < timedelta(0):
@@ -142,7 +141,7 @@ class ManualClock:
                 self._advancing += Counter()
 
     async def advance_async(self, seconds: float | timedelta) -> None:
-        """Moves time as ``advance``, inside an event loop, whose tasks run meanwhile and also come to rest."""
+        """Moves time as ``advance``, inside an event loop."""
         me = _current()
         with self._changed:
             self._advancing[me] += 1
@@ -175,7 +174,7 @@ class ManualClock:
                 waiter.stir()
 
     def _rest(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Waits, in real time, until all participants rest, except tasks of ``loop``, which this call blocks."""
+        """Waits in real time until all participants rest, except tasks of ``loop``, which this call blocks."""
         self._until(lambda: not self._restless(loop), "everybody to come to rest")
 
     def _restless(self, loop: asyncio.AbstractEventLoop | None) -> list[_Who]:
