@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,14 +12,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, Queue, RedrivePolicy
+from lakequeue.model.clock import from_micros
 from lakequeue.operations import receive, waits
-from lakequeue.operations.claim import FreeHands
+from lakequeue.operations.claim import ClaimPlan, FreeHands
 from lakequeue.runtime import log_watch
 from lakequeue.runtime.log_watch import GRACE, PAUSE, SIGN, STAY, LogWatch, Place
 from lakequeue.runtime.waiters import Waiter
+from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
 
@@ -122,10 +126,22 @@ class Machine:
 
     @contextmanager
     def waits(self, process: str, idle: bool = True, blocked: bool = False) -> Iterator[threading.Event]:
-        woken, watch = threading.Event(), self._watches.setdefault(process, LogWatch())
-        is_woken = woken.is_set if blocked else lambda: False
-        with watch.waking(f"{self.folder}/lock", [str(self.folder)], woken.set, idle, is_woken=is_woken):
+        with self.place(process, idle, blocked) as (_, woken):
             yield woken
+
+    @contextmanager
+    def place(
+        self, process: str, idle: bool = True, blocked: bool = False
+    ) -> Iterator[tuple[Place, threading.Event]]:
+        woken, watch = threading.Event(), self._watches.setdefault(process, LogWatch())
+
+        def woken_for() -> float:
+            return log_watch.BLOCKED if blocked and woken.is_set() else 0.0
+
+        with watch.waking(
+            f"{self.folder}/lock", [str(self.folder)], woken.set, idle, woken_for=woken_for
+        ) as place:
+            yield place, woken
 
     def change(self, name: str = "1") -> None:
         (self.folder / name).touch()
@@ -177,20 +193,86 @@ def a_watcher_whose_receive_does_not_poll_lets_another_process_watch(folder: Pat
         assert other.wait(10), "the blocked process leaves the lock to it"
 
 
-def who_follows_looks_at_intervals_for_what_the_watcher_left(folder: Path) -> None:
+def a_watcher_shows_a_sign_if_it_has_left_nothing(folder: Path) -> None:
+    machine, long_ago = Machine(folder), (0, 0)
+    with machine.place("watcher") as (watcher, woken), machine.place("follower") as (follower, _):
+        known = watcher.changes
+        watcher.found_nothing(known, None)
+        assert 0 < follower.trusted_for(60) <= 60 and watcher.trusted_for(60) == 0
+        machine.change()
+        assert woken.wait(10)
+        os.utime(watcher.lock.path, long_ago)
+        watcher.shown_at = 0
+        watcher.show()
+        watcher.found_nothing(known, None)
+        assert follower.trusted_for(60) == 0, "the check began before the change"
+        watcher.found_nothing(watcher.changes, 0)
+        assert follower.trusted_for(60) == 0, "a message becomes visible"
+        watcher.found_nothing(watcher.changes, None)
+        assert follower.trusted_for(60) > 0
+
+
+def a_new_watcher_shows_no_sign_before_it_looked(folder: Path) -> None:
+    machine, long_ago = Machine(folder), (0, 0)
+    with ExitStack() as watching:
+        first, _ = watching.enter_context(machine.place("first"))
+        with machine.place("next") as (second, woken):
+            second.found_nothing(second.changes, None)
+            watching.close()
+            assert woken.wait(10) and second.leads
+            os.utime(first.lock.path, long_ago)
+            second.show()
+            assert first.trusted_for(60) == 0
+
+
+@attrs.define
+class WatchedElsewhere:
+    """Logs that another process watches, whose last sign holds for some seconds."""
+
+    trusted: float
+    changes: int = 0
+    found: int = 0
+
+    def is_watched_here(self) -> bool:
+        return False
+
+    def trusted_for(self, seconds: float) -> float:
+        return self.trusted
+
+    def found_nothing(self, changes: int, seconds: float | None) -> None:
+        self.found += 1
+
+
+def who_follows_looks_when_the_last_sign_of_the_watcher_is_old(folder: Path) -> None:
     clock = ManualClock()
     lake = LakeQueue(str(folder / "root"), clock=clock)
     mine = lake.create_queue("orders")
     other, queue = LakeQueue(lake.root, clock=clock).queue("orders"), mine._runtime
     assert mine.receive() == []
-    waiter = Waiter(queue.shards[0].shared.waiters, lambda: None, led_elsewhere=lambda _: True)
+    place = WatchedElsewhere(trusted=0.3)
+    waiter = Waiter(queue.shards[0].shared.waiters, lambda: None, place=place)
     deadline = queue.now() + 3_600_000_000
-    wait = waits.VainWait(queue, waiter, lambda: None, None, deadline, 1_000_000)
-    for sent in (False, False, True):
-        clock.advance((wait.next() - clock.now()).total_seconds())
-        if sent:
-            other.send("a")
-        assert wait.is_over() == sent
+    wait = waits.VainWait(queue, waiter, lambda: None, None, deadline, 1_000_000, None)
+    other.send("a")
+    clock.advance((wait.next() - clock.now()).total_seconds())
+    assert not wait.is_over() and clock.now() < from_micros(deadline), "it leaves the message to the watcher"
+    place.trusted = 0
+    assert wait.is_over()
+
+
+def a_message_left_for_lack_of_a_free_hand_is_left_to_others(folder: Path) -> None:
+    lake = LakeQueue(str(folder / "root"), clock=ManualClock())
+    lake.create_queue("dead")
+    queue = lake.create_queue("orders", redrive_policy=RedrivePolicy("dead", max_receive_count=1))
+    assert claims_nothing(queue, hands=1).left_nothing
+    queue.send("a")
+    assert not claims_nothing(queue, hands=0).left_nothing
+
+
+def claims_nothing(queue: Queue, hands: int) -> ClaimPlan:
+    plan = ClaimPlan(queue._runtime, Claim(10, None, "lease"), hands=FreeHands(lambda: hands))
+    assert plan.run() == ([], None)
+    return plan
 
 
 def watches_in_any_case(patch: Patch) -> None:
@@ -201,6 +283,16 @@ def watches_in_any_case(patch: Patch) -> None:
         return lead(watch, place)
 
     patch.setattr(LogWatch, "_lead", leads)
+
+
+def counts_any_check(patch: Patch) -> None:
+    show = Place.show
+
+    def shows(place: Place) -> None:
+        place.known = place.changes
+        show(place)
+
+    patch.setattr(Place, "show", shows)
 
 
 MUTATIONS = [
@@ -228,7 +320,25 @@ MUTATIONS = [
     Mutation(
         "who follows trusts the watcher",
         replace(waits, "is_drained", lambda queue: True),
-        {who_follows_looks_at_intervals_for_what_the_watcher_left: "LPL-6"},
+        {who_follows_looks_when_the_last_sign_of_the_watcher_is_old: "LPL-6"},
+    ),
+    Mutation(
+        "a watcher shows signs whatever it has left",
+        replace(Place, "show", lambda place: place.lock.stamp()),
+        {a_watcher_shows_a_sign_if_it_has_left_nothing: "LPL-6"},
+    ),
+    Mutation(
+        "a check counts that began before a change",
+        counts_any_check,
+        {
+            a_watcher_shows_a_sign_if_it_has_left_nothing: "LPL-6",
+            a_new_watcher_shows_no_sign_before_it_looked: "LPL-6",
+        },
+    ),
+    Mutation(
+        "what a claim leaves is not left to others",
+        replace(ClaimResult, "left_nothing", lambda result, command: True),
+        {a_message_left_for_lack_of_a_free_hand_is_left_to_others: "LPL-6"},
     ),
 ]
 

@@ -63,6 +63,8 @@ class ClaimPlan:
     """True if the process may write into the delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
     """The steps that move dead letters. After the first step, an error is no refusal of the receive."""
+    left_nothing: bool = attrs.field(default=False, init=False)
+    """True if the claim found no message, and another process would find none now."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
@@ -76,6 +78,7 @@ class ClaimPlan:
             self._free, self.hands.passed = self.hands.free(), 0
         dead_letters = DeadLetterMoves(self.queue, self.settling, self.steps)
         dead_letters.resolve()
+        left_nothing = self.queue.attributes.pace is None
         for place, shard in enumerate(self._shards()):
             if place == 0:
                 first = shard
@@ -84,11 +87,12 @@ class ClaimPlan:
             try:
                 claim = partial(dead_letters.claim, shard, tokens.look)
                 with self.steps.rest():
-                    result = tokens.claim(shard, self._command(), claim)
+                    command = self._command()
+                    result = tokens.claim(shard, command, claim)
                     if self._decided(shard, result):
                         result = tokens.claim(shard, self._command(), claim)
                 if isinstance(result.error, OverLimit):
-                    refusal = result.error
+                    refusal, left_nothing = result.error, False
                     continue
                 if result.error is not None:
                     raise result.error
@@ -96,8 +100,10 @@ class ClaimPlan:
                 if self._parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
                     break
                 raise
+            left_nothing &= result.value.left_nothing(command) and not result.value.undecided
             if self._is_last(place, shard, result.value) or (result.value.spans and tokens.spent):
                 break
+        self.left_nothing = left_nothing and not self._parts
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:

@@ -116,6 +116,8 @@ class _Claimed:
     lease_id: str
     parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
+    left_nothing: bool
+    """True if the poll left no message that another process could claim now."""
 
     @property
     def own(self) -> list[ClaimedPart]:
@@ -268,6 +270,7 @@ class _Polls:
         self._pause = SHORTEST_POLL if self._longest == queue.root.poll_interval else self._longest // 4
         self._steps = Steps("the receive")
         self._new = True
+        self._known: int | None = None  # changes of the watched logs before the last claim
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
@@ -279,17 +282,19 @@ class _Polls:
         self._clear()
         if waiter is not None:
             waiter.woken = False
+            self._known = None if waiter.place is None else waiter.place.changes
         lease_id = receipt_handles.new_lease_id()
         # a receive that waits has no need to decide what the last one decided, nor has one that is to end
         ending, new, self._new = stop is not None and stop.is_set(), self._new, False
         if waiter is not None and (
-            (waiter.watched and (new or ending) and is_drained(queue)) or (not new and is_left_empty(queue))
+            (waiter.place is not None and (new or ending) and is_drained(queue))
+            or (not new and is_left_empty(queue))
         ):
-            return _Claimed(queue, lease_id, (), None)
+            return _Claimed(queue, lease_id, (), None, left_nothing=True)
         request = self._poll.request
         wanted = attrs.evolve(self._poll.wanted, lease_id=lease_id)
         plan = ClaimPlan(queue, wanted, request.enough, request.hands, steps=self._steps, decides=request.decides)
-        return _Claimed(queue, lease_id, *plan.run())
+        return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
         """Reads claimed messages, or returns the next claim's instant. Raises OverLimit if refused (INF-7)."""
@@ -313,14 +318,14 @@ class _Polls:
                 raise claimed.refusal
             count(queue, messages)
             return found
-        return self._wait(now, deadline)
+        return self._wait(now, deadline, self._known if claimed.left_nothing else None)
 
-    def _wait(self, now: int, deadline: int) -> datetime:
+    def _wait(self, now: int, deadline: int, known: int | None) -> datetime:
         queue, waiter, attempt_id = self._queue, self._waiter, self._poll.wanted.attempt_id
         if waiter is not None and not waiter.first and attempt_id is None:
             return from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * self._longest))
         watched, stop = None if attempt_id else waiter, self._poll.request.interrupt
-        self._vain = VainWait(queue, watched, self._clear, stop, deadline, self._pause)
+        self._vain = VainWait(queue, watched, self._clear, stop, deadline, self._pause, known)
         self._pause = min(2 * self._pause, queue.root.longest_pause(self._waiters.idle_for(now)))
         return self._vain.next()
 

@@ -36,10 +36,9 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
         with watch.waking(
             *(table, folders, waiters.wake, idle is not False),
             comes_back=lambda: idle is not None and not waiter.full,
-            is_woken=waiters.is_woken,
+            woken_for=waiters.woken_for,
         ) as place:
-            waiter.watched, waiter.watches = True, place.is_watched_here
-            waiter.led_elsewhere = place.is_led_elsewhere
+            waiter.place = place
             yield waiter
 
 
@@ -67,7 +66,10 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait after a poll without messages. Changes that bring none, such as deletes, do not end the wait."""
+    """The wait after a poll without messages. Changes that bring none, such as deletes, do not end the wait.
+
+    While another process watches the queue, and shows that it leaves no message, this process does not check.
+    """
 
     _queue: OpenQueue
     _waiter: Waiter | None
@@ -80,6 +82,8 @@ class VainWait:
     """End of the wait, in microseconds."""
     _pause: int
     """Time until the next poll, in microseconds."""
+    _known: int | None
+    """Number of known changes before the poll, if that left no message to other processes."""
     _watched: bool = False
     _longest: int = attrs.field(init=False)
 
@@ -89,13 +93,17 @@ class VainWait:
 
     def next(self) -> datetime:
         """Returns the instant to wait for now."""
-        now, waiter, interval = self._queue.now(), self._waiter, self._queue.root.poll_interval
-        led = waiter is not None and waiter.led_elsewhere(interval / MICROS)
-        watches = waiter is not None and waiter.watches()
-        pause = WATCHED_POLL_FACTOR * interval if watches else interval if led else self._pause
-        self._watched = watches or led
-        events = [] if led else [shard.ledger.next_event(now) for shard in self._queue.shards]
+        now, interval = self._queue.now(), self._queue.root.poll_interval
+        place = None if self._waiter is None else self._waiter.place
+        trusted = 0 if place is None else int(place.trusted_for(interval / MICROS) * MICROS)
+        watches = place is not None and place.is_watched_here()
+        pause = WATCHED_POLL_FACTOR * interval if watches else trusted or self._pause
+        self._watched = watches or trusted > 0
+        events = [] if trusted else [shard.ledger.next_event(now) for shard in self._queue.shards]
         known = [event for event in events if event is not None and event > now]
+        if place is not None and self._known is not None:
+            place.found_nothing(self._known, (min(known) - now) / MICROS if known else None)
+            self._known = None
         return from_micros(min([self._deadline, now + pause, *known]))
 
     def is_over(self) -> bool:
@@ -108,8 +116,14 @@ class VainWait:
             self._deadline, self._longest
         ):
             return True
-        # the watcher may have left messages to others, so those look, too: at the names of the next entries
-        return not (woken or self._watched) or not is_drained(self._queue)
+        place = self._waiter.place
+        if not woken and place is not None and place.trusted_for(self._queue.root.poll_interval / MICROS):
+            return False
+        known = None if place is None else place.changes
+        if not (woken or self._watched) or not is_drained(self._queue):
+            return True
+        self._known = known
+        return False
 
 
 def wait_for_more(

@@ -4,8 +4,8 @@ Of all processes of a machine that wait on a queue, one watches the logs, so tha
 The watcher holds a lock on a file. Closing that file releases the lock, and wakes the other processes. The watcher
 closes it when logs change while none of its receives waits or while its handlers run, because an idle process
 receives faster. It also closes it when a receive does not poll after its wake-up, as in a blocked event loop. The
-system closes it when the watcher dies. A stopped watcher shows no sign, and the other processes then poll at
-intervals.
+system closes it when the watcher dies. The watcher shows a sign while it knows that it leaves no message. Without
+a recent sign, the other processes poll at intervals.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from math import inf
 
 import attrs
 
@@ -35,11 +36,13 @@ RETRY = 0.005
 first. The lock of a dead process is released shortly after its file is closed.
 """
 SIGN = 0.2
-"""Seconds between two signs of life of the watcher."""
+"""Seconds between two signs of the watcher."""
 SIGNS = 5
 """Number of signs between two checks that the lock's file still exists."""
-BLOCKED = 2
-"""Number of signs without a poll after a wake-up at which the watcher passes the lock on."""
+BLOCKED = 0.4
+"""Seconds without a poll after a wake-up, after which the watcher passes the lock on."""
+OVERFLOW = -1
+"""The watch in an event of the system that says that it dropped events."""
 FORGOTTEN = 60.0
 """Seconds after the last receive until the files of a queue may be closed, at the next wait for another queue."""
 
@@ -51,18 +54,19 @@ class Wait:
     Attributes:
         wake: called when there may be messages to claim.
         idle: True if its process has nothing else to do.
-        is_woken: returns True if a receive of the queue was woken, and has not polled since.
+        woken_for: returns the seconds since a receive of the queue was woken that has not polled since, else 0.0.
     """
 
     wake: Callable[[], None]
     idle: bool
-    is_woken: Callable[[], bool]
+    woken_for: Callable[[], float]
 
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of a queue for which receives of this process wait."""
+    """The logs of a queue for which receives of this process wait, see ``WatchedPlace``."""
 
+    guard: threading.Lock
     lock: WatchLock
     folders: Sequence[str]
     sign: int | None = None
@@ -77,8 +81,13 @@ class Place:
     """Seconds that this process keeps watching after ``left_at``."""
     due: float | None = None
     """Instant of the next check if this process should watch, in monotonic seconds; None: no check."""
-    unanswered: int = 0
-    """Number of signs since the wake-up of a receive that has not polled since."""
+    changes: int = 0
+    known: int = -1
+    """Number of changes before the last check that left no message to other processes."""
+    until: float = 0.0
+    """Instant until which that check holds without a change, in monotonic seconds."""
+    shown_at: float = 0.0
+    """Instant of the last sign, in monotonic seconds."""
 
     @property
     def idle(self) -> bool:
@@ -91,16 +100,26 @@ class Place:
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_blocked(self) -> bool:
-        """Returns True if a receive was woken ``BLOCKED`` signs ago, and has not polled since. Counts signs."""
-        self.unanswered = self.unanswered + 1 if any(wait.is_woken() for wait in self.waits) else 0
-        return self.unanswered >= BLOCKED
+        """True if a receive was woken ``BLOCKED`` seconds ago, and has not polled since."""
+        return any(wait.woken_for() >= BLOCKED for wait in self.waits)
 
     def is_watched_here(self) -> bool:
         return self.leads and len(self.watches) == len(self.folders)
 
-    def is_led_elsewhere(self, seconds: float) -> bool:
-        """True if another process is the watcher, and has shown a sign of life in the last ``seconds``."""
-        return not self.leads and self.lock.is_led(seconds)
+    def trusted_for(self, seconds: float) -> float:
+        return 0.0 if self.leads else self.lock.trusted_for(seconds)
+
+    def found_nothing(self, changes: int, seconds: float | None) -> None:
+        with self.guard:
+            self.known, self.until = changes, inf if seconds is None else time.monotonic() + seconds
+            if time.monotonic() - self.shown_at >= SIGN:
+                self.show()
+
+    def show(self) -> None:
+        """Shows other processes that no message is left to them, if this process is the watcher and knows that."""
+        if self.is_watched_here() and self.known == self.changes and time.monotonic() < self.until:
+            self.shown_at = time.monotonic()
+            self.lock.stamp()
 
 
 class LogWatch:
@@ -130,7 +149,7 @@ class LogWatch:
         idle: bool = True,
         *,
         comes_back: Callable[[], bool] = lambda: False,
-        is_woken: Callable[[], bool] = lambda: False,
+        woken_for: Callable[[], float] = lambda: 0.0,
     ) -> Iterator[Place]:
         """Calls ``wake`` during the block when there may be messages to claim.
 
@@ -144,9 +163,9 @@ class LogWatch:
             idle: True if this process has nothing else to do.
             comes_back: called at the end of the block. Returns True if the caller will soon wait again, so that
                 this process keeps watching for ``STAY`` seconds instead of ``GRACE``.
-            is_woken: returns True if a receive of the queue was woken, and has not polled since.
+            woken_for: see ``Wait``.
         """
-        wait = Wait(wake, idle, is_woken)
+        wait = Wait(wake, idle, woken_for)
         with self._lock:
             place = self._places.get(table)
             if place is None or place.folders != folders:
@@ -170,7 +189,7 @@ class LogWatch:
                 del self._places[other]
                 self._pass_on(known)
                 self._forget(known, [] if known.sign is None else [known.sign])
-        place = Place(WatchLock.of(table), folders)
+        place = Place(self._lock, WatchLock.of(table), folders)
         with suppress(OSError):
             place.lock.take(exclusive=True)  # makes the file
             place.sign = self._watch(place, place.lock.path, self._closed)
@@ -190,10 +209,10 @@ class LogWatch:
                 place.lock.take(exclusive=True)
         place.leads = place.sign is None or place.lock.exclusive is not None
         if place.leads:
-            place.lock.still_leads()
             with suppress(OSError):  # a directory is gone, or the system watches as many as it may
                 for folder in place.folders:
                     place.watches.append(self._watch(place, folder, self._kinds))
+            place.changes += 1  # earlier ones were not seen
         return place.leads
 
     def _pass_on(self, place: Place) -> None:
@@ -244,19 +263,22 @@ class LogWatch:
         self._shown += 1
         for place in self._places.values():
             if place.leads and place.sign is not None:
-                if place.left or (self._shown % SIGNS == 0 and not place.lock.still_leads()):
+                if place.left or (self._shown % SIGNS == 0 and not place.lock.is_in_place()):
                     self._pass_on(place)
                 elif place.is_blocked():
                     self._pass_on(place)
                     place.due = time.monotonic() + SIGN
-                elif self._shown % SIGNS:
-                    place.lock.stamp()
+                else:
+                    place.show()
 
-    def _changed(self, watches: Iterable[int]) -> list[Place]:
+    def _changed(self, watches: Collection[int]) -> list[Place]:
         """Handles changed files. Returns the places whose receives are to poll."""
         looking: list[Place] = []
+        if OVERFLOW in watches:
+            watches = list(self._watched)
         for place, watch in [(place, each) for each in watches for place in self._watched.get(each, ())]:
             if watch in place.watches:
+                place.changes += 1
                 looking += self._log_changed(place)
             elif watch == place.sign and not place.leads and place.waits:
                 place.due = time.monotonic() + RETRY
@@ -284,7 +306,7 @@ class LogWatch:
 
         The list is empty if no receive waits, a woken receive has not polled, or another process is the watcher.
         """
-        if place.unanswered >= BLOCKED and place.is_blocked():
+        if place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []
         if not place.waits or not self._lead(place):

@@ -14,8 +14,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Protocol
 
 import attrs
+
+
+class WatchedPlace(Protocol):
+    """The logs of a queue on a disk. Of all processes of the machine that wait for them, one watches.
+
+    Attributes:
+        changes: number of changes that the watcher has seen. Read it before a check for messages.
+    """
+
+    changes: int
+
+    def is_watched_here(self) -> bool:
+        """True if this process watches, so that each change wakes one of its waiters."""
+        ...
+
+    def trusted_for(self, seconds: float) -> float:
+        """Returns for how many more seconds this process needs no check for messages; 0.0: it must check.
+
+        It needs none for ``seconds`` after another process, the watcher, last knew that it had left no message.
+        """
+        ...
+
+    def found_nothing(self, changes: int, seconds: float | None) -> None:
+        """Reports a check that left no message to other processes, for the signs of the watcher.
+
+        Args:
+            changes: value of ``changes`` before the check.
+            seconds: time until there may be messages without a change; None: there will be none.
+        """
+        ...
 
 
 @attrs.define(eq=False)
@@ -27,10 +59,8 @@ class Waiter:
             waiter again.
         found: True if it found messages and is about to leave.
         full: True if it found as many messages as its caller can handle now.
-        watched: True if changes on a disk wake it.
-        watches: returns True if this process watches, so that each change wakes one of its waiters.
-        led_elsewhere: returns True if another process watches, and has shown a sign of life within the last given
-            number of seconds.
+        woken_at: instant of the last wake-up, in monotonic seconds.
+        place: the logs whose changes wake this waiter. None: the system reports no changes.
     """
 
     waiters: Waiters
@@ -38,9 +68,8 @@ class Waiter:
     woken: bool = False
     found: bool = False
     full: bool = False
-    watched: bool = False
-    watches: Callable[[], bool] = lambda: False
-    led_elsewhere: Callable[[float], bool] = lambda seconds: False
+    woken_at: float = 0.0
+    place: WatchedPlace | None = None
 
     @property
     def first(self) -> bool:
@@ -76,10 +105,11 @@ class Waiters:
             self.active_at = now
         return now - self.active_at
 
-    def is_woken(self) -> bool:
-        """Returns True if a waiter was woken, and has not polled since."""
+    def woken_for(self) -> float:
+        """Returns the seconds since the oldest wake-up of a waiter that has not polled since; 0.0 without one."""
         with self._lock:
-            return any(waiter.woken for waiter in self._waiters)
+            instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
+        return monotonic() - min(instants) if instants else 0.0
 
     def wake(self, number: int = 1) -> None:
         with self._lock:
@@ -111,6 +141,6 @@ class Waiters:
                 number -= 1
 
     def _wake_one(self, waiter: Waiter) -> None:
-        waiter.woken = True
+        waiter.woken, waiter.woken_at = True, monotonic()
         with suppress(RuntimeError):  # its event loop was closed
             waiter.wake()

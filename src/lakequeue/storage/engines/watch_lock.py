@@ -23,16 +23,15 @@ class WatchLock(FileLock):
     def of(cls, table_path: str) -> WatchLock:
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
-    def still_leads(self) -> bool:
-        """Shows other processes that the holder is not stopped. Returns False if the directory was replaced."""
+    def is_in_place(self) -> bool:
+        """Returns False if the directory was replaced, so that other processes use another file."""
         with suppress(OSError):
-            if self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
-                self.stamp()
-                return True
+            return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False
 
-    def is_led(self, seconds: float) -> bool:
-        """True if the holder has shown a sign of life in the last ``seconds``."""
+    def trusted_for(self, seconds: float) -> float:
+        """Returns for how many more seconds the holder's last stamp is younger than ``seconds``, or 0.0."""
         with suppress(OSError):
-            return 0 <= time.time() - os.stat(self.path).st_mtime < seconds
-        return False
+            age = time.time() - os.stat(self.path).st_mtime
+            return max(0.0, seconds - age) if age >= 0 else 0.0
+        return 0.0
