@@ -16,6 +16,7 @@ from deltalake import DeltaTable, TableFeatures
 
 from insides import engine_of, forget
 from lakequeue import LakeQueue, Message, Queue
+from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.delta_log import entry_name
@@ -166,6 +167,24 @@ def give_twice(victim: Victim, back: int) -> None:
     table.folder.create(entry_name(table.version + 1), encoded(entry("WRITE", [data], [], ids, "late")))
 
 
+def redate(victim: Victim, number: int, *, opened: int = 0, sent: int | None = 0, base: int = 0) -> None:
+    """Gives a message another segment, opening and send time, in seconds from its own; None as in a bulk send.
+
+    A process did so that sent by what it knew of a log, within a second after another state was restored.
+    """
+    table = engine_of(victim.lake()).open(str(victim.messages))
+    file = log_files(table)[number]
+    rows = _segment_rows(
+        layout.message_rows(file.rows_of(table, layout.FILES["messages"].names)),
+        file.first,
+        base,
+        file.opened_at + opened * MICROS,
+    )
+    at = None if sent is None else from_micros(file.opened_at + sent * MICROS)
+    rows = layout.with_column(rows, "sent_at", pa.array([at], layout.INSTANT))
+    table.exchange([file.file], [rows], {layout.FILES_ID: table.transaction(layout.FILES_ID) + 1}, "late")
+
+
 def lose_and_repair(table: Path, number: int) -> None:
     """Lets delta-rs forget a file that is gone."""
     live(table)[number].unlink()
@@ -214,6 +233,11 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "checkpoint torn": truncated_checkpoint,
     "offset given twice": lambda victim: give_twice(victim, 0),
     "older offset given twice": lambda victim: give_twice(victim, 2),
+    "segment opened earlier for a message": lambda victim: redate(victim, 4, opened=-1),
+    "segment opened later for a message": lambda victim: redate(victim, 4, opened=1),
+    "message older than the one before": lambda victim: redate(victim, 4, opened=-1, sent=-1),
+    "segment in two parts": lambda victim: redate(victim, 4, base=4),
+    "segment in two parts by a bulk send": lambda victim: redate(victim, 4, sent=None, base=4),
     "row deleted": lambda victim: change(victim.messages, lambda table: table.delete("body = '4'")),
     "log restored": lambda victim: change(victim.messages, lambda table: table.restore(4)),
     "feature added": lambda victim: change(

@@ -38,6 +38,7 @@ from lakequeue.storage.repair.clock import clock_steps, row_set_back
 from lakequeue.storage.repair.ledger import RepairedLedger, ledger_steps, new_ledger, repaired_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import fence_step, log_step, more_than_fit
+from lakequeue.storage.repair.segments import segments_steps
 from lakequeue.storage.repair.steps import RepairStep, files_step
 from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.schedules import unreadable
@@ -260,8 +261,8 @@ def _plan(
             dropped += unblocked
             steps += [*blocking, fence_step(engine, found)]
         steps += ledger_steps(engine, found, attrs.evolve(rows, head=head), why)
-    if writing is not None:
-        steps.append(writing)
+    steps += [] if writing is None else [writing]
+    steps += segments_steps(engine, found, messages.log.last + (not newest) + (writing is not None))
     for path, undone in ((found.messages_path, messages), (found.receipts_path, receipts)):
         if undone is not None and (undone.checkpoints or undone.log.problems or undone.log.unreadable):
             steps.append(checkpoint_step(engine, path))

@@ -42,9 +42,11 @@ class FoundFile:
     named: bool = True
     """False if no readable entry names the file."""
     sent: Range | None = None
-    """Send times of the file's first and last messages, in microseconds; None if unknown."""
+    """Send times of the file's first and newest messages, in microseconds; None if unknown."""
     doubt: str | None = None
     """A contradiction between rows and statistics. Nothing shows which of the two is right."""
+    disorder: str | None = None
+    """A contradiction between the send times of its rows and the opening of its segment; None if they fit."""
     harmless: bool = False
     """True if another program rewrote the file but lost nothing. Reads sort its rows, and drop repeated rows."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
@@ -102,9 +104,9 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         problem = "holds other messages than its log says; another program wrote it"
     else:
         sent = LogFile.of(file).sent_at(rows)
-        doubt = _contradiction(file, rows, sent.to_numpy())
-        times = sent[0].as_py(), sent[-1].as_py()
-        return FoundFile(file, offsets, None, sent=times, doubt=doubt, blank=offsets[blank])
+        doubt, disorder = _contradiction(file, rows), _disorder(file, sent.to_numpy())
+        times = sent[0].as_py(), pc.max(sent).as_py()
+        return FoundFile(file, offsets, None, sent=times, doubt=doubt, disorder=disorder, blank=offsets[blank])
     return FoundFile(file, offsets, problem, blank=offsets[blank])
 
 
@@ -128,7 +130,7 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None:
+def _contradiction(file: LiveFile, rows: pa.Table) -> str | None:
     """Returns the first contradiction between a file's rows and its statistics. None if they agree."""
     for name in _COUNTED:
         column = rows[name]
@@ -143,10 +145,14 @@ def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None
         bounds = pc.min_max(column).as_py()
         if (low, high) != (bounds["min"], bounds["max"]):
             return f"has {name} from {bounds['min']} to {bounds['max']}, and its log says {low} to {high}"
+    return None
+
+
+def _disorder(file: LiveFile, sent: Integers) -> str | None:
     opened = to_micros(file.partition["opened_at"])
-    if len(sent) and (np.any(np.diff(sent) < 0) or sent[0] < opened):
+    if np.any(np.diff(sent) < 0) or sent[0] < opened:
         return "has messages sent before messages of lower offsets, or before its segment was opened"
-    if len(sent) and file.minimum["position"] == 0 and sent[0] != opened:
+    if file.minimum["position"] == 0 and sent[0] != opened:
         return f"begins its segment, and was not sent at its opening, {from_micros(opened)}"
     return None
 

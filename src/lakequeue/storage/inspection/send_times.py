@@ -1,4 +1,4 @@
-"""Bounds the send times of lost messages, from the remaining log and files."""
+"""Compares send times: finds contradictions between files, and bounds the times of lost messages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,40 @@ from lakequeue.model.clock import from_micros
 from lakequeue.storage import layout
 from lakequeue.storage.inspection.found_log import FoundLog
 from lakequeue.storage.inspection.message_files import FoundFile, Range
+from lakequeue.storage.messages.read import LogFile
 
 Known = tuple[int, int]
 """An offset, and the send time of its message in microseconds."""
+
+
+def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
+    """Yields sound files whose times do not fit each other or earlier files, and the contradiction.
+
+    In a sound log, send times never decrease with the offset. A segment is in one piece. Its files name the same
+    opening, at which its first message was sent.
+    """
+    newest, base, opened = 0, -1, dict[int, int]()
+    for each in sorted(files, key=lambda file: file.first):
+        own, (begun, ended) = LogFile.of(each.file), each.sent or (newest, newest)
+        alike = own.opened_at == opened.setdefault(own.base, max(newest, own.opened_at))
+        if each.disorder is not None:
+            yield each, each.disorder
+        elif own.base < base:
+            yield each, f"belongs to a segment at offset {own.base}, and that at {base} begins before it"
+        elif not alike:
+            instant = shown_at(own.opened_at)
+            yield each, f"says that its segment was opened at {instant}, and other files say otherwise"
+        elif begun < newest:
+            yield each, f"has a message of {shown_at(begun)} behind one of {shown_at(newest)}"
+        newest, base = max(newest, ended), max(base, own.base)
+
+
+def shown_at(micros: int) -> datetime | str:
+    """Formats an instant. Another program may have written it, so it may be out of range."""
+    try:
+        return from_micros(micros)
+    except OverflowError:
+        return f"{micros} microseconds after 1970"
 
 
 def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 
 import attrs
 import numpy as np
 
 from lakequeue.errors import DamagedTable
-from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import layout
@@ -27,6 +26,7 @@ from lakequeue.storage.inspection.message_files import (
     ranges,
     shown,
 )
+from lakequeue.storage.inspection.send_times import misdated, shown_at
 from lakequeue.storage.inspection.unnamed_files import rejoined
 from lakequeue.storage.ledger import put_back
 from lakequeue.storage.messages.read import LogFile, log_files
@@ -60,6 +60,12 @@ class FoundShard:
     def intact_log(self) -> bool:
         """True if all needed entries of ``messages`` can be read."""
         return self.messages is not None and self.messages.newest_sound == self.messages.last
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the log has all its entries and messages, in sound files."""
+        sound = self.intact_log and not any(each.problem for each in self.files)
+        return sound and not self.missing(self.ledger)
 
     @property
     def send_end(self) -> int:
@@ -187,7 +193,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
             yield finding(found.messages_path, each.file.name, each.problem, repair, damage=not each.harmless)
     if found.state is None:
         return
-    for file, problem, repair in (*_twice(found), *((*doubt, RESTORE) for doubt in doubts(found))):
+    for file, problem, repair in _contradictions(found):
         yield finding(found.messages_path, file, problem, repair)
     ledger = found.ledger
     if ledger is not None and not found.is_newest:
@@ -210,20 +216,24 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         (found.receipts_path, committed),
     ):
         if instant > now + CLOCK_AHEAD:
-            problem = f"was committed at {_shown(instant)}, which is in the future: time stands still until then"
+            problem = f"was committed at {shown_at(instant)}, which is in the future: time stands still until then"
             yield finding(path, None, problem, "set this machine's clock, or wait", damage=False)
 
 
-def _twice(found: FoundShard) -> Iterator[tuple[str, str, str]]:
+def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
     for each in found.displaced:
         problem = f"has message {each.message_id} at offset {each.offset}, and another message is there, too"
         yield each.file.name, problem, "the message gets another offset"
+    doubted = list(doubts(found))
+    yield from ((file, problem, RESTORE) for file, problem in doubted)
+    for own, problem in misdated(found.files) if found.is_complete else ():
+        yield own.file.name, problem, RESTORE if doubted else _APART
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields a file (or None) and a problem for each contradiction in a log of sound files."""
-    files, state = sorted(found.files, key=lambda each: each.file.partition.get("base_offset") or 0), found.state
-    if state is None or not found.intact_log or found.missing(found.ledger) or any(each.problem for each in files):
+    """Yields a file (or None) and a problem for each contradiction that no repair resolves, in sound files."""
+    files, state = found.files, found.state
+    if state is None or not found.is_complete:
         return
     yield from ((each.file.name, each.doubt) for each in files if each.doubt is not None)
     try:
@@ -231,17 +241,6 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
     except DamagedTable as error:
         yield error.file, error.reason
         return
-    before, opened, base = 0, 0, -1
-    for each in sorted(files, key=lambda file: file.first):
-        own, [begun, ended] = LogFile.of(each.file), each.sent or (0, 0)
-        if own.opened_at < before if own.base != base else own.opened_at != opened:
-            yield (
-                each.file.name,
-                f"says that its segment was opened at {_shown(own.opened_at)}, and other files say otherwise",
-            )
-        elif begun < before:
-            yield each.file.name, f"has a message of {_shown(begun)} behind one of {_shown(before)}"
-        before, opened, base = ended, own.opened_at, own.base
     assert found.messages is not None
     sent = {each.file.path: each.sent for each in files}
     for version, entry in found.messages.entries.items():
@@ -252,19 +251,13 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
         instants = last.opened_at if last.bulk else (sent.get(last.file.path) or (0, clock))[1]
         if (last.last + 1, instants) != (layout.end_of(end), clock):
             yield entry_name(version), "names another end or time of its send than its files"
-    if before > (clock := state.transaction(layout.CLOCK_ID)):
-        yield None, f"has a message of {_shown(before)}, and its clock is at {_shown(clock)}"
-
-
-def _shown(micros: int) -> datetime | str:
-    """Formats an instant. Another program may have written it, so it may be out of range."""
-    try:
-        return from_micros(micros)
-    except OverflowError:
-        return f"{micros} microseconds after 1970"
+    newest = max((each.sent[1] for each in files if each.sent is not None), default=0)
+    if newest > (clock := state.transaction(layout.CLOCK_ID)):
+        yield None, f"has a message of {shown_at(newest)}, and its clock is at {shown_at(clock)}"
 
 
 _REBUILD = "goes back to its newest readable version, or starts empty; messages received since come again"
+_APART = "is written anew as a segment of its own"
 _PUT_BACK = "messages deleted since come again unless they were emptied"
 RESTORE = "nothing; restore it from a copy"
 

@@ -41,8 +41,9 @@ def rejoined(
     """Returns unnamed files that fit at missing offsets or at the end of the log.
 
     A file fits if its positions continue the file before it, in the same segment or a new one, and its messages
-    were sent between the neighbours. No other file may fit there. Appends that lost a race leave files too, but
-    their messages were appended again, so the log has their ids.
+    were sent between the neighbours. Within the segment of the file after it, both must name the same opening. No
+    other file may fit there. Appends that lost a race leave files too, but their messages were appended again, so
+    the log has their ids.
 
     Args:
         log: the log, some entries of which are unreadable.
@@ -88,7 +89,7 @@ def _fitting(
     found = [
         (each, each.at(*segment))
         for each in candidates
-        if (segment := _segment(each, before, first)) is not None
+        if (segment := _segment(each, before, after, first)) is not None
         and since <= each.sent_at[0]
         and (until is None or each.sent_at[-1] <= until)
         and (last is None or first + len(each.positions) - 1 <= last)
@@ -140,13 +141,23 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
             yield _Candidate(each.name, each.size, positions, sent, frozenset(rows["message_id"].to_pylist()))
 
 
-def _segment(candidate: _Candidate, before: FoundFile | None, first: int) -> tuple[int, int] | None:
+def _segment(
+    candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
+) -> tuple[int, int] | None:
     """Returns the segment of a candidate at offset ``first``: base and opening time. None if it does not fit."""
+    segment = None
     if candidate.positions[0] == 0:
-        return first, int(candidate.sent_at[0])
-    if before is not None and before.file.partition["base_offset"] + candidate.positions[0] == first:
-        return before.file.partition["base_offset"], to_micros(before.file.partition["opened_at"])
-    return None
+        segment = first, int(candidate.sent_at[0])
+    elif before is not None and before.file.partition["base_offset"] + candidate.positions[0] == first:
+        segment = _segment_of(before)
+    if after is not None and _segment_of(after)[0] < first + len(candidate.positions):
+        # The lost file belongs to this segment, too. A staged send has a segment of its own.
+        return segment if segment == _segment_of(after) and not is_staged(candidate.name) else None
+    return segment
+
+
+def _segment_of(found: FoundFile) -> tuple[int, int]:
+    return int(found.file.partition["base_offset"]), to_micros(found.file.partition["opened_at"])
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
@@ -154,10 +165,10 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
     found: set[str] = set()
     following = None
     for each in reversed(files):  # A segment has no messages sent after the next segment was opened.
-        if following is not None and each.file.partition["base_offset"] != following[0] and following[1] < since:
+        if following is not None and _segment_of(each)[0] != following[0] and following[1] < since:
             break
         found.update(folder.rows(each.file.name, each.file.size, ["message_id"])["message_id"].to_pylist())
-        following = each.file.partition["base_offset"], to_micros(each.file.partition["opened_at"])
+        following = _segment_of(each)
     return found
 
 

@@ -297,7 +297,7 @@ def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _Merge
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
         if len(segment) == 1 and first < floor <= last and worth and (drop_before is None or end < drop_before):
-            return _MergeStep([segment], _Rest(segment[0], floor), MergeCounts(cut=1))
+            return _MergeStep([segment], FilePieces(segment[0], floor), MergeCounts(cut=1))
     return None
 
 
@@ -336,14 +336,17 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a reader of a segment's rows. A bulk send may exceed memory, so it is read and written in pieces."""
+    """Returns a reader of a segment's rows. A bulk send may exceed memory, so it is read and written in pieces.
+
+    A repair may have filled in messages that were lost behind a bulk send, in further files of its segment.
+    """
     if segment[0].bulk:
-        return _Rest(segment[0], segment[0].first)
+        return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]
 
 
 @attrs.frozen
-class _Rest:
+class FilePieces:
     """Reads the rows of a file from an offset on, in pieces that become segments."""
 
     file: LogFile
