@@ -32,7 +32,6 @@ from lakequeue.queue import Queue
 
 _SCOPE = "lakequeue"
 _CONVENTIONS = {"received": "messaging.client.consumed.messages", "handler": "messaging.process.duration"}
-"""OpenTelemetry's names for a consumer's metrics."""
 _X_RAY = re.compile("Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
 _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 
@@ -95,8 +94,6 @@ class _Sends:
 
 
 class _ConsumerObserver:
-    """Makes spans and metrics of one consumer."""
-
     def __init__(self, queue: Queue, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._queue = queue.name
         self._tracer = tracer

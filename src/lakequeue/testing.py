@@ -192,7 +192,6 @@ class ManualClock:
         return restless
 
     def _let_new_threads_arrive(self) -> None:
-        """Gives new threads a moment to become participants or to end."""
         new = set(threading.enumerate()) - self._known_threads
         deadline = time.monotonic() + _ARRIVAL
         while time.monotonic() < deadline:

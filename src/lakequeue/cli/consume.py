@@ -193,7 +193,6 @@ def _policy(name: RenewalName, timeout: float | None) -> Renewal:
 
 
 def _configure_logs(session: Session) -> None:
-    """Logs to standard error: text, or JSON lines with ``--json``."""
     from lakequeue.model.clock import SystemClock
 
     lines = logging.StreamHandler(sys.stderr)
@@ -203,8 +202,6 @@ def _configure_logs(session: Session) -> None:
 
 
 class _TextLines(JsonLines):
-    """Formats a log record as a line of text, with the stack trace below it."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = self.fields(record)
         text = " ".join(line[part] for part in ("at", "level", "message"))

@@ -46,7 +46,6 @@ class _WorkerTally:
     lines: int = 0
     failures: int = 0
     broken: set[str] = attrs.field(factory=set)
-    """Ids of the messages that always fail."""
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:

@@ -134,7 +134,6 @@ def _wait_for_flights(source: Queue, wait: float) -> None:
 
 
 def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
-    """Moves messages between queues of one kind, until none is visible."""
     moved = -1
     while moved:
         before = 0

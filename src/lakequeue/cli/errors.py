@@ -89,7 +89,6 @@ class Commands(CommandGroup):
 
 
 def _values(command: Any) -> dict[str, bool]:
-    """Returns each option of a command, with True if it takes a value."""
     options = [each for each in command.params if each.param_type_name == "option"]
     return {name: not each.is_flag for each in options for name in (*each.opts, *each.secondary_opts)}
 

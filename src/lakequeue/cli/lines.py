@@ -119,7 +119,6 @@ def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> I
 
 
 def _size(entry: SendEntry) -> int:
-    """Returns the size of an entry in bytes, as the limit of a call counts it."""
     # half a surrogate pair, which JSON can write, is refused later
     size = len(entry.body.encode(errors="surrogatepass"))
     try:

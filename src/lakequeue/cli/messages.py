@@ -231,7 +231,6 @@ def peek(
 
 
 def _attributes(given: list[str] | None) -> dict[str, Any]:
-    """Parses message attributes. The queue checks names, types and values."""
     found: dict[str, Any] = {}
     for left, value in parse_pairs(given, "--attribute").items():
         name, _, type_ = left.partition(":")
@@ -282,5 +281,4 @@ def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, n
 
 
 def _numbered(failed: list[BatchFailure], start: int) -> list[BatchFailure]:
-    """Renumbers failures from 1 over the whole command."""
     return [attrs.evolve(failure, id=str(start + int(failure.id) + 1)) for failure in failed]

@@ -15,7 +15,6 @@ from lakequeue.model.attributes import ATTRIBUTE_NAMES, kind_of, unknown
 from lakequeue.model.profiles import PROFILES
 
 _NAMES = {"retention": "message_retention_period", "wait": "receive_wait_time", "max_size": "maximum_message_size"}
-"""Attributes whose options have another name."""
 _NO_ATTRIBUTES = {"queue", "attribute", "dead_letter_queue", "max_receive_count", "tag"}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
@@ -157,7 +156,6 @@ def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(name: str, value: str) -> str | int | float:
-    """Parses a duration, size or number. Leaves other values as text for the queue to check."""
     if not value:
         return value
     try:

@@ -17,7 +17,6 @@ from lakequeue.errors import OverLimit, RequestThrottled
 
 
 def _start(given: str | int | Moment) -> str | int | Moment:
-    """Parses ``now``, a version, or an instant."""
     if not isinstance(given, str) or given == "now":
         return given
     return int(given) if given.isdecimal() else moment(given)

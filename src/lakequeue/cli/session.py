@@ -114,8 +114,6 @@ class Session:
 
 
 class _NoPandas:
-    """Makes imports of pandas fail."""
-
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         if name == "pandas":

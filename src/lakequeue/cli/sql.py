@@ -149,7 +149,6 @@ def _message_of(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Returns the place of a DuckDB error, for example `` at line 2, column 3``."""
     import duckdb
 
     place = _PLACE.search(str(error))

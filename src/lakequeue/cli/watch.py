@@ -92,7 +92,6 @@ def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None) -> render.Fitting | str:
-    """Returns the table of an update, or of some rows, with the columns of the whole update."""
     states = render.states(update["queues"])
     rare = [name for name in ("paused", "error") if any(row.get(name) for row in update["queues"])]
     keys = ["queue", *states, "sent_per_second", "consumed_per_second", "oldest_age", *rare]

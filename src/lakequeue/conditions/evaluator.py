@@ -77,7 +77,6 @@ _ALIASES = (
     *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
     *("bpchar", "char", "string", "text", "binary", "bytea", "datetime", "timestamp_us", "timestamptz", "guid"),
 )
-"""Other names of these types."""
 
 _CALLABLE = {*OPERATORS, *(name for names in FUNCTIONS.values() for name in names)}
 _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
@@ -147,7 +146,6 @@ class Evaluator:
         return bytes(true for (true,) in found)
 
     def _run(self, query: str, rows: pa.Table, values: Sequence[Any]) -> tuple[str, list[tuple[Any, ...]]]:
-        """Runs a query with one column. Returns its type and values."""
         try:
             self.connection.register("messages", rows)
             found = self.connection.execute(query, list(values))

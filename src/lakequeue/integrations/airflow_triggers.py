@@ -210,7 +210,6 @@ def root_of(connection: Any) -> tuple[str, dict[str, str]]:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """Returns a message as a dict for JSON."""
     return {
         "message_id": message.message_id,
         "receipt_handle": message.receipt_handle,

@@ -118,7 +118,6 @@ class Channel(virtual.Channel):
         )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        """Returns one message without renewing its receipt."""
         broker = self._receiving
         source, found = broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
         for message in found:

@@ -24,7 +24,6 @@ from kombu.utils.json import dumps, loads
 from lakequeue import Message
 
 _LARGEST = 64 * 2**20
-"""Maximum number of bytes of a decompressed body."""
 _MOST = 1_000_000
 """Maximum number of lists, objects and elements in decompressed JSON. 64 MiB of ``[],`` would take 1.5 GB."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
@@ -223,7 +222,6 @@ def _is_small(body: bytes) -> bool:
 
 @contextmanager
 def _malformed() -> Iterator[None]:
-    """Converts every error to ``Malformed``."""
     try:
         yield
     except Malformed:

@@ -27,7 +27,6 @@ from lakequeue.model.secrets import hidden
 
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
-"""Seconds that a task may wait in its queue, the longest retention."""
 _KEPT = 300
 """Seconds for which auto-delete queues keep messages of remote control and events."""
 _ABANDONED = 60

@@ -142,6 +142,5 @@ def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence
 
 
 def _delete(queue: Queue, receipt_handles: Sequence[str]) -> None:
-    """Deletes messages. A message whose receipt has ended comes again, and is deleted then."""
     if receipt_handles:
         queue.delete_batch(receipt_handles)

@@ -139,7 +139,6 @@ def check_linger(value: Any) -> timedelta:
 
 
 def _interval(parameter: str, value: Any, low: int, high: int) -> int:
-    """Returns a duration in microseconds. Raises an error outside of the bounds."""
     try:
         micros = duration_micros(value)
     except (TypeError, ValueError, OverflowError):

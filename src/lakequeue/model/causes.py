@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n|thrown from the Python worker(?:: ?|\. [^\n]*)\n?")
-"""Matches the text before a Python stack or, if Spark hides stacks, before the exception."""
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*)|$)", re.MULTILINE | re.DOTALL)
-"""Matches class and message at the end of a Python stack."""
 _JAVA = re.compile(r"(?:: )?\(?(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: |\) |\Z)(.*)", re.DOTALL)
-"""Matches package, class and message of an exception as Java and Spark Connect print it."""
 _STACK = re.compile(r"\n\s*(?:at [\w.$]+[(/]|\.\.\. \d+ more|Driver stacktrace:|JVM stacktrace:)")
 _PLAN = re.compile(r"\n(?:\n|== |'|\+- |Search path:)")
-"""Matches the beginning of the query and plan that follow a message."""
 _CONDITION = re.compile(r"\s*\[([A-Z][\w.]*)\]")
 _OUTER = re.compile("FAILED|ABORT|PYTHON_EXCEPTION|INTERNAL_ERROR")
-"""Matches error conditions that only wrap another error."""
 
 
 def of_spark(error: BaseException) -> bool:

@@ -253,8 +253,6 @@ class MessageQueue(Protocol):
 
 
 class _Attached:
-    """A slot for the queue, left out of copies, comparisons, ``repr`` and pickles."""
-
     __slots__ = ("_settler",)
     _settler: MessageQueue
 

@@ -170,7 +170,6 @@ class Schedule:
             span *= 8
 
     def _after(self, cron: str, instant: datetime) -> Iterator[datetime]:
-        """Yields all times after an instant in UTC."""
         zone = _zone(self.tz)
         if len(cron) > LONGEST_CRON:
             raise InvalidParameterValue.of(cron, "cron", f"Must be at most {LONGEST_CRON} characters.")

@@ -280,7 +280,6 @@ def _check_attribute_name(name: object) -> None:
 
 
 def _typed(name: str, given: Any) -> AttributeValue:
-    """Returns an attribute with its type, which a bare value implies."""
     match given:
         case str():
             return AttributeValue("String", given)

@@ -65,7 +65,6 @@ class WaitingThreads:
         self._ready: deque[_Piece] = deque()
         self._waiting: dict[_Piece, datetime] = {}
         self._idle: list[threading.Event] = []
-        """Threads without work."""
         self._timer: threading.Event | None = None
         """The idle thread that waits for the next instant of waiting work."""
         self._timer_until = NEVER

@@ -152,7 +152,6 @@ _Place = tuple[OpenShard, list[int]]
 
 
 def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
-    """Returns the places of messages with an id in the log. A message that was moved away and back has several."""
     logs = [(shard, queue.root.engine.open(shard.tables.messages)) for shard in queue.shards]
     return [(shard, offsets) for shard, log in logs if (offsets := offsets_of(log, message_id, sent))]
 

@@ -239,7 +239,6 @@ class ShardCopies:
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
     def _copy_relays(self, key: str) -> None:
-        """Copies the records of relays about sent files."""
         source, target = _tables(self._from, key), _tables(self._to, key)
         for _ in range(ROUNDS):
             try:
@@ -410,7 +409,6 @@ def _folder(root: Root, row: QueueRow) -> Folder:
 
 
 def _name(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Adds the rows to the catalog in one commit."""
 
     def named() -> list[QueueRow]:
         _check_names(target, rows)

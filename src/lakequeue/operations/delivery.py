@@ -135,7 +135,6 @@ class Delivering:
     def _open(
         self, marked: LedgerMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, protocol.DeliverySnapshot]:
-        """Opens the queue's table for this delivery; see ``OpenedDeliveryTable.of``."""
         self._opened, snapshot = OpenedDeliveryTable.of(target_of(self.queue, marked.table), marked, schema)
         return self._opened, snapshot
 

@@ -103,8 +103,6 @@ def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_ve
 
 
 class _PastLedger:
-    """A version of the ledger of a shard."""
-
     def __init__(self, store: Store, path: str, number: int, log: ShardLog) -> None:
         self.number = number
         self._head, self._runs, self._history = Ledger(past_versions.opened(store, path, number)).load()

@@ -34,7 +34,6 @@ _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
 _SUMS = [("visible", "sum"), ("in_flight", "sum"), ("oldest_age", "max")]
 _PARTS = 1 << 16
-"""Number of rows of partial sums from which the sums are added up, to bound memory."""
 
 
 def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:

@@ -277,7 +277,6 @@ def settle(leased: LeasedMessages, command: Callable[[ClaimedPart], Command]) ->
 
 
 def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
-    """Yields the places of a shard's claimed messages in the newest snapshot of its log."""
     folder = queue.root.engine.store.folder(part.shard.tables.messages)
     pin_files(folder)
     log = part.shard.ledger.log()

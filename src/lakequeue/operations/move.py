@@ -257,7 +257,6 @@ def _move(
 
 
 def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
-    """Returns the queue with this ARN, or None."""
     place = redrive_policies.parse_arn(arn)
     return None if place is None else queue.root.living_at(place)
 

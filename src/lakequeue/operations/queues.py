@@ -115,7 +115,6 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
 
 
 def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:
-    """Gives the queue these attributes and tags. Equal values need no commit."""
     check_tag_count(queue.name, dict(queue.row.tags) | dict(tags))  # before anything is changed
     steps = Steps("create_queue")
     if queue.attributes.differences(given):

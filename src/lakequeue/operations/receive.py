@@ -121,19 +121,15 @@ class _Claimed:
 
     @property
     def own(self) -> list[ClaimedPart]:
-        """The parts without repeated attempts, whose receipts were returned before (ATT-3)."""
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
     @property
     def size(self) -> int:
-        """Bytes of the messages, which a receive reserves before reading."""
         return sum(_size(part) for part in self.parts)
 
 
 @attrs.frozen
 class _Received:
-    """The messages of a receive, with the claim."""
-
     claimed: _Claimed
     messages: list[Message]
 

@@ -159,7 +159,6 @@ class _TableRelay:
     def _send(
         self, position: int, batches: Callable[[], Iterator[pa.RecordBatch]], columns: Columns, turn: int
     ) -> None:
-        """Sends a piece, unless the queue's log has it."""
         refused = 0
 
         def stage(tables: Folder, staging: Staging) -> Manifest:

@@ -219,7 +219,6 @@ def _settle_one(queue: OpenQueue, text: str, timeout: int | None) -> None:
 def _settle(
     call: CallCounters, queue: OpenQueue, wanted: Sequence[Wanted], *, deletes: bool = True
 ) -> BatchResult:
-    """Settles many receipts. Entry ids are indexes (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(wanted))], queue.attributes)
     batch = BatchResult()
     for index, ((text, _), refusal) in enumerate(zip(wanted, _settled(queue, wanted, deletes), strict=True)):
@@ -242,7 +241,6 @@ def _settled(queue: OpenQueue, wanted: Sequence[Wanted], deletes: bool = True) -
 
 
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
-    """Counts the commands that had an effect."""
     queue.tally(
         deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done)
         + sum(counts.done for command, counts in done if isinstance(command, LeaseDelete)),

@@ -154,7 +154,6 @@ def statements_of(
 
 
 def _versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """Returns the versions by path of the catalog and of the queues' tables at an instant."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
@@ -342,7 +341,6 @@ def _logs(root: str, queue: QueueRow) -> str:
 
 
 def _ledgers(root: str, queue: QueueRow) -> str:
-    """Returns a query for ``receipts`` of all shards, with the fields of its structs as columns."""
     fields = [f"run.{field.name}" for field in layout.RUN]
     fields += [f"head.{field.name}" for field in layout.HEAD if field.name not in layout.RUN.names]
     return " UNION ALL ".join(

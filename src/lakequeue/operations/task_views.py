@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 _OF_MESSAGES = ("messages", "history")
-"""Relations with a row for each message."""
 _SHARDS = pa.schema([*(relations.SCHEMAS["messages"].field(name) for name in ("queue", "region", "shard"))])
 _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
@@ -46,10 +45,8 @@ _LATE = ("body", "message_attributes")
 _NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS, _TASKS_PER_CORE = 64, 3
 _QUEUES = 512
-"""Number of queues that a task counts at once."""
 
 _Columns = Iterable[Sequence[pa.Array]]
-"""Batches of columns, as Spark passes them to a function."""
 
 
 def found_by(relation: str) -> pa.Schema:
@@ -292,7 +289,6 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def _function(read: Callable[[_Columns], Iterator[pa.Array]], type_: DataType) -> Callable[..., Column]:
-    """Returns a Spark function that returns values of a type."""
     from pyspark.sql.functions import arrow_udf
 
     def values(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:

@@ -112,7 +112,6 @@ def _opened(root: Root, table: str, options: Mapping[str, str] | None) -> DeltaD
 
 
 def _in_catalog(root: Root, name: str) -> str:
-    """Returns the path or URI of a delivery table by its name in the catalog of the root's session."""
     spark = root.spark
     if spark is None:
         raise UnsupportedOperation(f"{name} is a name in a catalog, which only Spark can deliver into.")

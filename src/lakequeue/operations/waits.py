@@ -59,7 +59,6 @@ def is_left_empty(queue: OpenQueue) -> bool:
 
 
 def _folder(queue: OpenQueue) -> Folder:
-    """Returns a folder of the queue, for concurrent requests on an object store."""
     tables = queue.shards[0].tables
     return tables.engine.store.folder(tables.receipts)
 
@@ -77,9 +76,7 @@ class VainWait:
     _clear: Callable[[], None]
     """Function to call before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None
-    """Event that ends the wait."""
     _deadline: int
-    """End of the wait, in microseconds."""
     _pause: int
     """Time until the next poll, in microseconds."""
     _known: int | None

@@ -101,7 +101,6 @@ class Application:
         self.console.conditions.interrupts.stop()
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Routes SQS requests directly, skipping Starlette's route search."""
         direct = scope["type"] == "http" and scope["method"] == "POST" and not scope["path"].startswith(PATH)
         await (self._answer if direct else self.pages)(scope, receive, send)
 
@@ -176,8 +175,6 @@ def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Hand
 
 
 class _AnyPath(BaseRoute):
-    """Routes all paths to the SQS endpoint. A pattern would not match a path with a line break."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 

@@ -30,7 +30,6 @@ _RENAMED = {
 }
 """Codes of the JSON protocol that differ from the Query protocol and that the service model omits (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
-"""Codes that the Query protocol spells differently."""
 _NAMES = {
     **ATTRIBUTE_NAMES,
     **MEMBERS,
@@ -43,12 +42,10 @@ _NAMES = {
     "tags": "Tags",
     "wait_time": "WaitTimeSeconds",
 }
-"""SQS names of Python parameters, for error messages."""
 _IN_HINTS = re.compile("|".join(rf"\b{name}\b" for name in ATTRIBUTE_NAMES if "_" in name))
 _log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
 _TABLES_OF_QUEUES = ("/messages", "/receipts")
-"""Ends of the paths of a queue's tables."""
 RETRY_SECONDS = 1
 """Seconds after which a client may try again when other clients have used up a limit."""
 

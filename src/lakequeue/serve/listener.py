@@ -28,8 +28,6 @@ _log = logging.getLogger("lakequeue.serve")
 
 @attrs.frozen(eq=False)
 class _Client:
-    """A connection, known from before its TLS handshake."""
-
     address: str
     connection: Connection
 
@@ -160,7 +158,6 @@ class Listener:
             client.connection.end()
 
     def _report(self, what: str) -> None:
-        """Logs a closed or refused connection, at most once in ``REPORT_SECONDS``."""
         self._closed += 1
         if self._loop.time() >= self._report_after:
             _log.warning("%s; %d of such since the last report", what, self._closed)

@@ -74,7 +74,6 @@ class QueueMetrics:
         return [*self._depths, *self._count()]
 
     def _space(self) -> list[Metric]:
-        """Returns the disk space of the root. Empty on an object store."""
         found = space(self._lake)
         if found is None:
             return []

@@ -34,7 +34,6 @@ MAX_EXPIRES = 7 * 24 * 3600
 
 _PARTS = ("Credential", "SignedHeaders", "Signature")
 _IN_URL = "X-Amz-"
-"""Prefix of the signature's parts in a signed URL."""
 _EXPIRES = re.compile("[1-9][0-9]{0,5}")
 _TIMESTAMP = re.compile("[0-9]{8}T[0-9]{6}Z")
 _SIGNATURE = re.compile("[0-9a-f]{64}")

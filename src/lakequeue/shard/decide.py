@@ -339,7 +339,6 @@ class ShardMachine:
 
 
 def _messages(value: Any) -> int:
-    """Returns the number of messages that a rule changed, by its answer; 1 if the answer has no number."""
     match value:
         case ClaimResult():
             return value.message_count

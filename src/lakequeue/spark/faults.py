@@ -10,7 +10,6 @@ from lakequeue.model.causes import cause_of, of_spark
 NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
 """Errors that do not depend on the messages, so that smaller batches cannot avoid them."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
-"""Texts in Spark's errors when a query was stopped."""
 _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),

@@ -33,7 +33,6 @@ _CHOICE = ("state", "messageId", "fromOffset", "beforeOffset", "sentFrom", "sent
 _ROWS = ("orderBy", "onBadRow", "badRows")
 _LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds", "delivers")
 _OF_SPARK = {"checkpointlocation", "queryname"}
-"""Names of Spark's own options that Spark passes on to a stream's sink."""
 LONGEST = LONGEST_RECEIPT / MICROS
 DEFAULT_MAX_MESSAGES = 100_000
 

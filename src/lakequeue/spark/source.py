@@ -97,7 +97,6 @@ class StreamLeases:
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START
-        """End of the last planned batch."""
         self._left: int | None = None
         self._quiet_until = 0.0
 

@@ -32,9 +32,7 @@ _log = logging.getLogger("lakequeue")
 _LATE = "Python worker failed to connect back"
 _STARTS = 6
 _POLL = 0.05
-"""Seconds between two reads of the status of a starting query."""
 _WRONG_RESULT = (TypeError, errors.InvalidParameterValue, errors.ReceiptHandleIsInvalid)
-"""Errors for an invalid result of a function."""
 AVAILABLE_NOW = "availableNow"
 """Trigger of a query that processes all available rows, then ends."""
 
@@ -258,7 +256,6 @@ def process_lease(
 
 
 def _is_pair(result: object) -> bool:
-    """True for a pair of rows and failed messages."""
     return isinstance(result, tuple) and len(result) == 2
 
 

@@ -194,7 +194,6 @@ class ConsoleApi:
         return {}
 
     def _place(self, caller: Caller) -> Answer:
-        """Returns the fields of every view: region, root, version and caller."""
         place = {"region": self._lake.region, "root": self._root(caller)}
         return place | {"version": __version__, "caller": caller.name}
 

@@ -62,7 +62,6 @@ class _Seen:
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
-    """Resource that the root's disk runs short of, or None."""
 
 
 class Attention:

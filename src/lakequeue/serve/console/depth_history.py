@@ -23,7 +23,6 @@ _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
 """Maximum age in microseconds of the depths by which queues are sorted."""
 _RATES = 5
-"""Number of minutes over which rates are computed."""
 _SPAN = SPAN // timedelta(microseconds=1)
 
 

@@ -56,7 +56,6 @@ HEADERS = {
 }
 
 _FILTERS = frozenset({"id", "ids", "state", "text", "where"})
-"""Parameters that form a condition."""
 _Handler = Callable[[Caller, str, Parameters], Answer]
 
 
@@ -249,7 +248,6 @@ class _Authentication:
 
 
 def _error(error: Exception, call: ApiCall) -> Response:
-    """Returns the response for an exception."""
     response = reported(error, call)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
     # such as a name that is meant; clients of SQS do not get it, nor anybody the root and names of other queues

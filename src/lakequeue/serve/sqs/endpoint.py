@@ -47,7 +47,6 @@ READING = (
 """Actions allowed by an unsigned GET, because they change nothing and return no message."""
 
 _HEADERS = "joined headers"
-"""Key of the joined headers in the request state."""
 _TRACE_ID = "x-amzn-trace-id"
 
 _Parsed = TypeVar("_Parsed")
@@ -55,8 +54,6 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class _Format(Protocol):
-    """A format of responses, JSON or XML."""
-
     RESPONSE_TYPE: str
 
     def response(self, operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes: ...

@@ -300,7 +300,6 @@ class MoveTasks:
         return None
 
     def _continues(self, source: Queue, task: MoveTask) -> bool:
-        """Returns True if a task is active on this server. Ends a cancelled task."""
         stored = next((stored for stored in _stored(source) if stored.id == task.id), None)
         if stored is not None and stored.status == "CANCELLING":
             stored = self._update_mine(source, task, lambda stored: attrs.evolve(stored, status="CANCELLED"))
@@ -322,7 +321,6 @@ class MoveTasks:
     def _update_mine(
         self, source: Queue, task: MoveTask, change: Callable[[MoveTask], MoveTask]
     ) -> MoveTask | None:
-        """Updates a stored task unless another server has taken it over."""
 
         def changed(stored: MoveTask) -> MoveTask:
             if stored.server != self._server:

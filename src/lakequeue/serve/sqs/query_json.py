@@ -13,7 +13,6 @@ from lakequeue.serve.sqs.query_protocol import error_message, error_type, key_na
 
 RESPONSE_TYPE = "application/json"
 _NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
-"""Names of lists that differ from the service model."""
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:

@@ -29,7 +29,6 @@ MAX_NAME_PARTS = 16
 
 _ELEMENTS = {"Actions": "ActionName"}
 _SIGNING = "X-Amz-"
-"""Prefix of the fields that sign a URL."""
 _OF_ALL_QUEUES = ("CreateQueue", "ListQueues")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INDEX = re.compile("[0-9]{1,4}")

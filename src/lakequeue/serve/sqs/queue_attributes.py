@@ -28,7 +28,6 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
 """Attributes for encryption with a client's key, with the values that turn encryption off."""
 _SSE = "SqsManagedSseEnabled"
 _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
-"""Attributes whose values SQS accepts in any case, such as ``True``."""
 _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
 
 

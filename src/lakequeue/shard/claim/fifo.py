@@ -55,7 +55,6 @@ class _GroupOffsets:
         self.at = 0
 
     def head(self, shard: FifoShard) -> int | None:
-        """Returns the offset of the oldest stored message, and consumes earlier offsets."""
         while self.pieces:
             piece = self.pieces[0]
             if self.at < len(piece):

@@ -256,7 +256,6 @@ class Tenants:
         return None
 
     def _oldest(self) -> GroupTurn | None:
-        """Returns the turn of the longest waiting group."""
         while self._by_age:
             oldest = self._by_age[0]
             turn = self._turns.get(oldest[2])
@@ -266,7 +265,6 @@ class Tenants:
         return None
 
     def _is_alone(self, group: str) -> bool:
-        """True if no other group waits."""
         own: list[GroupTurn] = []
         while (turn := self._first()) is not None and turn.group == group:
             own.append(heapq.heappop(self._by_turn))
@@ -275,7 +273,6 @@ class Tenants:
         return turn is None
 
     def _next(self, group: str) -> int | None:
-        """Returns the lowest available offset of a group; None if it has none."""
         available, pieces = self._shard.available, self._pieces.get(group)
         while pieces:
             offset, number, piece, place = pieces[0]
@@ -295,7 +292,6 @@ class Tenants:
             heapq.heappop(pieces)
 
     def _take(self, group: str, count: int) -> list[Span]:
-        """Removes up to ``count`` of the lowest available messages of a group, and returns their ranges."""
         available, taken = self._shard.available, []
         while count > 0 and (offset := self._next(group)) is not None:
             pieces = self._pieces[group]

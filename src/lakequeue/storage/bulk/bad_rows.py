@@ -164,7 +164,6 @@ class RefusedRows:
 
 
 def _copied(messages: Folder, files: Sequence[DataFile], table: Folder, queue: str) -> DataFile:
-    """Writes the rows of files into one file of the table."""
     path, rows = f"{uuid.uuid4()}.parquet", 0
     now = pa.scalar(int(time.time() * MICROS), layout.INSTANT)
     with table.writer(path) as output, writer(output, COLUMNS) as target:

@@ -143,7 +143,6 @@ def _parts_of_files(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFr
 
 
 def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """Returns the rows of the files, with the name of each file as ``file``."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_schema
 

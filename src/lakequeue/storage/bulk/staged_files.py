@@ -118,7 +118,6 @@ def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Ta
 
 
 def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Joins the parts into tables of about ``ROW_GROUP`` bytes."""
     pending: list[pa.Table] = []
     for part in parts:
         pending.append(part)

@@ -137,7 +137,6 @@ def file_count(spark: SparkSession) -> int:
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of concurrent tasks."""
     from pyspark.sql import functions as F
 
     context = getattr(spark, "sparkContext", None)

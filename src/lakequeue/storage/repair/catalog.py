@@ -40,7 +40,6 @@ def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
 
 
 def _files(folder: Folder) -> Iterator[LiveFile]:
-    """Yields all readable data files, even if the log does not name them, oldest first."""
     for each in data_files(folder):
         with suppress(DamagedTable), folder.parquet(each.name, each.size) as parquet:
             yield LiveFile(each.name, each.name, each.size, parquet.metadata.num_rows, {}, {}, {}, {})

@@ -130,9 +130,7 @@ class _Known:
 
     offsets: Integers
     rows: pa.Table
-    """Rows in the order of the files."""
     row: Integers
-    """Index in ``rows`` of each offset's row."""
     base: Integers
     opened_at: Integers
     sent_at: Integers
