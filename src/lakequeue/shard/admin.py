@@ -29,7 +29,7 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""Microseconds by which a rewind may be too early. The earliest instant, which advances with time, replaces it."""
+"""Microseconds by which the instant of a rewind may be too early. The earliest instant is used instead."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -74,7 +74,7 @@ def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
 
 
 def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
-    """Adopts newer attributes at once (QUE-25). Messages that the old retention expired stay removed (RET-6)."""
+    """Adopts newer attributes (QUE-25). Messages that expired by the old retention stay removed (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
     delay, before = state.delay, (state.attributes.delayed_limit, state.attributes.reasons)
@@ -102,7 +102,7 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages that retention removed since the last commit; True if not 0 (RET-9)."""
+    """Returns the number of messages removed by retention since the last commit (RET-9)."""
     return state.expired, state.expired > 0
 
 
@@ -111,7 +111,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Announces an emptying of the log. Drops marks older than the log's mark: their emptyings were refused."""
+    """Announces an emptying of the log. Drops the marks of earlier emptyings that were refused."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -123,7 +123,7 @@ def _text(instant: int) -> str:
 
 
 def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
-    """Deletes the visible messages of the spans. Messages in flight, delayed, held or moving stay."""
+    """Deletes the visible messages of the spans."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -135,7 +135,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes the messages of the spans in any state but moving; ``for_good``: also from the history."""
+    """Deletes messages of the spans in any state but moving. ``for_good``: also from the history."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -181,7 +181,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes delayed messages visible at an instant; with ``anew``, also visible messages. Returns their number."""
+    """Makes delayed messages visible at an instant, with ``anew`` also visible ones. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -197,15 +197,15 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Longest visibility timeout, in microseconds. A longer one was caused by a wrong clock."""
+"""Longest visibility timeout in microseconds. A longer one comes from a wrong clock."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
-"""Fields of a run with the instants of past events."""
+"""Fields of a run that are instants of past events."""
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
-    """True if a shard has events at future instants; ``runs`` may include its history."""
+    """True if a shard has events in the future. ``runs`` may include the history."""
     marks = [head.committed_at, head.purged_at or 0]
     settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
     return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
@@ -217,7 +217,7 @@ def set_back(
     """Returns head, runs and history with future events moved to now, after a wrong clock.
 
     Visibility timeouts that began in the future end now. A scheduled instant before the expiry stays (JOB-12). The
-    bucket of a rate limit is empty at worst (JOB-11). The minute after a purge ends.
+    rate limit starts with an empty bucket at worst (JOB-11). The minute after a purge ends.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -17,22 +17,22 @@ Spans = Sequence[tuple[int, int]]
 
 @attrs.frozen
 class Claim:
-    """Receives up to ``max_messages`` under a new lease. The answer is a ``ClaimResult``.
+    """Receives up to ``max_messages`` under a new lease. Answers with a ``ClaimResult``.
 
     Attributes:
-        visibility_timeout: in microseconds; None: the queue's timeout (RCV-5).
-        attempt_id: a claim that repeats a live attempt gets the same messages again (ATT-3); FIFO shards only.
-        dead_letter_queues: destinations by ARN. None for a queue that does not exist: its dead letters stay.
-        consumer: name of the receiver; not recorded if there is an ``attempt_id``.
-        hands: number of handlers that are free to begin. A last receive before the dead-letter queue is claimed
-            only if a handler is free for it, and only as the first of its FIFO group. So no message becomes a dead
-            letter that no handler has seen (HBN-23).
-        leased: number of messages that the batch already has from other shards. Of messages that failed as one
-            batch, the claim takes at most half, and no other messages with them (DLQ-12).
-        tokens: number of messages that the queue's rate limit allows, if another shard has the bucket. None: this
-            shard has the bucket, and the claim charges it.
-        delivery: random bits for the mark of a delivery into the queue's table (TAB-2). Such a claim ignores
-            ``attempt_id``, and takes nothing while there are marks of an earlier table or delivery id.
+        visibility_timeout: microseconds; None: the queue's timeout (RCV-5).
+        attempt_id: a repeated attempt gets the same messages again (ATT-3); FIFO shards only.
+        dead_letter_queues: destinations by ARN. None for a missing queue: its dead letters stay.
+        consumer: name of the receiver; not recorded with an ``attempt_id``.
+        hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
+            group, so
+            that no message becomes a dead letter unseen (HBN-23).
+        leased: number of messages of the batch from other shards. Messages of a failed batch are claimed in halves
+            and alone (DLQ-12).
+        tokens: number of messages that the rate limit allows. None: this shard has the bucket, and charges it.
+        delivery: random bits for the mark of a delivery (TAB-2). Such a claim ignores ``attempt_id``, and takes
+            nothing
+            while there are marks of an earlier table or delivery id.
     """
 
     max_messages: int
@@ -56,7 +56,7 @@ class Charge:
 
 @attrs.frozen
 class Delete:
-    """Deletes one message by receipt. The answer is True if this command removed it (DEL-2, RCP-6)."""
+    """Deletes one message by receipt. Answers True if this command removed it (DEL-2, RCP-6)."""
 
     offset: int
     lease_id: str
@@ -65,7 +65,7 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Ends a receipt ``timeout`` microseconds from now; 0 makes the message visible at once (VIS-1, VIS-4)."""
+    """Ends a receipt ``timeout`` microseconds from now. 0 makes the message visible (VIS-1, VIS-4)."""
 
     offset: int
     lease_id: str
@@ -84,11 +84,11 @@ class RecordFailure:
 
 @attrs.frozen
 class LeaseDelete:
-    """Deletes the messages of ``spans`` that a lease still holds, except ``except_offsets``, which become visible.
+    """Deletes messages that a lease still holds, except ``except_offsets``, which become visible.
 
     Attributes:
         failure: why the excepted messages failed; recorded as by ``RecordFailure``.
-        reasons: reasons by offset, for messages that failed for another reason.
+        reasons: other reasons by offset.
         unmark: as in ``LeaseRelease``, for the excepted messages.
     """
 
@@ -102,7 +102,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Ends the receipts that a lease still holds ``timeout`` microseconds from now; 0 releases the messages."""
+    """Ends the receipts that a lease still holds ``timeout`` microseconds from now. 0 releases the messages."""
 
     lease_id: str
     spans: Spans
@@ -111,15 +111,14 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Makes the messages that a lease still holds visible at once.
+    """Makes messages visible that a lease still holds.
 
     Attributes:
         failure: why the messages failed; recorded as by ``RecordFailure``.
-        failed_together: number of messages in the batch, if the messages failed as one batch.
-        unseen: True to count the messages as never received by this lease.
-        unread: as ``unseen``, but storage cannot read the messages now, so they stay hidden until the timeout.
-        unmark: True if no append of the lease's delivery can land any more: its holder did not begin an append, or
-            has blocked the number. If False, seen messages become undecided instead of visible (TAB-6).
+        failed_together: number of messages, if they failed as one batch.
+        unseen: True to count the messages as not received by this lease.
+        unread: as ``unseen``, but unreadable messages stay hidden until the timeout.
+        unmark: True if the lease's delivery can no longer append. If False, messages become undecided (TAB-6).
     """
 
     lease_id: str
@@ -141,21 +140,21 @@ class Move:
 
 @attrs.frozen
 class Moved:
-    """Removes the messages that a move has appended at its target. The answer is their number."""
+    """Removes the messages that a move has appended at its target. Answers with their number."""
 
     number: int
 
 
 @attrs.frozen
 class MoveBack:
-    """Makes the messages of a move visible again, because its target is gone. The answer is their number."""
+    """Makes the messages of a move visible, because its target is gone. Answers with their number."""
 
     number: int
 
 
 @attrs.frozen
 class Discard:
-    """Deletes the visible messages of ``spans`` without a receipt. The answer is their number."""
+    """Deletes visible messages without a receipt. Answers with their number."""
 
     spans: Spans
 
@@ -184,7 +183,7 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes all messages so far (PUR-1). ``at_any_time``: without the check of PUR-2."""
+    """Removes all messages (PUR-1). ``at_any_time``: without the check of PUR-2."""
 
     queue_name: str = ""
     at_any_time: bool = False
@@ -200,7 +199,7 @@ class Rewind:
 
 @attrs.frozen
 class SetAttributes:
-    """Adopts the queue's attributes (by wire names), unless the shard has this version or a later version."""
+    """Adopts the queue's attributes (by wire name), unless the shard has this or a later version."""
 
     attributes: dict[str, str]
     version: int
@@ -208,12 +207,12 @@ class SetAttributes:
 
 @attrs.frozen
 class Close:
-    """Marks the shard as deleted. It then refuses every later command (QUE-13)."""
+    """Marks the shard as deleted, so that it refuses later commands (QUE-13)."""
 
 
 @attrs.frozen
 class Expire:
-    """Commits removals by retention. The answer is the number of messages."""
+    """Commits removals by retention. Answers with the number of messages."""
 
 
 @attrs.frozen
@@ -223,7 +222,7 @@ class Rewrite:
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces an emptying of the log. Its mark shows later which ledger the emptied log belongs to."""
+    """Announces an emptying of the log. Its mark identifies the ledger of the emptied log."""
 
     mark: int
     """Random positive number."""
@@ -235,12 +234,9 @@ class MarkEmptying:
 class Decide:
     """Ends a delivery: deletes its messages if ``delivered``, else makes them visible (TAB-5).
 
-    The answer is their number; 0 if the mark is gone.
-
     Attributes:
-        failure: recorded with messages that become visible. They are claimed again in halves (DLQ-12).
-        unrecorded: True to change nothing, and answer 0, if a table id is recorded: a holder may have appended
-            (TAB-4).
+        failure: recorded with messages that become visible, and are claimed again in halves (DLQ-12).
+        unrecorded: True to change nothing if a table id is recorded, because rows may be appended (TAB-4).
     """
 
     slot: int
@@ -304,7 +300,7 @@ Command = (
 
 @attrs.frozen
 class ClaimedSpan:
-    """Messages of one claim with the same receive count and first receive. ``last_receive``: see ``Message``."""
+    """Messages of one claim with equal receive count and first receive."""
 
     first: int
     last: int
@@ -315,19 +311,19 @@ class ClaimedSpan:
 
 @attrs.frozen
 class ClaimResult:
-    """The claimed messages, lowest offset first; no spans if nothing was available (RCV-14).
+    """The claimed messages, lowest offset first (RCV-14).
 
-    Dead letters move before a claim hands out anything. After ``moving`` or ``unresolved``, claim again.
+    Dead letters move before a claim returns messages: after ``moving`` or ``unresolved``, claim again.
 
     Attributes:
-        lease_id: of this claim, or of the earlier claim that it repeats.
-        order: on FIFO shards, the claimed offsets as ranges in the order of delivery (FIF-5); else empty.
+        lease_id: of this claim, or of the claim that it repeats.
+        order: on FIFO shards, claimed offsets as ranges in the order of delivery (FIF-5).
         moving: True if a move must be completed first.
         unresolved: dead-letter queue whose key is needed first.
         last: number of claimed messages on their last receive.
         passed: number of messages left because no handler was free.
-        halved: True if the claim met messages that failed as one batch. The batch is then complete.
-        unpaid: number of messages that more tokens would have allowed, if there were none.
+        halved: True if the claim met messages of a failed batch. The batch is then complete.
+        unpaid: number of messages that more tokens would allow.
         mark: of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.
@@ -354,7 +350,7 @@ class ClaimResult:
         return sum(span.last - span.first + 1 for span in self.spans)
 
     def left_nothing(self, command: Claim) -> bool:
-        """True if the claim took every message that was available."""
+        """True if the claim took every available message."""
         left = self.moving or self.unresolved or self.passed or self.halved or self.unpaid
         limited = command.attempt_id is not None or command.tokens is not None
         limited = limited or (command.hands is not None and self.last >= command.hands)

@@ -53,7 +53,7 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A cap on messages in flight is near if it is at most this many times the number of messages in flight."""
+"""A cap on messages in flight is near if it is at most this many times their number."""
 
 
 class ShardMachine:
@@ -66,7 +66,7 @@ class ShardMachine:
             head: the head row of the shard.
             runs: the unsettled runs in any order; disjoint, with equal neighbours joined.
             log: the messages of the shard.
-            history: the settled runs, under the same conditions.
+            history: the settled runs, as ``runs``.
         """
         self._state = ShardState(head, list(runs), log, history)
         self._pending = False
@@ -122,18 +122,18 @@ class ShardMachine:
 
     @property
     def blocks(self) -> bool:
-        """True if messages in flight may keep other messages of their group from being claimed."""
+        """True if a message in flight may block other messages of its group."""
         return self._state.attributes.by_group
 
     @property
     def may_be_grouped(self) -> bool:
-        """True if a recently sent message may have to be claimed before older messages."""
+        """True if a recently sent message may be claimed before older messages."""
         attributes = self._state.attributes
         return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
     @property
     def grouped(self) -> bool:
-        """True if messages with groups exist, so that the order of claims may differ from the order of sends."""
+        """True if the order of claims may differ from the order of sends."""
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
@@ -188,7 +188,7 @@ class ShardMachine:
         return oldest_sent_at(self._at(now))
 
     def outgoing(self) -> Outgoing:
-        """Returns the runs of the unfinished move to another queue; empty without a move."""
+        """Returns the runs of the unfinished move to another queue."""
         return self._state.moving_runs()
 
     def undecided(self, now: int) -> list[Undecided]:
@@ -196,11 +196,11 @@ class ShardMachine:
         return deliver.undecided(self._at(now))
 
     def marked(self, now: int) -> int:
-        """Returns the number of marked messages. Their receipts may be valid or not."""
+        """Returns the number of marked messages, with valid or ended receipts."""
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """Returns the marks of all deliveries. Their receipts may be valid or not."""
+        """Returns the marks of all deliveries, with valid or ended receipts."""
         return deliver.marks(self._at(now))
 
     @property
@@ -212,13 +212,11 @@ class ShardMachine:
         return self._at(now).stored
 
     def next_event(self, now: int) -> int | None:
-        """Returns the earliest instant after ``now`` at which a claim may find more messages (LPL-4).
-
-        One of these events:
+        """Returns the earliest instant after ``now`` at which a claim may find more messages (LPL-4):
 
         - A visibility timeout or a delay ends.
-        - The oldest message expires while the shard is at its cap, or while hidden messages may block others
-          (RET-10, FAI-4).
+        - The oldest message expires while the shard is at its cap, or hidden messages may block others (RET-10,
+          FAI-4).
         - The oldest delayed message expires while other messages are held behind it (INF-9).
         - The rate limit allows the next message (JOB-11).
         - The next attempt to decide a delivery is due (TAB-5).
@@ -245,7 +243,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant from ``now`` on at which counts change without a commit, by expiry too."""
+        """Returns the earliest instant at which counts change without a commit."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -253,7 +251,7 @@ class ShardMachine:
 
     @property
     def is_empty(self) -> bool:
-        """True if the shard stores no message, and keeps no deleted message for a rewind."""
+        """True if the shard stores no message, and no deleted message for a rewind."""
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
@@ -264,7 +262,7 @@ class ShardMachine:
         return end == self.log.end and (event is None or max(now, self.now) < event)
 
     def _note(self, command: Command, result: Result) -> None:
-        """Remembers for ``is_drained`` if a claim took everything that was available."""
+        """Records for ``is_drained`` if a claim took all available messages."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()
@@ -284,7 +282,7 @@ class ShardMachine:
         return attempt_lives(self._at(now), attempt_id)
 
     def stores(self, offset: int) -> bool:
-        """True if a received message is stored: not deleted, purged, expired or moved."""
+        """True if a received message is stored."""
         return self._state.runs.at(offset) is not None
 
     def tokens(self, now: int) -> int | None:
@@ -292,15 +290,15 @@ class ShardMachine:
         return self._at(now).pace_left
 
     def quote(self, command: Claim, now: int) -> int:
-        """Returns how many messages a claim would take if the rate limit allowed them (JOB-11)."""
+        """Returns how many messages a claim would take without the rate limit (JOB-11)."""
         return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
-        """Raises the errors of this rewind, without rewinding (RWD-11, RWD-15, RWD-19)."""
+        """Raises the errors of a rewind, without rewinding (RWD-11, RWD-15, RWD-19)."""
         admin.check_rewind(self._at(now), command)
 
     def rewindable(self, command: Rewind, now: int) -> int:
-        """Returns the number of messages that this rewind would restore. Raises its errors."""
+        """Returns the number of messages that a rewind would restore. Raises its errors."""
         self.check_rewind(command, now)
         state = self._state
         if command.to == state.now:
@@ -309,11 +307,11 @@ class ShardMachine:
         return sum(run.size for run in state.history.pieces(first, state.log.end))
 
     def check_purge(self, command: Purge, now: int) -> None:
-        """Raises PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
+        """Raises PurgeQueueInProgress if a purge would be refused now (PUR-2)."""
         admin.check_purge(self._at(now), command)
 
     def held_from(self, now: int) -> int:
-        """Returns the first held offset; the end of the log if no message is held (INF-9)."""
+        """Returns the first held offset, or the end of the log (INF-9)."""
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
@@ -321,7 +319,7 @@ class ShardMachine:
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:
-        """Returns the messages in flight by the name of their consumer; see ``shard.peek``."""
+        """Returns the messages in flight by consumer; see ``shard.peek``."""
         return holdings(self._at(now))
 
     def _at(self, now: int) -> ShardState:

@@ -1,12 +1,10 @@
 """Deliveries into a table: marks, and the decision about marks whose receipts have ended (TAB-2 to TAB-8).
 
-A claim for a delivery marks its messages. While the receipt is valid, the lease settles them like any other
-messages. When the receipt ends, the messages are *undecided*. No claim, move, expiry or redrive takes undecided
-messages until the log of the table shows if their rows arrived.
+A claim for a delivery marks its messages. When the receipt ends, the messages are undecided: no claim, move,
+expiry or redrive takes them until the log of the table shows if their rows arrived.
 
-``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID``, or ``DELIVERY_ID:`` if no table id is known. It names the
-table of the marks. If the attributes have another delivery id, the marks belong to an earlier table, and only an
-operator decides them.
+``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID`` or ``DELIVERY_ID:``, and names the table of the marks. If the
+attributes have another delivery id, only an operator decides the marks.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from lakequeue.shard.runs import VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 DECIDE_EVERY = 30 * MICROS
-"""Interval between two attempts to decide a mark, and so between two wake-ups of waiting receives."""
+"""Microseconds between two attempts to decide a mark."""
 
 
 def target(state: ShardState) -> DeliveryTarget:
@@ -38,7 +36,7 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Records ``delivery_id`` as the owner of the remaining marks, if the attributes now have another id."""
+    """Records ``delivery_id`` as owner of the remaining marks, if the attributes now have another id."""
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None
@@ -46,7 +44,7 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Drops the table of an earlier delivery id. Call it only when no mark of the earlier id is left."""
+    """Drops the table of an earlier delivery id, of which no mark is left."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)
@@ -76,7 +74,7 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes the messages of a mark, or makes them visible without a lease: no old receipt is valid then."""
+    """Deletes the messages of a mark, or makes them visible, and ends all their receipts."""
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False
@@ -97,7 +95,7 @@ def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
 
 
 def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None, bool]:
-    """Gives each part of a delivery a new number; the first part keeps the slot (TAB-7)."""
+    """Gives each part of a delivery a new number. The first part keeps the slot (TAB-7)."""
     runs = _of(state, Mark(command.slot, command.number))
     runs = [run for run in runs if run.lease_id == command.lease_id]
     wanted = [span for part in command.parts for span in part]

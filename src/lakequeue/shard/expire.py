@@ -9,18 +9,18 @@ from lakequeue.shard.state import ShardState
 
 
 def advance(state: ShardState, now: int) -> None:
-    """Moves a shard to ``now``, never backwards: ends timeouts, and removes expired messages."""
+    """Moves a shard to ``now``, never back: ends timeouts, and removes expired messages."""
     state.advance(now)
     expire(state)
 
 
 def expired_below(state: ShardState) -> int:
-    """Returns the first offset that retention keeps. A message as old as the retention is expired (RET-1)."""
+    """Returns the first offset that retention keeps (RET-1)."""
     return state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros + 1)
 
 
 def expire(state: ShardState) -> None:
-    """Removes messages past retention, in any state (STA-5, RET-2, RET-3). Marked messages stay (TAB-5)."""
+    """Removes expired messages in any state (STA-5, RET-2, RET-3), except marked ones (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -37,14 +37,14 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the next stored message expires; None if nothing is stored, or marks keep the oldest."""
+    """Returns when the next message expires. None if nothing is stored, or the oldest message is marked."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message; None without one. Dead letters keep it (DLQ-4)."""
+    """Returns the send instant of the oldest stored message, or None (DLQ-4)."""
     lowest = state.lowest
     if lowest is None:
         return None
@@ -64,7 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Yields (first send, first, last) of dead letters past retention, counted from the first send (RET-7)."""
+    """Yields first send, first and last offset of dead letters past retention (RET-7)."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages from the shard and its history. False if they are held, so stay, or a mark keeps some."""
+    """Removes messages from shard and history. Returns False if held or marked messages stay."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

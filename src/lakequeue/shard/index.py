@@ -1,12 +1,10 @@
 """The messages of one shard at one instant, indexed by when they become available.
 
-A message is in flight, delayed or available. Available messages are kept as ranges, lowest first. A heap of
-``(instant, first, last)`` has the messages in flight and delayed. Heap entries are never removed early: a due
-entry is checked against the runs. So extending a lease of a million messages costs one entry, and no command scans
-all messages.
+A message is in flight, delayed or available. Available messages are ranges. A heap of ``(instant, first, last)``
+has the others. A due heap entry is checked against the runs, so extending a lease of a million messages costs one
+entry.
 
-A cap on delayed messages may hold the last messages of the log (INF-9). Delays end in any order, but a message is
-delayed only from its send on. So the messages behind the message that fills the cap are held, and not scanned yet.
+With a cap on delayed messages, messages behind the one that fills the cap are held and not scanned (INF-9).
 ``released_offset`` matters only when the cap or the delays change.
 """
 
@@ -51,7 +49,7 @@ class ShardIndex:
 
     @property
     def delay(self) -> int | None:
-        """Delay of all messages of a FIFO queue (DLY-10); None on standard queues: each message has its own."""
+        """Delay of all messages of a FIFO queue (DLY-10). None on standard queues."""
         return self.attributes.delay_micros if self.attributes.fifo else None
 
     @property
@@ -67,7 +65,7 @@ class ShardIndex:
 
     @property
     def by_tenant(self) -> bool:
-        """True if claims of a standard queue choose by message group (FAI-1). False with only one group."""
+        """True if claims of a standard queue choose by message group (FAI-1)."""
         attributes = self.attributes
         some = attributes.group_in_flight_limit is not None or attributes.reasons is not None
         if attributes.fifo or not (attributes.fair_groups or some):
@@ -98,7 +96,7 @@ class ShardIndex:
             self._tenants.count([(first, last)], sign)
 
     def _index(self, runs: RunMap) -> None:
-        """Rebuilds the indexes from the runs. Fresh messages follow when they are scanned."""
+        """Rebuilds the indexes from the runs."""
         now = self.now
         self.runs = runs
         self.attempts: dict[str, list[tuple[int, int]]] = {}
@@ -139,7 +137,7 @@ class ShardIndex:
             self._scan(run.first, run.last)
 
     def advance(self, now: int) -> None:
-        """Moves to ``now``, never backwards. Messages whose timeout or delay is over become available."""
+        """Moves to ``now``, never back. Messages whose timeout or delay is over become available."""
         self.now = max(self.now, now)
         due = 0
         while self._coming and self._coming[0][0] <= self.now:
@@ -189,24 +187,24 @@ class ShardIndex:
 
     @property
     def room(self) -> int | None:
-        """Number of messages that the cap still allows in flight; None without a cap (INF-6)."""
+        """Number of messages that the cap still allows in flight (INF-6), or None."""
         cap = self.attributes.inflight_limit
         return None if cap is None else max(0, cap - self.in_flight)
 
     @property
     def released(self) -> int:
-        """First held offset. From there on, messages are accepted but neither visible nor delayed (INF-9)."""
+        """First held offset (INF-9)."""
         if self.attributes.delayed_limit is None:
             return self.log.end
         self.scan_all()
         return self.scanned
 
     def live(self, run: Run) -> bool:
-        """True if a receipt that has not ended hides the run."""
+        """True if a valid receipt hides the run."""
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns the next instant after now at which a hidden message becomes available; None without one."""
+        """Returns the next instant at which a hidden message becomes available, or None."""
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -227,7 +225,10 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans the next fresh message. Returns False if it is later than ``place``, not visible, or held."""
+        """Scans fresh messages if the next one could be served before ``place``.
+
+        Returns True if it scanned any.
+        """
         if self.scanned >= self.log.end:
             return False
         since = self.visible_since(self.scanned)
@@ -270,14 +271,14 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
+        """Returns the lowest stored offset from ``offset`` on, fresh messages included."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes never-received messages. Returns the first held offset, or the offset after ``last``."""
+        """Indexes never-received messages. Returns the first held offset, or ``last`` + 1."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -299,7 +300,7 @@ class ShardIndex:
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs of stored messages in a range, including fresh messages."""
+        """Yields the runs of stored messages in a range, fresh messages included."""
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))
@@ -307,7 +308,7 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Yields runs of fresh messages. Dead letters keep their receive count and first receive (DLQ-4)."""
+        """Yields runs of fresh messages. Dead letters keep receive count and first receive (DLQ-4)."""
         if first > last:
             return
         for start, end, count, _, received_at in self.log.dead_letters(first, last):
@@ -325,7 +326,7 @@ class ShardIndex:
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Sets the visible-since instant of a message to now, because its group has just been served (FIF-14)."""
+        """Sets the visible-since instant of a message to now, because its group was served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

@@ -16,7 +16,7 @@ from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of messages that one claim moves. A claim that finds a dead letter searches this far for more."""
+"""Maximum number of messages that one claim moves, and searches for dead letters."""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
@@ -36,7 +36,7 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
 
 
 def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, redrive: bool = False) -> None:
-    """Begins a move of messages that are neither available nor in flight. ``move_back`` may undo it."""
+    """Begins a move of messages that are neither available nor in flight."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
@@ -58,7 +58,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Removes the messages that arrived at the target. Their groups queue behind waiting groups (DLQ-10)."""
+    """Removes the messages that arrived at the target. Their groups go behind waiting groups (DLQ-10)."""
     runs = _of(state, command.number)
     for run, _ in runs:
         state.remove(run)
@@ -67,7 +67,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Makes messages visible again because the target of their move is gone. They keep their receive count."""
+    """Makes messages visible because the target of their move is gone. They keep their receive count."""
     runs = _of(state, command.number)
     for run, part in runs:  # they count anew (DLQ-13)
         count, (_, attempts) = run.receive_count, parse_note(part.note)

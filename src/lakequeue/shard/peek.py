@@ -1,4 +1,4 @@
-"""Parts of runs, for reads that change nothing. ``operations.message_states`` computes the states of messages."""
+"""Parts of runs, for reads that change nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False
 
 
 class Holding(NamedTuple):
-    """Number of messages that a consumer has in flight, and the earliest and latest receive instant among them."""
+    """Number of messages that a consumer has in flight, with the earliest and latest receive."""
 
     messages: int
     first_received_at: int
@@ -43,7 +43,7 @@ class Holding(NamedTuple):
 
 
 def holdings(state: ShardState) -> dict[str | None, Holding]:
-    """Returns the messages in flight by the name of their consumer. None: consumers without a name."""
+    """Returns the messages in flight by consumer. None: consumers without a name."""
     found: dict[str | None, Holding] = {}
     for run in state.runs:
         if state.live(run) and run.received_at is not None:
@@ -61,7 +61,7 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """Returns the last ``limit`` messages of descending runs, in ascending order."""
+    """Returns the last ``limit`` messages of descending runs, ascending."""
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

@@ -42,14 +42,12 @@ class MovePart(NamedTuple):
 class Run(NamedTuple):
     """Consecutive messages in the same state: one row of ``receipts``.
 
-    ``visible_at`` is None if the messages were never received; the log then says when each becomes available. A
-    ``visible`` run with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run past its
-    ``visible_at`` may be claimed again, or is undecided if it has a ``mark`` (TAB-5). Until the next claim, its
-    lease stays the latest one (RCP-8).
+    ``visible_at`` is None if the messages were never received. A ``visible`` run with a ``lease_id`` was handed
+    back by that lease (VIS-4). An ``in_flight`` run past its ``visible_at`` may be claimed again, or is undecided
+    if it has a ``mark`` (TAB-5). Until the next claim, its lease stays the latest one (RCP-8).
 
-    A ``deleted`` run is history: a rewind may restore its messages. Its ``visible_at`` is the instant of deletion;
-    None once the instant is dropped, so that neighbours join. A ``moving`` run is on its way to another queue. No
-    receipt is valid for it, and any process that finds it completes the move.
+    A ``deleted`` run is history, with ``visible_at`` as instant of deletion, or None once that is dropped. A
+    ``moving`` run is on its way to another queue. No receipt is valid for it.
     """
 
     first: int
@@ -73,7 +71,7 @@ class Run(NamedTuple):
 
     @property
     def deliveries(self) -> int:
-        """Number of receives in this queue, compared with the maximum of the redrive policy (DLQ-13)."""
+        """Number of receives in this queue, for the redrive policy (DLQ-13)."""
         return self.receive_count - self.receives_before
 
     @property
@@ -100,7 +98,7 @@ class Run(NamedTuple):
         return Run(self.first, self.last, DELETED, None, self.receive_count, now, None, self.first_received_at)
 
     def alike(self, other: Run) -> bool:
-        """True if the runs are equal except for their range, so that neighbours can join."""
+        """True if the runs are equal except for their range."""
         return self[2:] == other[2:]
 
 
@@ -123,8 +121,8 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 class Head:
     """The row of a shard that is not a run: the fence, offsets, and a copy of the attributes.
 
-    Messages below ``floor_offset`` are gone. Messages from ``head_offset`` on were never received. Between the
-    two, a message without a run is deleted.
+    Messages below ``floor_offset`` are gone; from ``head_offset`` on, they were never received. Between the two,
+    messages without a run are deleted.
 
     Attributes:
         attributes: string values by wire name.
@@ -150,7 +148,7 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger emptied the log, or the log was never emptied. ``mark`` is the log's mark, or 0."""
+        """True if this ledger emptied the log with this mark, or the log was never emptied (0)."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 
@@ -161,12 +159,12 @@ class DeadLetterSpan(NamedTuple):
     last: int
     receive_count: int
     first_sent_at: int | None
-    """First send instant, from which retention counts; None if retention counts from the arrival."""
+    """First send instant, from which retention counts. None: retention counts from the arrival."""
     first_received_at: int | None = None
 
 
 class MessageLog(Protocol):
-    """The messages of a shard, as the rules need them. A log grows only at its end."""
+    """The messages of a shard, as the rules need them."""
 
     @property
     def end(self) -> int:
@@ -176,7 +174,7 @@ class MessageLog(Protocol):
         """Returns the send instant of a message. It never decreases with the offset."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Returns the lowest offset of a message sent at or after ``instant``; ``end`` without such a message."""
+        """Returns the lowest offset of a message sent at or after ``instant``, or ``end``."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yields ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
@@ -191,11 +189,11 @@ class MessageLog(Protocol):
         """Yields numbers of messages by message group for ascending ranges. A group may occur again."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the message group of all messages from an offset on, "" for none; None if several may exist."""
+        """Returns the only message group from an offset on, "" for none; None if there may be several."""
 
 
 class RunMap:
-    """Runs by first offset. Every operation costs O(log n) plus the number of runs that it touches."""
+    """Runs by first offset. An operation costs O(log n) plus the number of touched runs."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs: SortedDict[int, Run] = SortedDict({run.first: run for run in runs})
@@ -222,13 +220,13 @@ class RunMap:
         return None
 
     def first_from(self, offset: int) -> int | None:
-        """Returns the lowest offset in a run from ``offset`` on; None if no run has such an offset."""
+        """Returns the lowest offset in a run from ``offset`` on, or None."""
         if self.at(offset) is not None:
             return offset
         return next(iter(self._runs.irange(minimum=offset)), None)
 
     def overlapping(self, first: int, last: int) -> list[Run]:
-        """Returns the runs that overlap the range, uncut, in order."""
+        """Returns the uncut runs that overlap the range, in order."""
         runs = self._runs
         before = runs.get(first) or self.at(first)
         # without this, claims of many single messages take twice as long
@@ -249,7 +247,7 @@ class RunMap:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
 
     def pieces_from(self, first: int) -> Iterator[Run]:
-        """Yields the runs cut to the offsets from ``first`` on, in order; lazy."""
+        """Yields the runs cut to the offsets from ``first`` on, in order."""
         run = self.at(first)
         if run is not None:
             yield run._replace(first=first)
@@ -257,7 +255,7 @@ class RunMap:
             yield self._runs[key]
 
     def pieces_down_from(self, last: int) -> Iterator[Run]:
-        """Yields the runs cut to the offsets up to ``last``, highest first; lazy."""
+        """Yields the runs cut to the offsets up to ``last``, highest first."""
         for key in self._runs.irange(maximum=last, reverse=True):
             run = self._runs[key]
             yield run._replace(last=min(run.last, last))
@@ -285,7 +283,7 @@ class RunMap:
         self._add(run)
 
     def put_apart(self, runs: Sequence[Run]) -> None:
-        """Sets runs that touch no other run. Takes a tenth of the time of ``put`` for many runs."""
+        """Sets runs that touch no other run, in a tenth of the time of ``put``."""
         for run in runs:
             self._before.setdefault(run.first, None)
             self.size += run.size
@@ -307,7 +305,7 @@ class RunMap:
         return puts, deletes
 
     def committed(self) -> None:
-        """Marks the state at the last ``changes`` as committed. Later changes stay recorded."""
+        """Marks the last ``changes`` as committed. Later changes stay recorded."""
         self._handed_out = {}
 
     def _drop(self, run: Run) -> None:

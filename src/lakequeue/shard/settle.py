@@ -44,13 +44,14 @@ def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
 
 
 def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[None, bool]:
-    """Ends a receipt ``timeout`` microseconds from now (VIS-1, VIS-3); 0 makes the message visible (VIS-4).
+    """Ends a receipt ``timeout`` microseconds from now (VIS-1, VIS-3). 0 makes the message visible (VIS-4).
 
     Raises:
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is not
-            allowed, or the total since the receive would pass twelve hours (VIS-9).
-        MessageNotInflight: the message is visible already, or a strict queue's receipt has ended (RCP-12); or the
-            message is undecided, and the timeout is 0 (TAB-6).
+            allowed, or the total since the receive exceeds twelve hours (VIS-9).
+        MessageNotInflight: the message is visible, or undecided and the timeout is 0 (TAB-6), or a strict receipt
+            has
+            ended (RCP-12).
         OverLimit: the receipt has ended, and the cap allows no other message in flight (INF-11, FAI-4).
     """
     run = state.runs.at(command.offset)
@@ -169,7 +170,7 @@ def _unmarked(run: Run) -> Run:
 
 
 def _handed_back(state: ShardState, run: Run) -> bool:
-    """True if a release changes nothing, because the run is visible already or undecided (TAB-6)."""
+    """True if a run is visible or undecided, so that a release changes nothing (TAB-6)."""
     return run.state != IN_FLIGHT or (run.mark is not None and not state.live(run))
 
 
@@ -179,7 +180,7 @@ def holds(state: ShardState, run: Run, lease_id: str) -> bool:
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """Yields the parts of ``spans`` that a lease may still settle, each once, by offset."""
+    """Yields the parts of ``spans`` that a lease may still settle, by offset."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -189,7 +190,7 @@ def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
 
 
 def check_total(state: ShardState, run: Run, timeout: int) -> None:
-    """Refuses a timeout that ends more than twelve hours after the receive (VIS-9). Never shortens it."""
+    """Refuses a timeout that ends more than twelve hours after the receive (VIS-9)."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
@@ -201,7 +202,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Counts lost messages: the distinct offsets of the spans that are neither ``done`` nor ``released``."""
+    """Counts as lost the offsets of the spans that are neither ``done`` nor ``released``."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

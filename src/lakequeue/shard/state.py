@@ -13,11 +13,11 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum number of history runs with an instant of deletion. With 8,000, deletes take a quarter longer."""
+"""Maximum number of history runs with an instant of deletion. 8,000 make deletes a quarter slower."""
 
 
 class ShardState(ShardIndex):
-    """Changes runs and head, and keeps the indexes consistent. The rules are in the modules of the commands."""
+    """Changes runs and head, and keeps the indexes consistent."""
 
     _history_limit = TIMED_RUNS
 
@@ -48,7 +48,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Ends the receipt of a run, or part of a run, at ``visible_at``. False if this changes nothing."""
+        """Ends the receipt of a run at ``visible_at``. Returns False if this changes nothing."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
@@ -57,7 +57,7 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """Returns the parts of a run with ended receipts that the group limit allows back in flight (FAI-4)."""
+        """Returns the parts of a run with ended receipts that the group limit allows in flight (FAI-4)."""
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
@@ -120,12 +120,12 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Unblocks the message groups of removed messages (DEL-5). These groups queue behind waiting groups."""
+        """Unblocks the groups of removed messages, behind waiting groups (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes the unmarked messages below an offset (TAB-5). Moves a lower head there."""
+        """Removes unmarked messages below an offset (TAB-5), and moves the head there."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -146,7 +146,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes every message up to the end of the log, the history (RWD-23), and marked messages (TAB-8)."""
+        """Removes all messages, the history (RWD-23), and marked messages (TAB-8)."""
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
@@ -156,7 +156,7 @@ class ShardState(ShardIndex):
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
-        """Restores deleted messages from an offset on, as if never received. Returns their number (RWD-20)."""
+        """Restores deleted messages from an offset on, as never received. Returns their number (RWD-20)."""
         again = list(self.history.pieces(first, self.log.end))
         if again:
             self.history.cut(first, self.log.end)
@@ -174,12 +174,12 @@ class ShardState(ShardIndex):
 
     @property
     def earliest_rewind(self) -> int:
-        """Returns the earliest send instant that a rewind can reach (RWD-6, RWD-11, RWD-24)."""
+        """The earliest send instant that a rewind can reach (RWD-6, RWD-11, RWD-24)."""
         attributes = self.attributes
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     def leave(self, run: Run) -> None:
-        """Removes a run, or part of a run, from the indexes, which ends its attempt (ATT-5)."""
+        """Removes a run from the indexes, which ends its attempt (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.marked.size:
@@ -202,7 +202,7 @@ class ShardState(ShardIndex):
 
     @property
     def pace_left(self) -> int | None:
-        """Number of messages that the rate limit allows now; None without a limit (JOB-11)."""
+        """Number of messages that the rate limit allows now (JOB-11), or None."""
         pace = self.attributes.pace
         return None if pace is None else pace.left(self.head.paced_to, self.now)
 
@@ -221,7 +221,7 @@ class ShardState(ShardIndex):
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
-        """Makes the next claim rebuild the message groups from the current attributes."""
+        """Makes the next claim rebuild the message groups."""
         self._tenants = None
 
     def index_anew(self) -> None:
@@ -236,6 +236,6 @@ class ShardState(ShardIndex):
         self._index(self.runs)
 
     def current_head(self) -> Head:
-        """Returns the head with its floor brought up to date."""
+        """Returns the head with its current floor."""
         known = [first for first in (self.runs.first, self.history.first) if first is not None]
         return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))

@@ -45,7 +45,7 @@ _PARTS: tuple[type, ...] = (
 )
 _CLASSES: dict[str, Any] = {each.__name__: each for each in (*_COMMANDS, *_PARTS)}
 FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES.items()]).encode())
-"""Number that depends on the classes. Processes with different numbers do not commit each other's requests."""
+"""Hash of the classes. Processes with another hash do not commit each other's requests."""
 
 
 def has_text(command: Command) -> bool:
@@ -54,7 +54,7 @@ def has_text(command: Command) -> bool:
 
 
 def to_text(values: Any) -> str:
-    """Returns JSON of any structure of commands, their parts, and results."""
+    """Returns JSON for a structure of commands and results."""
     return json.dumps(encoded(values), separators=(",", ":"))
 
 
@@ -68,7 +68,7 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """Returns the structure for the parsed JSON of a text. Errors as ``from_text``."""
+    """Returns the structure for parsed JSON. Errors as ``from_text``."""
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

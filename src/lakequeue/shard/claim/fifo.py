@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of messages behind the head that a claim or a delete searches for more of a group. Fixed."""
+"""Number of messages behind the head that a claim or delete searches, equal in all processes."""
 
 
 class FifoShard(Protocol):
@@ -37,7 +37,10 @@ class FifoShard(Protocol):
         """Returns the instant at which a message becomes, or became, visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans fresh messages if the next one could be served before ``place``. Returns True if it could."""
+        """Scans fresh messages if the next one could be served before ``place``.
+
+        Returns True if it scanned any.
+        """
 
     def scan_to(self, end: int) -> bool:
         """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
@@ -46,7 +49,7 @@ class FifoShard(Protocol):
 
 
 class _GroupOffsets:
-    """Offsets of one group in order, in the pieces that the log returned. Offsets before ``at`` are consumed."""
+    """Offsets of one group in order, in pieces. Offsets before ``at`` are consumed."""
 
     __slots__ = ("at", "pieces")
 
@@ -69,7 +72,7 @@ class _GroupOffsets:
         return None
 
     def deliverable(self, shard: FifoShard, start: int, end: int, count: int) -> _Deliverable:
-        """Returns up to ``count`` messages from ``start`` on, before the first stored and hidden one (FIF-9)."""
+        """Returns up to ``count`` messages from ``start`` on, before the first hidden one (FIF-9)."""
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -154,7 +157,7 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Puts the groups of the last ``pick`` back in the queue of groups."""
+        """Queues the groups of the last ``pick`` again."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
@@ -168,7 +171,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Queues groups that lost their head: ``behind`` the waiting groups (FIF-14), or by age."""
+        """Queues groups that lost their head, ``behind`` the waiting groups (FIF-14) or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -183,7 +186,7 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Removes and returns the groups with a head in a range. ``_place`` finds their new heads."""
+        """Removes and returns the groups with a head in a range."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
@@ -198,7 +201,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the claim continue with the next message of a group, at the next turn of the group."""
+        """Queues the next message of a group for this claim."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)
@@ -209,7 +212,7 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """Returns the longest waiting group and its next offset. Scans fresh messages that may come first."""
+        """Returns the longest waiting group and its next offset."""
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

@@ -1,4 +1,4 @@
-"""The claim on a standard queue: first messages that were received before, then fresh ones."""
+"""The claim: messages that were received before come first, then fresh ones, unless groups decide the order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-16).
-
-    A claim that finds no message does not move the head, so that it needs no commit (RCV-14).
+    """Hands out available messages, if any, under a new lease (RCV-2, RCV-3, RCV-14, RCV-16).
 
     Raises:
-        OverLimit: as many messages are in flight as the shard allows; delete some, or wait (INF-3).
+        OverLimit: the shard has its maximum of messages in flight; delete some, or wait (INF-3).
     """
     if command.delivery is not None:
         command = attrs.evolve(command, attempt_id=None)
@@ -123,7 +121,7 @@ def _kept(
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes up to ``count`` tokens for messages of another shard; a negative count gives back (JOB-11)."""
+    """Takes up to ``count`` tokens for messages of another shard. A negative count returns tokens (JOB-11)."""
     left = state.pace_left
     if left is None:
         return command.count, False
@@ -154,7 +152,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Removes up to ``count`` available messages, and returns them in order. ``one_each``: one per FIFO group."""
+    """Removes up to ``count`` available messages, with ``one_each`` one per FIFO group. Returns them in order."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:

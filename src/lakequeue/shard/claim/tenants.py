@@ -1,27 +1,18 @@
 """Fair receives of standard queues: which message group comes next, and which groups are noisy (FAI-2 to FAI-4).
 
-A message group names a tenant. Messages without a group form a group with the name "". There is no promise of
-order, and no limit of rates. A claim chooses the group of each message by these rules; "in flight" includes
-messages that the same claim picked:
+A message group names a tenant; "" stands for messages without a group. A claim chooses the group of each message,
+and counts messages that it has picked as in flight:
 
-1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight.
-2. For the first message, choose the longest waiting group if it waited for ``PATIENCE`` or longer. So a group does
-not starve because its messages in flight were abandoned.
-3. Otherwise choose the group with the fewest messages in flight; among equals, the longest waiting group; then the
-group whose message has the lowest offset.
+1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight. 2. For the first message,
+choose the longest waiting group if it waited for ``PATIENCE`` or longer. 3. Else choose the group with the fewest
+messages in flight, then the longest waiting group, then the group whose message has the lowest offset.
 
-Within a group, the available message with the lowest offset comes first. A group waits from when that message
-became available, or from its last turn while another group waited, if that is later. So groups with quickly
-deleted messages take turns, a group with slow messages gets as many handlers as any other, a noisy one the rest.
+Within a group, the lowest offset comes first. A group waits from when that message became available, or from its
+last turn while another group waited. Only the first ``FAIR`` messages of a claim follow these rules. Further
+messages are the oldest ones, or with a limit the allowance of each group in this order.
 
-Only the first ``FAIR`` messages of a claim follow these rules. A lease of a million then takes the oldest
-messages, or, with a limit, the remaining allowance of each group in the order above. Its messages count as in
-flight in later claims, which therefore begin with other groups.
-
-The offsets of a group are kept in the pieces that the log returned, 4 bytes per message of the shard, in a heap by
-the next offset of each piece. A piece is checked at its turn. Unavailable messages are skipped, and return as a
-piece of their own when they become available. Groups wait in two heaps, by ``GroupTurn`` and by waiting time.
-Outdated heap entries are skipped when they come up.
+The offsets of a group are kept in pieces, 4 bytes per message, in a heap by the next offset of each piece. Groups
+wait in two heaps, by ``GroupTurn`` and by waiting time. Outdated heap entries are skipped when they come up.
 """
 
 from __future__ import annotations
@@ -39,17 +30,17 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Number of messages of a claim that are picked one by one. Each of them may split a run of the shard."""
+"""Number of messages of a claim that are picked one by one."""
 PATIENCE = 60 * MICROS
 """Microseconds after which a waiting group is served regardless of its messages in flight."""
 NOISE = 4
-"""A noisy group has more than this many times the median of all groups, and at least ``NOISE_FROM`` messages."""
+"""A noisy group has more than this many times the median of all groups."""
 NOISE_FROM = 10
 """Minimum number of messages of a noisy group."""
 
 
 class GroupTurn(NamedTuple):
-    """The place of a waiting group in the order of groups. The lowest comes next."""
+    """Place of a waiting group in the order. The lowest comes next."""
 
     in_flight: int
     since: int
@@ -58,7 +49,7 @@ class GroupTurn(NamedTuple):
 
 
 def is_overdue(since: int, now: int) -> bool:
-    """True if a group that has waited since an instant is served regardless of its messages in flight."""
+    """True if a group that has waited since an instant is served despite its messages in flight."""
     return now - since >= PATIENCE
 
 
@@ -74,7 +65,7 @@ class GroupLoad(NamedTuple):
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns the noisy groups: with ``NOISE_FROM`` messages, and over ``NOISE`` times the median (FAI-3)."""
+    """Returns groups with at least ``NOISE_FROM`` messages, and over ``NOISE`` times the median (FAI-3)."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -194,7 +185,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Queues the groups of the last ``pick`` again. ``put_back``: the messages, if none was used."""
+        """Queues the groups of the last ``pick`` again. ``put_back``: its messages, if unused."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -210,7 +201,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range that the limit allows in flight: the lowest offsets of each group."""
+        """Returns the messages of a range that the group limit allows in flight, lowest offsets first."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}
@@ -225,7 +216,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Queues a group for its next turn, unless it is paused, at its limit, or has no available message."""
+        """Queues a group for its next turn, unless it is paused, full, or has no available message."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
