@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""Number of queues of a task. A Python task takes 20 to 60 ms to start, as long as a pass over a busy queue."""
+"""Number of queues of a task. A Python task takes 20 to 60 ms to start."""
 
 
 def compact_once(
@@ -67,10 +67,8 @@ def compact_every(
         lq: the root; its clock decides what has expired.
         spark: the session of the query. Its tasks compact the queues.
         seconds: interval between the starts of two passes; a longer pass delays the next.
-        report: called with the summaries of each pass.
+        report: gets the summaries of each pass. A failed pass is logged, and the next pass tries again.
         queue: name of the only queue to compact; None for all.
-
-    A pass that fails as a whole is logged, and the next pass tries again.
     """
 
     def compact(_: Any, number: int) -> None:

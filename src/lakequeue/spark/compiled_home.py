@@ -15,9 +15,8 @@ from pathlib import Path
 def compiled_home(master: str) -> Iterator[None]:
     """Sets ``SPARK_HOME`` for a JVM that starts in the block and runs the Python workers itself.
 
-    Spark puts ``python/lib/pyspark.zip`` of its home first on the path of its Python workers. The zip has only
-    sources, so every start compiles PySpark again: 0.4 of 1.1 s of CPU, within the 10 s that Spark waits for a
-    stream's worker. In this home the zip is a directory with a link to the installed PySpark, which pip compiled.
+    Spark's workers import PySpark from a zip of sources, so every start compiles it: 0.4 of 1.1 s of CPU, while
+    Spark waits for 10 s. In this home, the zip is a directory with a link to the installed, compiled PySpark.
 
     Args:
         master: the master of Spark. Executors on other machines keep their own home.
@@ -37,7 +36,7 @@ def compiled_home(master: str) -> Iterator[None]:
 
 @cache
 def _linked_home() -> str | None:
-    """Creates a directory of links to Spark's home, removed when this process ends. None if creating it fails."""
+    """Creates a directory of links to Spark's home, or returns None. It is removed with this process."""
     import py4j
     import pyspark
     from pyspark.find_spark_home import _find_spark_home

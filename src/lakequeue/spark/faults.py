@@ -1,4 +1,4 @@
-"""Distinguishes errors of a program from errors caused by the messages that it handles."""
+"""Distinguishes errors of a program from errors that its messages cause."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Names of PySpark's classes for errors of a program. Includes subclasses, and counterparts in Spark Connect."""
+"""PySpark's classes for errors of a program, in Spark Connect, too."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
 )
-"""Conditions of errors about the type of an argument, or of a function's result."""
+"""Conditions of errors about types of arguments or results."""
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
-"""SQLSTATE classes of a wrong query and an unsupported feature, without 42K03 and 42K0B."""
+"""SQLSTATE classes of a wrong query and an unsupported feature."""
 
 
 def of_program(error: BaseException) -> bool:
@@ -43,5 +43,5 @@ def of_program(error: BaseException) -> bool:
 
 
 def was_stopped(error: BaseException) -> bool:
-    """Returns True if Spark raised an error because its query was stopped or its jobs were cancelled."""
+    """Returns True if an error only shows that the query or its jobs were stopped."""
     return type(error).__module__.startswith("py4j") and _STOPPED.search(str(error)) is not None

@@ -87,12 +87,12 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""Parsers of options that are not texts, each with a description of the valid values."""
+"""Parsers of options that are not texts, with descriptions of valid values."""
 
 
 @attrs.frozen
 class SourceOptions:
-    """The parsed options. A pickled copy opens the same queue on another machine, because ``root`` is absolute."""
+    """The parsed options. A pickled copy opens the same queue on another machine."""
 
     root: str
     queue: str | None = None
@@ -106,7 +106,7 @@ class SourceOptions:
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
     delivers: bool = False
-    """True if rows are appended to the queue's delivery table. Then the holder deletes their messages."""
+    """True if rows are appended to the queue's delivery table."""
     state: Sequence[str] = ()
     """States of the messages to read; empty for all states."""
     message_id: str | None = None
@@ -157,7 +157,7 @@ class SourceOptions:
         return cls(root, queue.name, queue.region, storage)
 
     def spelled(self) -> dict[str, str]:
-        """Returns root, region, queue and storage options as Spark takes them."""
+        """Returns root, region, queue and storage options as Spark spells them."""
         place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
         return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
 
@@ -181,13 +181,7 @@ class SourceOptions:
         return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
 
     def open_queue(self, spark: SparkSession | None = None) -> Queue:
-        """Opens the queue that the options name.
-
-        Raises:
-            QueueDoesNotExist: the region has no such queue; the message names it.
-            InvalidOptions: the queue does not allow the visibility timeout.
-            QueueClientError: the root does not exist, or cannot be reached.
-        """
+        """Opens the queue. Raises QueueDoesNotExist, QueueClientError, or InvalidOptions for the timeout."""
         assert self.queue is not None
         try:
             queue = self.open_root(spark).queue(self.queue)

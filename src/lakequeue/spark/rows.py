@@ -1,4 +1,4 @@
-"""Turns a DataFrame of a job into messages, and the result of its function into rows to deliver."""
+"""Converts a DataFrame to messages, and the result of a job's function to rows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def as_messages(
 
     Args:
         df: any DataFrame or stream.
-        body: column with the bodies; ``*`` for each row as a JSON object. The object has no NULLs, instants in UTC
-            to the microsecond, and NaN and infinity, which JSON lacks, as texts.
+        body: column with the bodies; ``*`` for each row as a JSON object, without NULLs, with instants in UTC to
+            the
+            microsecond, and NaN and infinity as texts.
         group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
         order_by: column to order by, which keeps its name.
         priority: column for ``priority``, if any.
@@ -56,12 +57,13 @@ def as_messages(
 
 
 def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, delivers: bool) -> Any:
-    """Calls the function of a job. Returns the result in the form that ``process_lease`` expects from its work.
+    """Calls the function of a job. Returns its result as ``process_lease`` expects it.
 
     Args:
         messages: ``Lease.messages``.
-        handle: takes the messages. Returns results, or a pair of results and failed messages. With None as
-            results, the messages are deleted without results. Without a function, the messages are the results.
+        handle: takes the messages, and returns results or a pair of results and failed messages. None as results
+            only
+            deletes the messages. Without a function, the messages are the results.
         delivers: True if the results are appended to the queue's delivery table.
 
     Raises:

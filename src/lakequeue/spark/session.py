@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRETS = "^storage[.]"
-"""Matches names of the data source's options that Spark must not show."""
+"""Matches names of options that Spark must not show."""
 SETTINGS: dict[str, str] = {
     # The extension parses Delta's SQL commands (MERGE, replaceWhere).
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -59,7 +59,7 @@ _NOISE = re.compile(
     r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
     r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled|\tat |^Setting Spark log level to"
 )
-"""Matches lines of Spark's log that repeat an exception, or report a stopped query, for example."""
+"""Matches lines of Spark's log that repeat an exception or report a stopped query."""
 _STARTED = "the JVM has started\n"
 
 
@@ -68,15 +68,13 @@ def build_session(
 ) -> SparkSession:
     """Starts a Spark session for lakequeue, or returns the running one.
 
-    Under ``spark-submit``, its master, memory and packages apply. Elsewhere the jar for the installed pyspark and
-    delta-spark is resolved through Ivy (cached after the first time).
+    Under ``spark-submit``, its master, memory and packages apply. Otherwise Ivy finds and caches Delta's jar.
 
     Args:
-        app_name: Name in the cluster's lists.
-        master: For example ``local[2]``; None: from spark-submit, or ``local[*]`` without spark-submit.
-        root: The root to open in the session; for a root on an object store, adds Spark's file system for it.
-        extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``. They override the
-            defaults here.
+        app_name: name in the cluster's lists.
+        master: for example ``local[2]``; None: from spark-submit, or ``local[*]`` without spark-submit.
+        root: the root to open in the session; for an object store, adds Spark's file system for it.
+        extra: further settings, by their full names: ``**{"spark.driver.memory": "2g"}``.
 
     Raises:
         QueueClientError: Java, delta-spark or the Delta jars are missing.
@@ -146,7 +144,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _require_java() -> None:
-    """Raises a one-line error if Java is missing. Spark would print a page of shell output."""
+    """Raises an error of one line if Java is missing."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None:
         return
@@ -180,7 +178,7 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Forwards the JVM's standard error, without noise and without the output before the JVM has started."""
+    """Forwards the JVM's standard error from its start on, without noise."""
     while (line := lines.readline()) not in ("", _STARTED):
         last.append(line)
     for line in lines:
@@ -205,11 +203,11 @@ JARS: Mapping[str, Sequence[str]] = {
     "4.1": ("4.1.0", "4.2.0", "4.3.0", "4.3.1", "4.4.0"),
     "4.2": ("4.4.0",),
 }
-"""Releases of Delta that have jars on Maven Central for a minor version of Spark, oldest first."""
+"""Releases of Delta with jars on Maven Central, by minor version of Spark, oldest first."""
 _WHEEL_ONLY = {"4.4.1"}
 """Releases of delta-spark whose jars were never published."""
 _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
-"""Releases whose Maven artifact does not have the version of Spark in its name."""
+"""Releases whose Maven artifact has no version of Spark in its name."""
 
 
 IN_SPARK = (
@@ -227,16 +225,15 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns dependencies of a root's jars that a session does not need; see ``packages``."""
+    """Returns dependencies of a root's jars that no session needs; see ``packages``."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 
 def delta_jar(spark: str, delta: str) -> str:
     """Returns the Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
 
-    The jar has the release of delta-spark if there is one for this Spark, else the newest release with a jar for
-    this Spark. The Python package is a thin wrapper that works with a newer or older jar. Releases unknown to this
-    version of lakequeue are assumed to have jars.
+    The jar has the release of delta-spark, or else the newest release for this Spark: the Python package works
+    with any. Unknown releases are assumed to have jars.
 
     Raises:
         QueueClientError: no jar of Delta for this Spark is published.
@@ -268,7 +265,7 @@ def installed_delta_jar() -> str:
 
 
 def installed_hadoop() -> str | None:
-    """Returns the release of Hadoop in the installed pyspark, or None if it has no Hadoop."""
+    """Returns the release of Hadoop in the installed pyspark, or None."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"

@@ -1,4 +1,4 @@
-"""Readers and writers of Spark's data source ``lakequeue``. Imports pyspark. The driver commits tasks' files."""
+"""Readers and writers of Spark's data source ``lakequeue``."""
 
 # mypy: allow-subclassing-any
 # mypy does not analyse pyspark.
@@ -41,17 +41,16 @@ START: Offset = {"lease": ""}
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
 _QUERY = "sql.streaming.queryId"
-"""Name of a task's property with the id of its query, which Spark keeps in the checkpoint."""
+"""Property of a task with the id of its query, which Spark keeps in the checkpoint."""
 _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
     """Reads the messages of a queue, or of all queues of a region, like SQL's ``messages``.
 
-    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not pushed down.
-    After a pushed filter, Spark 4.1 to 4.2.1 would keep the tasks that remain in one object, and all queries of
-    the DataFrame share that object; so do both sides of a self-join. ``df.where(a)`` and then ``df`` would show
-    only the messages of ``a``.
+    Each query of a DataFrame reads the newest ledgers. Filters are not pushed down, because Spark 4.1 to 4.2.1
+    would share the filtered tasks between queries: ``df.where(a)`` and then ``df`` would show only the messages of
+    ``a``.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -80,12 +79,9 @@ class QueueReader(datasource.DataSourceReader):
 class StreamLeases:
     """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
-    This object lives in a Python process next to the driver while the query runs, and extends leases from there.
-    The executors read without opening the queue. Spark makes one call at a time.
-
-    Spark asks for the next offset only after it has finished the last batch and written the batch to the commit
-    log, so that it cannot repeat the batch. So ``latest_offset`` deletes the lease of the offset where the next
-    batch starts. Spark calls ``commit`` only with the next batch that has messages, which may be hours later.
+    This object runs in a Python process next to the driver, and extends leases. Spark makes one call at a time. It
+    asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the lease of
+    that batch. Spark calls ``commit`` only with the next batch, maybe hours later.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -93,7 +89,7 @@ class StreamLeases:
         self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
         self._kept: dict[str, tuple[Lease, ExitStack]] = {}
-        """Leases that this process extends until they end."""
+        """Leases that this process extends."""
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START
@@ -181,7 +177,7 @@ class StreamLeases:
         self._kept[frame_verbs.lease_id(lease)] = lease, renewal
 
     def _id(self, end: Offset) -> str:
-        """Returns the lease id of an offset. Refuses an offset from the checkpoint of another stream."""
+        """Returns the lease id of an offset. Refuses another stream's offset."""
         if "lease" not in end:
             other = "another kind of stream"
         elif end["lease"] and end.get("queue") != self._queue.key:
@@ -193,14 +189,14 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task. ``written`` is None if the rows of the task were not needed."""
+    """The result of a task; ``written`` is None if its rows were not needed."""
 
     send: PlannedSend
     written: Written | None
 
 
 class _Writer:
-    """Sends rows in one commit per shard. A copy writes in the executors, without opening the queue."""
+    """Sends rows in one commit per shard. Executors write with a copy, without opening the queue."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -257,7 +253,7 @@ class QueueStreamWriter(_Writer, _StreamWriter):
 
 
 def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:
-    """Returns record batches. Some versions of Spark pass a stream's rows one by one."""
+    """Returns record batches, also for versions of Spark that pass single rows."""
     first = next(rows, None)
     if first is None:
         return ()
@@ -278,7 +274,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(raw_options: Mapping[str, str]) -> StructType:
-    """Returns the columns of batch reads and streams. Spark does not say which of the two it plans."""
+    """Returns the columns of batch reads and streams, which Spark does not distinguish."""
     options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.

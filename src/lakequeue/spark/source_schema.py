@@ -1,4 +1,4 @@
-"""The columns of the data source, and its errors in the one line that Spark shows of a worker's exception."""
+"""The columns of the data source, and its errors as Spark shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
-"""Environment variable that Spark's workers read before they describe an exception and end."""
+"""Environment variable with which Spark's workers hide stacks."""
 _LINE = re.compile(r"lakequeue\.errors\.(\w+): ([^\n]*)")
 
 _P = ParamSpec("_P")
@@ -26,7 +26,7 @@ _R = TypeVar("_R")
 
 
 def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Makes Spark show an error of lakequeue as class and message, without the stack of a worker process."""
+    """Makes Spark show an error of lakequeue as class and message, without a stack."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -40,7 +40,7 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def error_in(text: str) -> LakeQueueError | None:
-    """Returns the error of lakequeue in a text by Spark; None if the text has none."""
+    """Returns the error of lakequeue in a text by Spark, or None."""
     match = _LINE.search(text)
     kind = match and getattr(errors, match[1], None)
     if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):

@@ -1,4 +1,4 @@
-"""Streams to a queue, exactly once, and from a queue: at least once, or exactly once into its delivery table."""
+"""Streams to a queue, exactly once, and from a queue, at least once or exactly once into its delivery table."""
 
 from __future__ import annotations
 
@@ -49,30 +49,29 @@ def stream_to_queue(
     """Starts a query that sends every row of a stream as a message, exactly once.
 
     It is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit per
-    shard, which also records the number of the batch. So if Spark repeats a batch, for example after a crash, no
-    message is sent twice.
+    shard, which records the number of the batch, so a repeated batch sends nothing.
 
     Args:
         df: a stream with the columns of ``Queue.send_dataframe``.
         q: the queue.
-        checkpoint: directory for the progress of this stream to this queue. With a new directory, the stream
-            starts over and sends everything again.
+        checkpoint: directory for the progress of this stream. A new directory sends everything again.
         trigger: interval between the starts of two batches, such as ``"5 seconds"``; None to start as soon as
-            there are rows; ``"availableNow"`` to send all available rows, then end.
+            there
+            are rows; ``"availableNow"`` to send all available rows, then end.
         order_by: see ``Queue.send_dataframe``.
         on_bad_row: treatment of a row that breaks a rule: ``"fail"`` ends the query, and no row of that batch is
-            sent; ``"drop"`` loses the row, and logs the number of such rows; ``"divert"`` adds it to ``bad_rows``.
-        bad_rows: path or URI of a Delta table outside the root, created if it is missing. It has the columns that
-            can be sent, ``queue``, ``refused_at`` and ``reason``. It is opened with the root's storage options.
+            sent;
+            ``"drop"`` loses the row, and logs the number of such rows; ``"divert"`` adds it to ``bad_rows``.
+        bad_rows: path or URI of a Delta table outside the root, created if it is missing, with the columns that
+            can be
+            sent, ``queue``, ``refused_at`` and ``reason``. It is opened with the root's storage options.
 
     Returns:
-        The running query, whose sources have started. The exception from ``awaitTermination`` names the error that
-        ended
-        it.
+        The running query, whose sources have started. ``awaitTermination`` raises the error that ended it.
 
     Raises:
         InvalidParameterValue: ``df`` is not a stream, or its columns cannot be sent.
-        InvalidOptions: the trigger is invalid, or the table of bad rows; names all invalid options.
+        InvalidOptions: the trigger or the table of bad rows is invalid; names all invalid options.
         QueueDoesNotExist: the queue was deleted.
         QueueClientError: the queue has a clock of its own.
     """
@@ -110,36 +109,32 @@ def stream_from_queue(
     """Starts a query that passes the messages of a queue to a function, at least once.
 
     It is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at most
-    ``max_messages``. The next micro-batch comes at once if this batch took longer than the interval.
-
-    When ``handle_batch`` returns, the messages are deleted, except the failed messages that it returns, which
-    become visible again at once. When it raises an error, all messages become visible again at once, and come in
-    batches half as large, until the message that causes the error is alone. Then the query ends (DLQ-12). An error
-    of analysis, parsing or types would occur with any messages, so it ends the query at once. When the process
-    dies, the messages become visible after their visibility timeout. A query restarted on the checkpoint repeats
-    the batch under its number, with the messages that its lease still holds.
+    ``max_messages``. When ``handle_batch`` returns, the messages are deleted, except failed messages that it
+    returns, which become visible. When it raises an error, all messages become visible and come in batches half as
+    large, until the faulty message is alone. Then the query ends (DLQ-12). An error of analysis, parsing or types
+    ends the query at once. When the process dies, the messages become visible after their visibility timeout. A
+    query restarted on the checkpoint repeats the batch with the messages that its lease still holds.
 
     Args:
         q: the queue; its root was opened with a Spark session.
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
-            ``Lease.messages`` and the number of the batch, if there are messages. A message may come again, even
-            after it was processed; ``message_id`` identifies it. Returns the failed messages, optionally with
-            reasons, as for ``Lease.delete_except``; None if none failed. If the queue has a delivery table, it
-            returns the rows to append as for ``Lease.append``, or a pair of rows and failed messages; None to only
-            delete the messages (TAB-31).
+            ``Lease.messages``
+            and the number of the batch. A message may come again; ``message_id`` identifies it. Returns the failed
+            messages, optionally with reasons, as for ``Lease.delete_except``, or None. If the queue has a delivery
+            table, it returns the rows to append as for ``Lease.append``, or a pair of rows and failed messages;
+                None to
+            only delete the messages (TAB-31).
         checkpoint: directory for the progress of this stream from this queue.
         trigger: interval between the starts of two batches; None for no pause; ``"availableNow"`` for the messages
             visible now, then the query ends; before Spark 4.2, one batch of them.
         max_messages: maximum number of messages in a batch.
         visibility_timeout: how long a batch may take; None for the timeout of the renewal, else of the queue.
         renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None for no extension.
-        report: called where the function runs, after each batch, with its number and the numbers of messages that
-            were done, lost and handed back.
+        report: called after each batch with its number, and numbers of messages that were done, lost and released.
 
     Returns:
-        The running query, whose source has started. The exception from ``awaitTermination`` names the error that
-        ended it,
-        such as QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too long.
+        The running query, whose source has started. ``awaitTermination`` raises the error that ended it, such as
+        QueueDoesNotExist, or LeaseLost if a batch took too long.
 
     Raises:
         InvalidOptions: options are out of range. Names all of them.
@@ -211,12 +206,10 @@ def process_lease(
 ) -> LeaseCounts:
     """Does the work on a lease. Then deletes its messages, except failed messages that the work returns.
 
-    With ``delivers``, the work returns rows, which are appended to the queue's table, or a pair of rows and failed
-    messages. If the table refuses the rows, the work has failed.
-
-    If the work raises an error, releases all messages. Several messages come again in halves, and the result
-    counts no message as done. An error of the program itself is raised at once, and does not count as a receive. A
-    renewal extends the lease meanwhile.
+    With ``delivers``, the work returns rows for the queue's table, or a pair of rows and failed messages. A
+    refusal by the table is a failure. After an error of the work, all messages are released, and several come
+    again in halves. An error of the program itself does not count as a receive. A renewal extends the lease
+    meanwhile.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
@@ -268,7 +261,7 @@ def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Explains why a trigger is invalid. A remote session would report an invalid trigger only after the start."""
+    """Explains why a trigger is invalid, which a remote session reports only after the start."""
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
@@ -291,13 +284,10 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Starts a query, and returns it when its sources run or when it has ended.
+    """Starts a query, and returns it when its sources run or it has ended.
 
-    Spark gives the Python process of a source 10 s to connect, which no setting changes. A query that ends because
-    a busy machine needed longer has read nothing. So it is started again, up to ``_STARTS`` starts in all.
-
-    Args:
-        start: starts the query; called again for each new start.
+    Spark gives a source 10 s to connect, too little on a busy machine. Such a query is started again, up to
+    ``_STARTS`` times in all.
     """
     from pyspark.errors import PySparkException, StreamingQueryException
 

@@ -34,7 +34,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
-"""Minimum number of parts of all groups. One part is in memory at a time."""
+"""Minimum number of parts of all groups, of which one is in memory."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
@@ -73,7 +73,7 @@ def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tupl
 
 
 def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yields rows by the part that their groups hash to. The part's number also determines the shard."""
+    """Yields rows by the hash of their groups, which also determines the shard."""
     groups = rows["group_id"].dictionary_encode()
     hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
     place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
@@ -93,21 +93,20 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Bytes of rows per file of a standard queue with one shard; less with more shards, to share large sends."""
+"""Bytes of rows per file of a standard queue with one shard, less with more shards."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of bits of a row's number in its partition, as in Spark's ``monotonically_increasing_id``."""
+"""Number of bits for a row's number in its partition, as in Spark."""
 
 
 @attrs.frozen
 class Written:
-    """Results of writing one partition, as a value.
+    """Results of writing one partition.
 
     Attributes:
-        files: a file per priority; empty without rows, or if rows end the send. A FIFO queue's file is not in the
-            log.
-        given: the columns that the rows had.
+        files: a file per priority; empty without rows, or if rows end the send.
+        given: the columns of the rows.
         broken: number of rows that break rules, by the name of the rule.
-        refused: file of the rows that break rules, if they are to be diverted.
+        refused: file of the rows that break rules, if they are diverted.
         refused_rows: number of the rows that break rules, also if they are dropped.
     """
 
@@ -128,10 +127,9 @@ def write_partition(
     """Checks and writes rows of a bulk send, with about a row group in memory.
 
     Args:
-        messages: ``staging.messages`` of the queue's directory, maybe made from a ``Store`` in another process.
+        messages: ``staging.messages`` of the queue's directory.
         staging: the attempt at the send.
-        partition: number of the rows' partition. A second writer of the same partition leaves a second file. Pass
-            only one of the two files to ``gather``.
+        partition: number of the rows' partition. Pass only one file of a partition to ``gather``.
         batches: the rows, with columns that ``check_columns`` has accepted.
         in_order: True if rows of a FIFO queue are whole groups of one shard, each in its order.
     """
@@ -148,8 +146,8 @@ def write_partition(
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
     """Makes one send from the files of all partitions, in their order. Commits nothing.
 
-    Rows that break a rule are settled first, if the attempt has ``bad_rows``. Without ``in_order``, rows of a FIFO
-    queue are sorted now, by group and order; see ``sorted_by_group`` for the memory of the sort.
+    With ``bad_rows``, rows that break rules are settled first. Without ``in_order``, rows of a FIFO queue are
+    sorted.
 
     Raises:
         InvalidParameterValue: rows break a rule; the message names the rules and numbers. No file is left.
@@ -181,7 +179,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Raises the error for rows that break rules. With ``bad_rows``, drops or diverts these rows instead."""
+    """Raises the error for rows that break rules, or with ``bad_rows`` drops or diverts them."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -214,7 +212,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yields the pieces of each file. Consume one file before the next."""
+    """Cuts pieces into files. Consume one file before the next."""
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes
@@ -280,7 +278,7 @@ def write_sorted(
 def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Writes numbered rows in the given order, into a file of ``messages`` per priority. Returns the files."""
+    """Writes numbered rows in order into a file per priority. Returns the files."""
     files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
     with ExitStack() as opened:
@@ -308,7 +306,7 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 
 @contextmanager
 def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Writes a file. Yields the function to call with each piece of its rows."""
+    """Writes a file. Yields the function that takes each piece of its rows."""
     writing = None
     with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
 
@@ -325,7 +323,7 @@ def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.Reco
 
 
 def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
-    """Returns rows with all columns of ``messages`` except partition columns. The file numbers the rows."""
+    """Returns rows with all columns of ``messages`` except partition columns."""
     rules, count = staging.rules, len(rows)
     columns = {
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
@@ -346,7 +344,7 @@ def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
 
 
 def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Returns the MD5 of send and row number, formatted as UUIDs of version 3, variant 1."""
+    """Returns the MD5 of send and row number, in the format of UUIDs."""
     begun = hashlib.md5(f"{send_id}-".encode(), usedforsecurity=False)
     digests = []
     for number in numbers.tolist():
@@ -363,7 +361,7 @@ def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
-    """Returns deduplication ids, derived from the body where the caller gave none (DDP-4)."""
+    """Returns deduplication ids, derived from the body if the caller gave none (DDP-4)."""
     ids = [
         hashlib.sha256(body.encode()).hexdigest() if id is None else id
         for id, body in zip(given.to_pylist(), bodies.to_pylist(), strict=True)
@@ -372,7 +370,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows into a file with their columns. Returns the file in a list; no file without rows."""
+    """Writes numbered rows into a file. Returns the file, if any, in a list."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

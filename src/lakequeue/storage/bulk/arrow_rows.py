@@ -18,7 +18,7 @@ from lakequeue.storage.store_failures import first_line
 
 ORDER, NUMBER = "_order", "_number"
 _ROWS = 2_048
-"""Number of rows to convert at once. A view of texts may share its bytes with millions of other rows."""
+"""Number of rows to convert at once."""
 _NAMES = {
     pa.null(): "void",
     pa.bool_(): "boolean",
@@ -56,7 +56,7 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns Spark's name of a type, else Arrow's. A list of (key, value), as from polars, is a map."""
+    """Returns Spark's name of a type, else Arrow's. A list of (key, value) is a map."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -90,7 +90,7 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
 
 def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields converted rows, at most about a row group each. Long texts come in smaller pieces."""
+    """Yields converted rows, at most about a row group each."""
     try:
         converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:
@@ -135,7 +135,7 @@ def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Returns a column without dictionaries and views, for which Arrow lacks some functions."""
+    """Returns a column without dictionaries and views, which some functions of Arrow lack."""
     if pa.types.is_dictionary(column.type):
         values = _plain(column.dictionary)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
@@ -144,7 +144,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _attributes(column: pa.Array) -> pa.MapArray:
-    """Converts message attributes to the type in ``messages``, from maps or pairs, texts or typed values."""
+    """Converts message attributes to their type in ``messages``."""
     type_ = _TYPES["message_attributes"]
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), type_)
@@ -172,7 +172,7 @@ def _attributes(column: pa.Array) -> pa.MapArray:
 
 _REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
 ALLOWED = r"[\t\n\r\x20-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]"
-"""Regular expression of Arrow for an allowed character of a message."""
+"""Regular expression for an allowed character of a message."""
 _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
@@ -203,12 +203,11 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Returns the rows that break each rule, by its name. Omits rules that all rows obey.
+    """Returns for each broken rule the rows that break it.
 
     Args:
-        rows: from ``arrow_rows.normalized``.
+        rows: from ``normalized``.
         given: the columns that the caller gave.
-        rules: the rules for the rows.
     """
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
@@ -268,7 +267,7 @@ def _attribute_bytes(attributes: pa.MapArray) -> pa.Array:
 
 
 def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
-    """Returns True for rows with too many attributes, an invalid one, or the same name twice."""
+    """Returns True for rows with too many, invalid or repeated attributes."""
     entries, place = _entries(attributes)
     good = pc.fill_null(_allowed(entries), False).to_numpy(zero_copy_only=False)
     bad = np.bincount(place[~good], minlength=len(attributes)) > 0

@@ -1,4 +1,4 @@
-"""Rows that break a rule without ending their send: dropped, or diverted to a Delta table with the reason."""
+"""Rows that break a rule without ending their send: dropped, or diverted to a Delta table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OnBadRow = Literal["fail", "drop", "divert"]
 
 
 def option_problems(on_bad_row: str, table: str | None) -> list[str]:
-    """Returns the problems of the two options, which the data source calls ``onBadRow`` and ``badRows``."""
+    """Returns the problems of the options ``onBadRow`` and ``badRows``."""
     known = get_args(OnBadRow)
     if on_bad_row not in known:
         return [f"option onBadRow is {on_bad_row}, it must be {', '.join(known[:-1])} or {known[-1]}"]
@@ -53,13 +53,7 @@ def option_problems(on_bad_row: str, table: str | None) -> list[str]:
 
 @attrs.frozen
 class BadRows:
-    """Treatment of rows that break a rule, as a value.
-
-    Attributes:
-        queue: the queue's name, for the table.
-        store: reaches the table.
-        table: path or URI of the table; None: the rows are dropped.
-    """
+    """Treatment of rows that break a rule: diverted to ``table``, or dropped if ``table`` is None."""
 
     queue: str
     store: Store
@@ -78,10 +72,7 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def settle(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds the refused rows of a send to ``table``, once and in one commit, and removes their files.
-
-        Without a table, the rows are dropped. Logs the result. Call it before writing the manifest of the send, so
-        that no row is lost.
+        """Adds refused rows to ``table`` in one commit, and removes their files. Call it before the manifest.
 
         Args:
             messages: the folder of the files.
@@ -127,10 +118,9 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Takes the rows that break rules, and returns the remaining rows.
+        """Removes the rows that break rules, and returns the remaining rows.
 
         Args:
-            rows: rows with all input columns.
             broken: for each rule by name, True for the rows that break it.
             rules: in the order in which a reason names them.
         """
@@ -156,7 +146,7 @@ class RefusedRows:
         self._target.write_batch(rows)
 
     def file(self) -> DataFile | None:
-        """Ends the file and returns it; None if no row breaks a rule."""
+        """Ends the file and returns it, or None without rows."""
         self._opened.close()
         if self._target is None:
             return None

@@ -1,11 +1,8 @@
 """Bulk sends: rows are written once, as files, which become segments by one commit per shard.
 
-Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition
-values. So a lost race costs another commit of a few milliseconds, never another write. No lock is held while
-writing.
-
-Each commit carries the send's application id, and the manifest names the shards. So a process that repeats or
-finds an interrupted send commits the missing files.
+Offsets are fixed at commit: base and opening time of a file are partition values. So a lost race never writes a
+file again, and no lock is held while writing. Each commit carries the send's application id, so any process can
+complete an interrupted send from its manifest.
 """
 
 from __future__ import annotations
@@ -51,33 +48,33 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
 PATIENCE = 4
-"""Number of attempts after which small sends wait while files with new duplicates are rewritten."""
+"""Number of attempts after which small sends wait for a bulk send."""
 
 UNFINISHED = 60.0
-"""Seconds that a bulk send has for its commits before other processes complete it. A commit takes milliseconds."""
+"""Seconds after which other processes complete a bulk send."""
 
 
 class BulkShards(Protocol):
     """The shards of a queue in this process, by number."""
 
     def now(self) -> int:
-        """Returns the clock's time in microseconds for each commit. Delays and deduplication count from it."""
+        """Returns the time in microseconds from which delays and deduplication of a commit count."""
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns how many messages the cap of a shard still allows; None without a cap (QUE-21)."""
+        """Returns how many messages the cap of a shard still allows (QUE-21), or None."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
-        """Blocks this process's small sends to a shard for the milliseconds of the commit."""
+        """Blocks this process's small sends to a shard during the commit."""
         ...
 
     def purged(self, shard: int) -> int:
-        """Returns the purge mark of a shard. Called only if the log has duplicates (DDP-13)."""
+        """Returns the purge mark of a shard, if the log has duplicates (DDP-13)."""
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:
-        """Counts a commit to a shard, with the number of lost races before it."""
+        """Counts a commit to a shard, and the lost races before it."""
         ...
 
     def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
@@ -109,7 +106,7 @@ class SendTarget:
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that have reached only some shards for a minute. Their process was killed or stopped."""
+    """Returns bulk sends that have reached only some shards for a minute."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
@@ -121,7 +118,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes manifests that are complete or expired. Returns the files of incomplete sends by shard."""
+    """Removes complete or expired manifests. Returns the files of incomplete sends by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):
@@ -216,7 +213,7 @@ class _ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides the number of messages to add; None if files with new duplicates must be rewritten first."""
+        """Decides how many messages to add. None if files with new duplicates must be rewritten first."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):
@@ -255,7 +252,7 @@ class _ShardCommit:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """Returns the error for a bulk send that waited too long. Raises QueueClientError if a clock is wrong."""
+    """Returns the error for a bulk send that waited too long, or raises it for a wrong clock."""
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
@@ -296,14 +293,14 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
-    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). If files of an earlier
-    attempt exist, commits these instead of calling ``stage``.
+    Rows with a repeated deduplication id are accepted but not added on FIFO queues (DDP-1). Existing files of an
+    earlier attempt are committed instead.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
         OverLimit: the cap on stored messages allows only some of them (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
-        QueueClientError: storage failed; ``outcome_unknown`` is set if an earlier commit to a shard succeeded.
+        QueueClientError: storage failed; ``outcome_unknown`` is set after a commit to another shard.
     """
     manifest = None
     if not key.anonymous:

@@ -30,7 +30,7 @@ def opened_at(table: Table, now: int) -> int:
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Returns files with only the first message of each deduplication id. Rewrites files with repeated ids."""
+    """Returns files with the first message of each deduplication id. Rewrites files with repeated ids."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -53,7 +53,7 @@ class Duplicates:
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` returns the purge mark of the shard, below which ids do not count (DDP-13)."""
+        """``purged`` returns the purge mark of the shard. Ids below it do not count (DDP-13)."""
         self._messages = messages
         self._by_group = by_group
         self._purged = purged
@@ -65,7 +65,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Compares the files with the loaded snapshot at an instant. Returns True if ``files`` is unchanged."""
+        """Compares the files with the loaded snapshot. Returns True if ``files`` is unchanged."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
@@ -76,7 +76,7 @@ class Duplicates:
         return self._left is not None
 
     def files(self) -> list[DataFile]:
-        """Returns the files to commit. Files with duplicates were rewritten."""
+        """Returns the files to commit, without duplicates."""
         if self._left is None:
             self._left = list(self._remaining())
         return self._left
@@ -105,7 +105,7 @@ class Duplicates:
 
 
 def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
-    """Returns the keys that must not repeat: deduplication ids, maybe within their groups (DDP-2, DDP-14)."""
+    """Returns the deduplication ids, with their groups if ids are unique per group (DDP-2, DDP-14)."""
     ids = rows["dedup_id"].cast(pa.large_string())
     if not by_group:
         return ids

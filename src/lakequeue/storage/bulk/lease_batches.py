@@ -33,9 +33,9 @@ SEQUENCE_NUMBER = """
 """
 """``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in the filter. With more there is no filter, because it would slow down the planner."""
+"""Maximum number of ranges in a filter. More ranges slow down the planner, so there is no filter."""
 _BUCKET = 8
-"""Number of bits of a block of 256 positions. The join is by block, so that a row meets few ranges."""
+"""Number of bits of a block of 256 positions, by which ranges are joined."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -43,7 +43,7 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Adjacent messages of one lease in one file. Bounds are inclusive."""
+    """Adjacent messages of one lease in one file, both bounds included."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
@@ -61,12 +61,12 @@ class LeasePlace(NamedTuple):
 
 @attrs.frozen
 class LeaseColumns:
-    """Values of a lease from which the receipt handles and other columns of its messages are computed.
+    """Values of a lease from which receipt handles and other columns are computed.
 
     Attributes:
-        key: the queue incarnation.
+        key: the queue's key.
         lease_id: id of the claim.
-        lease_key: ``receipt_handles.lease_key``: signs only this lease's handles, so a query plan may show it.
+        lease_key: ``receipt_handles.lease_key``, which a query plan may show: it signs only this lease's handles.
         fifo: True on a FIFO queue, whose messages have sequence numbers.
     """
 
@@ -79,13 +79,7 @@ class LeaseColumns:
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
     """Returns the messages of a lease with their receipt handles, in the columns of ``Lease.messages``.
 
-    Opens the data files by name, not through the Delta log: the files stay for 24 hours after they were merged or
-    trimmed, but their log entries are removed sooner.
-
-    Args:
-        spark: any session.
-        places: places of the messages.
-        lease: values from which the receipt handles are built.
+    Opens files by name, because merged or trimmed files stay for 24 hours, longer than their log entries.
     """
     from pyspark.sql import functions as F
 
@@ -155,7 +149,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """Returns the places as rows. A file is identified by its name, which contains a UUID."""
+    """Returns the places as rows, with the unique names of files."""
     from pyspark.sql import functions as F
 
     schema = (
@@ -172,7 +166,7 @@ def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """Returns the OR of conditions as a balanced tree. A chain of 64 is too deep for the planner."""
+    """Returns the OR of conditions as a balanced tree, because a chain of 64 is too deep for the planner."""
     from pyspark.sql import functions as F
 
     if len(conditions) < 2:
@@ -217,7 +211,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
-    """Groups places by file, and sorts them by offset. Files are in the order of their first places."""
+    """Groups places by file, and sorts them by offset."""
     found: dict[str, list[LeasePlace]] = {}
     for place in places:
         found.setdefault(place.path, []).append(place)
@@ -227,12 +221,9 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places in one file, a batch per row group. Has two row groups in memory.
-
-    If it reads bodies, it omits messages that were erased or emptied after the claim.
+    """Yields the messages at places in one file, a batch per row group. Omits erased bodies.
 
     Args:
-        store: the root's storage.
         places: ordered by position, all in the same file.
         lease: values for their receipt handles.
         columns: some of ``SCHEMA``; None: all.
@@ -267,7 +258,7 @@ def read_places(
 
 @attrs.frozen
 class LeaseTask:
-    """Messages of a lease for one task to read, as a value for any process."""
+    """Messages of a lease for one task to read, in any process."""
 
     store: Store
     places: Sequence[Sequence[LeasePlace]]
@@ -304,7 +295,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields rows of row groups with their first positions. A foreign file is one table, in order."""
+    """Yields rows of row groups with their first positions. A foreign file is one table."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -362,13 +353,13 @@ class _Rows:
         return pa.array([sequence_number(self._place.shard, offset) for offset in offsets.tolist()], field.type)
 
     def _stored(self, name: str, type_: pa.DataType) -> pa.Array:
-        """Returns a column of the file in one piece. delta-rs and Spark may have written it with another type."""
+        """Returns a column of the file in one piece, with the expected type."""
         column = self._rows[name]
         return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).cast(type_)
 
 
 def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseColumns) -> pa.Array:
-    """Returns ``HandleSigner.sign`` for many offsets, and computes the digest of their common prefix once."""
+    """Returns the receipt handles of many offsets."""
     before, after = around(lease.key, lease.lease_id)
     before = f"{before}{shard}{BETWEEN}"
     begun, ending = hashlib.sha256((lease.lease_key + before).encode()), after.encode()

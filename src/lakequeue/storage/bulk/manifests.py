@@ -1,4 +1,4 @@
-"""Manifests: the files of a bulk send that wait for their commits. Written before the first commit."""
+"""Manifests: the files of a bulk send, written before its first commit."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ LONGEST_WAIT = 12 * 3600.0
 
 @attrs.frozen
 class SendKey:
-    """Identifies a bulk send, so that a repetition is always recognized: its application id has a version."""
+    """Identifies a bulk send by an application id and its version, to recognize repetitions."""
 
     app_id: str
     version: int
     files: str
-    """Name of the manifest and its files. Message ids are derived from it."""
+    """Name of the manifest and its files, from which message ids are derived."""
     of_stream: bool = False
     anonymous: bool = False
-    """True if the caller gave no id. The send is then never repeated, but may need completion."""
+    """True if the caller gave no id, so that nobody repeats the send."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
@@ -47,7 +47,7 @@ class SendKey:
 
     @classmethod
     def of_batch(cls, stream: str, batch: int) -> SendKey:
-        """Returns the key of a stream's micro-batch. Batches arrive in the order of their numbers, from 0 on."""
+        """Returns the key of a stream's micro-batch. Batches arrive in order, from 0 on."""
         return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
 
     @classmethod
@@ -56,7 +56,7 @@ class SendKey:
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """True if the loaded snapshot of a shard's ``messages`` has this send, or a later batch of its stream."""
+        """True if a shard's loaded snapshot has this send, or a later batch of its stream."""
         return _reached(table, self.app_id, self.version)
 
 
@@ -75,12 +75,12 @@ class Manifest:
 
     send_id: str
     app_id: str | None
-    """Identifies the commit in each shard, see ``SendKey``; None for a single commit that is never repeated."""
+    """Application id of the commit in each shard; None for a single commit that is never repeated."""
     version: int
     files: Sequence[WaitingFile]
     """Files in the order of the DataFrame's partitions."""
     written_at: float = attrs.field(factory=time.time, eq=False)
-    """Time of the write by the machine's wall clock, in seconds."""
+    """When it was written, in seconds by the machine's wall clock."""
 
     @property
     def rows(self) -> int:
@@ -108,7 +108,7 @@ def load_manifest(tables: Folder, send_id: str) -> Manifest | None:
 
 
 def has_manifests(tables: Folder) -> bool:
-    """True if a queue has files of a bulk send that wait for their commits."""
+    """True if a queue has uncommitted files of a bulk send."""
     return next(tables.files(_FOLDER), None) is not None
 
 
@@ -158,12 +158,12 @@ def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:
 
 
 def forget(tables: Folder, send_id: str) -> None:
-    """Removes the manifest of a send, if it exists. Its files are committed, or left to VACUUM."""
+    """Removes the manifest of a send, if it exists."""
     tables.remove([_manifest_name(send_id)])
 
 
 def discard(tables: Folder, send_id: str) -> None:
-    """Removes the manifest of a send and its files. Only for sends that reached no shard."""
+    """Removes the manifest and the files of a send that reached no shard."""
     manifest = load_manifest(tables, send_id)
     if manifest is None:
         return

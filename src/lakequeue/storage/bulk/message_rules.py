@@ -1,4 +1,4 @@
-"""The rules for rows of a bulk send, and the texts of refusals. ``arrow_rows`` applies the rules."""
+"""The rules for rows of a bulk send, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SINGULAR = {"have": "has", "are": "is"}
 
 @attrs.frozen
 class RowRules:
-    """The rules for rows of a bulk send, as a value, so that any process can check rows.
+    """The rules for rows of a bulk send, for use in any process.
 
     Attributes:
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
@@ -84,7 +84,7 @@ class RowRules:
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules that apply to rows with these columns, in the order in which a refusal names them."""
+        """Returns the rules that apply to rows with these columns, in the order of a refusal's text."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),
@@ -125,7 +125,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Returns column names with the case of message columns, and ``order_by`` as the rows spell it."""
+    """Returns column names in the case of message columns, and ``order_by`` as the rows spell it."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
@@ -136,15 +136,12 @@ def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], st
 def check_columns(
     columns: Sequence[tuple[str, str]], order_by: str | None = None, has_priorities: bool = False
 ) -> None:
-    """Refuses columns that cannot make messages, regardless of the rows.
+    """Raises InvalidParameterValue for columns that cannot make messages.
 
     Args:
         columns: names and types, with Spark's names of types.
         order_by: a further column, which must exist.
         has_priorities: True if messages of the queue have priorities.
-
-    Raises:
-        InvalidParameterValue: names the column.
     """
     types = dict(columns)
     known_columns = (*INPUT_COLUMNS, PRIORITY) if has_priorities else INPUT_COLUMNS

@@ -15,10 +15,9 @@ def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int],
     """Advances a position in the first shard, in a commit without messages. Never moves it back.
 
     Args:
-        target: the queue.
         app_id: the application id of the relay's stream.
         version: the new position.
-        more: further application ids with the versions that the commit sets.
+        more: further application ids with their versions.
         first: True to change nothing if a position exists already.
     """
     shard = min(target.shards)

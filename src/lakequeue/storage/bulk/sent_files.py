@@ -1,9 +1,7 @@
-"""The record of files that a relay has sent: a small table in the queue's directory, in numbered parts.
+"""The record of files that a relay has sent: numbered parts in the queue's directory.
 
-The process that creates a part, which only one can, decides the batch with its number. Then it sends the part's
-files. After a kill, at most the newest batches are sent again. Merged parts have only digests of the files.
-
-A process that was paused may create the part of a number that is merged already. Such a part does not count.
+Only one process can create a part, and so decides the batch of that number. Then it sends the part's files. Merged
+parts contain only digests of the files. A late part of a merged number does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ FILES = pa.schema(
 _MERGED = pa.schema([("bucket", pa.int32()), ("digest", DIGEST)])
 _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
-"""Maximum number of files of a batch. Further files come into the next batch."""
+"""Maximum number of files of a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
 """Minimum number of parts to merge, and approximate maximum bytes of a merged part."""
 _BUCKETS, _CHUNK = 64, 65_536
@@ -41,9 +39,6 @@ _BUCKETS, _CHUNK = 64, 65_536
 
 class SentFiles:
     """The files that a relay has sent.
-
-    Args:
-        folder: the directory of the relay.
 
     Attributes:
         last: number of the newest batch; 0 without batches.
@@ -73,7 +68,7 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Creates the part of a batch from files. Returns False if another process created the part first."""
+        """Creates the part of a batch. Returns False if another process was faster."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
@@ -88,10 +83,7 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the found files that this record lacks, in batches.
-
-        The found files, and the files of merged parts, wait on disk in buckets by digest. One pair of buckets is
-        in memory at a time.
+        """Yields the found files that this record lacks, in batches. Sorts them on disk by digest.
 
         Args:
             found: path, size in bytes, and time of the last change in microseconds, of each file.
@@ -116,7 +108,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges many parts into one, and removes the merged parts. The part of the newest batch stays."""
+        """Merges many parts into one, except the part of the newest batch."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]

@@ -1,4 +1,4 @@
-"""Parquet files of a bulk send that wait below the ``messages`` tables: listed, described, moved, rewritten."""
+"""Parquet files of a bulk send below the ``messages`` tables."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import ANY, row_groups, writer
 
 ROW_GROUP = 4 << 20
-"""Bytes of a row group. A receive of ten messages reads a whole row group, which took 2 s for large row groups."""
+"""Bytes of a row group. A receive reads whole row groups."""
 
 COLUMNS = layout.FILES["messages"]
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
-    """Raises FileNotFoundError if VACUUM removed one of the files of a local table. The caller holds its lock."""
+    """Raises FileNotFoundError if VACUUM removed a file of a local table. The caller holds its lock."""
     gone = [] if messages.local is None else [file.path for file in files if not messages.exists(file.path)]
     if gone:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
@@ -46,14 +46,14 @@ def folder_of(send_id: str, attempt: str) -> str:
 
 
 def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a temporary file, which has columns of its own, a row group at a time."""
+    """Yields the rows of a temporary file, a row group at a time."""
     with messages.parquet(file.path, file.size, ANY) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group, use_threads=False).to_batches()
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
-    """Returns the shard that the message groups of a file hash to."""
+    """Returns the shard of a file's message groups."""
     if shards == 1:
         return 0
     with messages.parquet(file.path, file.size) as parquet:
@@ -67,7 +67,7 @@ def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
 
 
 def new_name(partition: int, kind: str) -> str:
-    """Returns a name for a file of a partition. Names sort like partitions."""
+    """Returns a name for a file of a partition, sorted like partitions."""
     return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
 
 

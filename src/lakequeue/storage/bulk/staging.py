@@ -19,21 +19,13 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Minimum number of rows per shard. With fewer, a commit to another shard costs more than it gains."""
+"""Minimum number of rows per shard."""
 NEAR = 0.1
-"""A shard may get more or fewer rows than the average by this share, so that fewer files are cut."""
+"""Share by which a shard may differ from the average, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns the files to shards, in their order, and returns them. Cuts files at the ends of the shards' ranges.
-
-    A cut writes the rows of a file again. At most one file per shard, except the last shard, is cut.
-
-    Args:
-        messages: the folder of the files.
-        files: all rows of the send.
-        shards: in the order in which they get rows.
-    """
+    """Assigns the files to shards in order. Cuts at most one file per shard, whose rows are written again."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each
@@ -58,13 +50,7 @@ def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -
 
 
 def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Cuts each file into the rows of each shard, by message group (FAI-5). Keeps the order of the files.
-
-    Args:
-        messages: the folder of the files.
-        files: all rows of the send.
-        shards: all shards of the queue.
-    """
+    """Cuts each file into the rows of each shard, by message group (FAI-5)."""
     if len(shards) == 1:
         return [WaitingFile(shards[0], file) for file in files]
     placed: list[WaitingFile] = []
@@ -82,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns the ends of all shards' ranges except the last. An end is moved to a file's end that is near."""
+    """Returns the ends of all shards' ranges except the last, moved to the ends of near files."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -96,9 +82,8 @@ class Staging:
     """One attempt at writing the files of a bulk send. Can be passed to other processes.
 
     Attributes:
-        key: the key of the send. Message ids are derived from the key and the row's place.
-        shards: all shards, in the order in which they get rows of a standard queue. Files are first written below
-            the first shard, and ``finish`` moves each to its shard.
+        key: the key of the send, from which message ids are derived.
+        shards: all shards, in the order in which they get rows. Files are first written below the first shard.
         rules: the rules for the rows.
         folder: directory of this attempt, relative to the ``messages`` of a shard.
         bad_rows: treatment of rows that break a rule; None: such rows end the send.
@@ -115,7 +100,7 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at another send. All processes that write for it pass the same attempt id."""
+        """Returns an attempt at another send, with the same id in all processes."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
@@ -123,13 +108,10 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Writes the manifest of the files that ``write`` returns: in order, with all rows checked.
+        """Writes the manifest of the files that ``write`` returns, or returns another attempt's manifest.
 
-        Each file has whole groups of one shard on FIFO queues, else rows of one priority, which is in its
-        ``partition``. If anything fails, no file is left.
-
-        Returns:
-            The manifest, or the manifest of another attempt at the same send that came first.
+        A file has whole groups of one shard on FIFO queues, else rows of one priority. After an error, no file is
+        left.
         """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)

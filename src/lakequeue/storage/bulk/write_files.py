@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Returns a DataFrame and its order column, with columns spelled as here if its session ignores case."""
+    """Returns a DataFrame and its order column, with columns in our case if its session ignores case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -41,13 +41,13 @@ def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | Non
 
 @attrs.frozen
 class TaskWriter:
-    """Writes the rows of a Spark task in the task's process, without opening the queue. Can be pickled.
+    """Writes the rows of a Spark task in the task's process. Can be pickled.
 
     Attributes:
         store: reaches the root from the task.
         tables: directory of the queue.
         staging: the attempt at the send.
-        in_order: True if each partition has whole message groups in order, of one shard.
+        in_order: True if each partition has whole message groups of one shard in order.
     """
 
     store: Store
@@ -65,7 +65,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the result of ``write`` as a row, or its error if rows are unreadable. Raises other errors."""
+        """Yields the result of ``write`` as a row, or its error if rows are unreadable."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -76,18 +76,7 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Checks and writes a DataFrame's messages below the queue's tables in one pass. Commits nothing.
-
-    FIFO queues keep each group in order in one file (FIF-1).
-
-    Args:
-        df: columns that ``check_columns`` has accepted.
-        store: reaches the root.
-        tables: directory of the queue.
-        staging: the attempt at the send.
-
-    Returns:
-        Results of each partition.
+    """Checks and writes a DataFrame's messages in one pass, groups in order (FIF-1). Returns the results.
 
     Raises:
         InvalidParameterValue: rows cannot be read. No file is left.
@@ -130,7 +119,7 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
 
 
 def file_count(spark: SparkSession) -> int:
-    """Returns the number of files for a bulk send in message groups: the number of concurrent tasks, or less."""
+    """Returns the number of files for a bulk send in message groups."""
     wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
     tasks = _tasks(spark)
     return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"

@@ -1,4 +1,4 @@
-"""Reads the catalog of a root that may be damaged, and compares it with the directories of queues."""
+"""Reads the catalog of a damaged root, and compares it with the directories of queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FoundCatalog:
     log: FoundLog
     rows: list[QueueRow]
     problem: str | None
-    """Why ``rows`` may be out of date; None if they are the newest."""
+    """Why ``rows`` may be out of date, or None."""
     unlisted: list[str]
     """Keys of queues that hold messages but have no row."""
 

@@ -10,13 +10,13 @@ from lakequeue.storage.reserve import space_of
 from lakequeue.storage.roots import EFFECTIVE, local_path
 
 LOCK_PATIENCE = 1.0
-"""Seconds for which a check waits for a lock. A commit holds a lock for milliseconds."""
+"""Seconds for which a check waits for a lock."""
 FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
 """Numbers of free bytes and free inodes below which a check warns."""
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:
-    """Returns why a local table cannot be locked, and the effect on a repair. None without a problem."""
+    """Returns why a local table cannot be locked, and the effect on a repair; or None."""
     local = local_path(table)
     if local is None or not os.path.isdir(local):
         return None
@@ -39,7 +39,7 @@ def lock_problem(table: str) -> tuple[str, str] | None:
 
 
 def space_problems(path: str) -> Iterator[str]:
-    """Yields each shortage on the file system of a local path."""
+    """Yields each shortage of the file system."""
     space = space_of(path)
     if space is None:
         return

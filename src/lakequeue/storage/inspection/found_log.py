@@ -31,7 +31,7 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Maximum number of missing entries after the start of a log. A repair writes a file for each."""
+"""Maximum number of missing entries that a repair replaces, with a file each."""
 
 
 @attrs.define
@@ -42,15 +42,15 @@ class FoundLog:
     entries: dict[int, Entry]
     checkpoints: dict[int, TableState]
     problems: dict[str, str]
-    """Problem of each bad file of the log, by file name. Includes missing entries."""
+    """Problem of each bad or missing file of the log, by file name."""
     last: int
-    """The last version that may belong to the log."""
+    """The last version of the log."""
     strays: list[str] = attrs.field(factory=list)
-    """Names of log files that cannot belong to the log. Each is also a key of ``problems``."""
+    """Names of log files that cannot belong to the log."""
 
     @property
     def start(self) -> int | None:
-        """The version from which the log is read: the newest good checkpoint, or 0; None if neither exists."""
+        """The version from which the log is read, a checkpoint or 0; or None."""
         return start_of(self.entries, self.checkpoints)
 
     @property
@@ -72,18 +72,18 @@ class FoundLog:
 
     @property
     def is_being_repaired(self) -> bool:
-        """True if a repair has replaced unreadable entries by empty ones."""
+        """True if a repair has replaced unreadable entries."""
         return any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version that needs no unreadable entry; None if no version does."""
+        """The last version that needs no unreadable entry, or None."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """Builds the last version, as if unreadable entries had changed nothing; None if the log has no start."""
+        """Returns the last version as if unreadable entries had changed nothing. None without a start."""
         start = self.start
         if start is None:
             return None
@@ -93,7 +93,7 @@ class FoundLog:
         return TableVersion(self.folder, state)
 
     def sound(self) -> Iterator[TableVersion]:
-        """Yields every version that needs no unreadable entry, the newest first."""
+        """Yields every version that needs no unreadable entry, newest first."""
         starts = sorted({*self.checkpoints, *({0} & self.entries.keys())}, reverse=True)
         end = self.last
         for start in starts:
@@ -170,7 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns versions left over by a restore: from the first that does not follow its base on."""
+    """Returns versions left over by a restore: from the first that does not fit the version before it."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []

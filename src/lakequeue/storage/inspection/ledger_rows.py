@@ -37,7 +37,7 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """Returns the newest sound version of a ledger whose files still exist. None if none does."""
+    """Returns the newest sound version of a ledger with all its files, or None."""
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

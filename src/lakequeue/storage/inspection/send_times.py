@@ -46,7 +46,7 @@ def shown_at(micros: int) -> datetime | str:
 
 
 def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:
-    """Returns known send times, from entries of the log that append, and from its sound files."""
+    """Returns known send times, from entries of the log and from sound files."""
     return [*_of_entries(log), *_of_files(files)]
 
 

@@ -1,4 +1,4 @@
-"""Inspects a shard that may be damaged: both logs, the ledger's rows, and the files of messages."""
+"""Reads a shard that may be damaged: logs, ledger, and files of messages."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds that a shard's time may be ahead of this machine's clock before a check reports it."""
+"""Microseconds that a shard may be ahead of this machine's clock before a check reports it."""
 
 
 @attrs.frozen
 class FoundShard:
-    """Everything that could be read of a shard. ``messages`` or ``receipts`` is None if that table has no log."""
+    """All readable parts of a shard. ``messages`` and ``receipts`` are None without a log."""
 
     messages_path: str
     receipts_path: str
@@ -53,7 +53,7 @@ class FoundShard:
 
     @property
     def was_unused(self) -> bool:
-        """True if the ledger does not exist, or shows that nothing was ever received."""
+        """True if nothing was ever received, as far as the ledger shows."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
@@ -79,22 +79,22 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """The newest ledger epoch by which rows were emptied, according to the log."""
+        """Newest ledger epoch whose messages were emptied, according to the log."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """The mark of the log's last emptying; 0 if the log was never emptied."""
+        """Mark of the log's last emptying, or 0."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is sound and knows the log's last emptying. False if an older copy was restored."""
+        """True if the ledger is sound and not an older copy."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset from which the log must have all messages. ``ledger``: newest readable ledger."""
+        """Returns the offset from which the log must have all messages, by the ledger or the files."""
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
         named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]
@@ -114,7 +114,7 @@ class FoundShard:
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Returns ``blank``, and the missing offsets that are not in a damaged file either."""
+        """Returns ``blank``, and the missing offsets that are in no damaged file."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -127,7 +127,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns offsets with empty rows whose messages the ledger, an older ledger, still has."""
+        """Returns offsets with empty rows whose messages an older ledger still has."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -140,7 +140,7 @@ class FoundShard:
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard. Reads the ledger first, so that the log is at least as new."""
+    """Reads all of a shard, the ledger first, so that the log is at least as new."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()
@@ -263,7 +263,7 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields file, problem and repair for each problem of a log. ``lost``: repair of a log without a start."""
+    """Yields file, problem and repair for each problem of a log."""
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))

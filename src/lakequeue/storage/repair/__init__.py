@@ -1,1 +1,1 @@
-"""Repairs damaged tables in steps. Each is an atomic change of a file, or a commit under a fence."""
+"""Repairs damaged tables in steps, each of which is atomic."""

@@ -29,7 +29,7 @@ _OF_TASKS = ("started", "written")
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairStep]:
-    """Yields the steps that set log and ledger of a shard back to ``now``. Yields nothing if neither is ahead."""
+    """Yields the steps that set log and ledger of a shard back to ``now``."""
     clock, ledger, ahead = messages.transaction(layout.CLOCK_ID), Ledger(receipts), _files_ahead(messages, now)
     head, runs, history = ledger.load()
     if clock > now or ahead:
@@ -66,7 +66,7 @@ def _tasks_set_back(text: str | None, now: int) -> str | None:
 
 
 def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
-    """Returns the files with instants after ``now``, and how many messages of each were sent after ``now``."""
+    """Returns files with later instants than ``now``, and their numbers of later messages."""
     found = []
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]

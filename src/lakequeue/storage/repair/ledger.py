@@ -1,4 +1,4 @@
-"""Repairs the ledger of a shard. Lost messages count as deleted. Older rows replace unreadable rows."""
+"""Repairs the ledger of a shard. Lost messages count as deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def repaired_ledger(
     gone: Sequence[Range],
     low: int,
 ) -> RepairedLedger:
-    """Returns the rows of ``base`` without lost messages (``gone``) and messages dropped since (below ``low``)."""
+    """Returns the rows of ``base`` without the messages ``gone`` and those below ``low``."""
     runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
     before = max(head.head_offset, low)
     for each in (runs, history):
@@ -56,7 +56,7 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write the ledger ``rows``. They first move aside a log without a readable start."""
+    """Returns the steps that write the ledger ``rows``, after moving aside a log without a start."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last
@@ -97,7 +97,7 @@ def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_versi
 
 
 def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
-    """Returns runs of messages that were never received. Dead letters keep their receive count (DLQ-4)."""
+    """Returns runs of never-received messages. Dead letters keep their receive count (DLQ-4)."""
     runs = RunMap([Run(*span) for span in spans])
     for each in found.files:
         if not len(each.offsets) or each.file.nulls.get("source_receive_count") == each.file.rows:

@@ -19,11 +19,11 @@ from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without the features that another program enabled."""
+    """A log without features that another program enabled."""
 
     log: FoundLog
     versions: list[int]
-    """Versions of entries whose features and properties a repair removes."""
+    """Versions of entries with such features or properties."""
     checkpoints: list[int]
     """Versions of checkpoints with such features or properties."""
 
@@ -41,7 +41,7 @@ def without_features(log: FoundLog) -> Undone:
 
 
 def has_deleted_rows(undone: Undone) -> bool:
-    """Returns True if another program used deletion vectors. Without them, deleted rows would reappear."""
+    """Returns True if another program used deletion vectors, without which deleted rows reappear."""
     log, since = undone.log, min(undone.versions, default=undone.log.last + 1)
     entries = (log.folder.read(entry_name(version)) for version in log.entries if version >= since)
     if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
@@ -59,8 +59,7 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep
 
     Args:
         undone: the log, which has a start.
-        barrier: application ids for the replacement entries. They keep other processes from committing before the
-            table's content is repaired by a later step.
+        barrier: application ids that block other processes until the table's content is repaired.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:

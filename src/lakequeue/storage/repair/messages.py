@@ -1,4 +1,4 @@
-"""Repairs the log of a shard: puts rows in order again, and fills lost offsets with empty rows."""
+"""Repairs the log of a shard: sorts rows, and fills lost offsets with empty rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_ROWS = 20_000_000
 
 @attrs.frozen
 class NeighbourSegment:
-    """A message's segment, and the time of the last send before the message. Instants are in microseconds."""
+    """A message's segment, and the time of the send before it, in microseconds."""
 
     base: int
     opened_at: int
@@ -54,7 +54,7 @@ def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
-    """Returns why the missing messages are too many to fill in; None if they are not too many."""
+    """Returns why there are too many missing messages to fill in, or None."""
     number = sum(last - first + 1 for first, last in missing)
     if number <= _MOST_ROWS:
         return None
@@ -194,7 +194,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns a segment for a lost message at offset ``first``, derived from the neighbouring files."""
+    """Returns a segment for a lost message, from the neighbouring files."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])

@@ -1,4 +1,4 @@
-"""Steps of a repair. Each step is described before it is applied."""
+"""Steps of a repair, described before they are applied."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lakequeue.storage.engines.transaction import Change, transact
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
-"""Directory below a table for replaced files. VACUUM ignores names that begin with an underscore."""
+"""Directory below a table for replaced files. VACUUM ignores it."""
 
 
 @attrs.frozen
 class RepairStep:
-    """A change to a table. A repair killed before or after a step can be repeated."""
+    """A change to a table. A killed repair can be repeated."""
 
     text: str
     apply: Callable[[], object]
@@ -36,7 +36,7 @@ def moved_aside(folder: Folder, name: str, why: str) -> RepairStep:
 
 
 def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
-    """Returns the step that replaces a file in one operation, and keeps a copy of the old file."""
+    """Returns the step that replaces a file in one operation, and keeps the old file."""
 
     def apply() -> None:
         if folder.exists(name):
