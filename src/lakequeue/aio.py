@@ -59,6 +59,7 @@ class _AsyncFace(Generic[_Sync]):
 
     @property
     def sync(self) -> _Sync:
+        """The synchronous object, with blocking methods."""
         return self._sync
 
     def __repr__(self) -> str:
