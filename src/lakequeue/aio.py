@@ -122,10 +122,7 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """Turns a receive into a coroutine that waits without a thread.
-
-    If it is cancelled, it releases its messages.
-    """
+    """Turns a receive into a coroutine that waits without a thread. A cancelled one releases its messages."""
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
@@ -427,10 +424,7 @@ class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProp
     async def copy(
         self, to: LakeQueue, queue: str | None = None, progress: Callable[[int, int, str], None] | None = None
     ) -> list[CopiedQueue]:
-        """Copies queues to another root as ``lakequeue.LakeQueue.copy`` does.
-
-        ``progress`` is called in threads.
-        """
+        """Copies queues as ``lakequeue.LakeQueue.copy`` does. ``progress`` is called in threads."""
         check_type("to", to, LakeQueue, "an aio.LakeQueue")
         return await self._copy(to.sync, queue, progress)
 

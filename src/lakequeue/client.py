@@ -313,10 +313,7 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """Returns the SQL that creates the views of ``register_views``, for sessions outside Python.
-
-        Starts no JVM.
-        """
+        """Returns the SQL that creates the views of ``register_views``, for sessions outside Python. No JVM."""
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)

@@ -1,8 +1,4 @@
-"""OpenTelemetry: spans and metrics of sends and consumers, by the conventions for messaging.
-
-``instrument()`` enables it. The context of a send's span travels in the message attribute ``traceparent``, and the
-handler of a consumer gets a span in that trace.
-"""
+"""OpenTelemetry: spans and metrics of sends and consumers. A message carries its span in ``traceparent``."""
 
 from __future__ import annotations
 

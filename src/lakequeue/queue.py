@@ -565,10 +565,7 @@ class Queue(QueueProperties):
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Counts messages by state, exact at one snapshot per shard, in a time independent of the backlog.
-
-        Slow for shards with more than about 200,000 runs (scattered receipts).
-        """
+        """Counts messages by state, exact at one snapshot per shard. Slow above about 200,000 runs in a shard."""
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:
@@ -673,10 +670,7 @@ class Queue(QueueProperties):
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
     def compact(self, *, now: float | None = None) -> CompactionSummary:
-        """Frees storage that the queue no longer needs, in one pass; see ``LakeQueue.compact``.
-
-        Changes no answer.
-        """
+        """Frees storage that the queue no longer needs. Changes no answer. See ``LakeQueue.compact``."""
         from lakequeue.operations.compact import compact
 
         return compact(self._runtime, now)

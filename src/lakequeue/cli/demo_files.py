@@ -42,13 +42,7 @@ def package_directory(name: str) -> Path:
 
 
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
-    """Returns body and group id of each file in a directory, and the number of files that cannot be sent.
-
-    Bodies are ASCII JSON, so that empty files and control characters are valid. Large sources are compressed.
-
-    Raises:
-        InvalidOptions: not a directory, or without Python files.
-    """
+    """Returns body and group of each Python file, and the number of skipped files. Raises InvalidOptions."""
     if not where.is_dir():
         raise InvalidOptions([f"--input {where}: not a directory"])
     entries: list[tuple[str, str]] = []

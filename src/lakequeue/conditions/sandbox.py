@@ -1,8 +1,4 @@
-"""Worker processes that evaluate conditions, so that a crash or hang ends nothing else.
-
-A worker is a separate program, because obstore does not survive a fork, and handles one request at a time. It is
-killed if a request is too slow or no longer needed. Idle workers end after a while.
-"""
+"""Worker processes that evaluate conditions, so that a crash or hang ends nothing else."""
 
 from __future__ import annotations
 

@@ -28,10 +28,7 @@ except ModuleNotFoundError as error:
 
 
 class LakeQueueHook(BaseHook):
-    """Opens the root of a connection of type ``lakequeue``.
-
-    The host is the root, a path or a URI. The password contains the storage options as a JSON object, because
-    Airflow encrypts passwords.
+    """Opens the root of a connection: its host is the root, its password the storage options as JSON.
 
     Args:
         lakequeue_conn_id: id of the connection.

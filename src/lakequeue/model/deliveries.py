@@ -18,12 +18,7 @@ _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){
 
 
 class Mark(NamedTuple):
-    """Slot and number of one delivery (TAB-2).
-
-    Attributes:
-        slot: the lowest slot of the shard that no other delivery used at the claim.
-        number: the epoch of the claim's commit, then ``NONCE_BITS`` random bits. It grows within a slot.
-    """
+    """Slot and number of one delivery (TAB-2). The number is an epoch, then ``NONCE_BITS`` random bits."""
 
     slot: int
     number: int

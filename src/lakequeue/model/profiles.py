@@ -1,7 +1,4 @@
-"""The four profiles: defaults and ranges of queue attributes, and differences in behaviour (PRF-1, PRF-2).
-
-Durations are seconds, sizes bytes. None as upper limit means no limit.
-"""
+"""The four profiles: defaults, ranges and behaviour (PRF-1, PRF-2). Durations are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -39,11 +36,7 @@ class Limits:
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """Defaults, ranges and behaviour of the queues of a profile.
-
-    If ``delay.high`` is None, the retention period limits delays. A field with ``_fifo`` applies to FIFO queues,
-    the field without to standard queues.
-    """
+    """Defaults, ranges and behaviour of the queues of a profile. Fields with ``_fifo`` apply to FIFO queues."""
 
     name: str
     visibility_timeout: Limits

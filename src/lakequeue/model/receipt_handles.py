@@ -1,8 +1,7 @@
 """Receipt handles: format, signature and verification (RCP-9, RCP-15).
 
-A handle contains queue key, shard, offset, lease id and a MAC. Each lease has its own MAC key, so Spark can
-compute its handles without a key to other leases. A handle has only digits and letters, because Amazon's extended
-client for Python adds a prefix with a hyphen.
+A handle contains queue key, shard, offset, lease id and a MAC, as digits and letters. Each lease has its own MAC
+key, so Spark can compute its handles without a key to other leases.
 """
 
 from __future__ import annotations

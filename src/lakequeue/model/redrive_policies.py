@@ -1,7 +1,4 @@
-"""Redrive policies, and the queues that may use a dead-letter queue (DLQ-2, DLQ-6).
-
-Stored policies are JSON with queues as ARNs. ``located`` converts plain names to ARNs.
-"""
+"""Redrive policies, and the queues that may use a dead-letter queue (DLQ-2, DLQ-6)."""
 
 from __future__ import annotations
 

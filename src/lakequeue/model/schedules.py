@@ -102,11 +102,7 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule after its due messages were sent, or None if no message is left.
-
-        ``sent`` is the schedule that the sending process would store. If this schedule differs, it has replaced
-        that one meanwhile and keeps its own times.
-        """
+        """Returns this schedule after its messages were sent, or None. A replaced schedule keeps its own times."""
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
         last = sent or self
@@ -127,11 +123,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule after the clock was set back to ``now``, with no past times after ``now``.
-
-        If the schedule is ahead (see ``is_ahead``), its next message is due at its first time after ``now``. It
-        gets a new id, because the queue refuses due times before the last one of an id.
-        """
+        """Returns the schedule with past times at most ``now``. If it is ahead, its next time follows ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

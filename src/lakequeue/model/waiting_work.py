@@ -1,4 +1,4 @@
-"""Work as generators that yield instants to wait for, so that few threads run many of them."""
+"""Generators that yield the instants until which they wait. A few threads run any number of them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class WaitingThreads:
                     self._timer = None
 
     def _next(self) -> _Piece | None:
-        """Takes ready work. Without any, returns None, and a thread waits for the waiting work."""
+        """Takes ready work. Without ready work, returns None."""
         piece = self._ready.popleft() if self._ready else None
         if piece is None and self._waiting:
             first = min(self._waiting, key=self._waiting.__getitem__)

@@ -31,13 +31,7 @@ NEAR = 60 * MICROS
 
 @attrs.frozen
 class ChosenCounts:
-    """Results of an operation on chosen messages.
-
-    Attributes:
-        done: number of changed messages.
-        stayed: number of unchanged messages, by state.
-        missing: number of messages that the queue does not store.
-    """
+    """Numbers of chosen messages that were changed, that stayed (by state), and that are missing."""
 
     done: int
     stayed: Counter[MessageState]

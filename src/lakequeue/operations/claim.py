@@ -33,12 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """The free handlers of a consumer, for last receives (see ``Claim``).
-
-    Attributes:
-        free: returns the number of handlers that can begin at once.
-        passed: number of last receives that the newest claim left, because no handler was free.
-    """
+    """The free handlers of a consumer for last receives, and the number of receives left without one."""
 
     free: Callable[[], int]
     passed: int = 0
@@ -46,10 +41,7 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """A claim under one lease, at the home shard first, then at the next shards for the missing messages.
-
-    With an attempt id or for a delivery, all messages come from one shard.
-    """
+    """A claim under one lease, at the home shard first, then at the next shards for the missing messages."""
 
     queue: OpenQueue
     wanted: Claim

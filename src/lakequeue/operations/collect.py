@@ -108,9 +108,7 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the messages at once. Returns when all earlier messages have their results.
-
-        Does not wait in a callback of a future, because the committing thread runs the callback.
+        """Commits the messages at once, and waits for their results, except in a callback of a future.
 
         Raises:
             LakeQueueError: the first error of a message whose future was dropped unread.

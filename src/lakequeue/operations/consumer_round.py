@@ -22,13 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round.
-
-    Attributes:
-        errors: for each receipt why it was not settled, or None.
-        messages: the claimed messages.
-        refused: why nothing could be claimed, or None.
-    """
+    """Results of a round: errors of receipts, claimed messages, and why nothing was claimed."""
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()

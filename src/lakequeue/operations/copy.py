@@ -84,13 +84,7 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """One run of a copy: takes snapshots, copies files, writes logs, and checks the copy.
-
-    Args:
-        source, target: the roots.
-        rows: the queues to copy.
-        progress: gets the number of copied files, the total number of files, and the name of the queue.
-    """
+    """One run of a copy: takes snapshots, copies files, writes logs, and checks the copy."""
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
         self._source, self._progress = source, progress
@@ -105,9 +99,7 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards; ``whole``: also the root's other tables. Returns the newest rows with their copies.
-
-        Leaves out queues that are deleted meanwhile.
+        """Copies the shards, and with ``whole`` the root's other tables. Returns rows with their copies.
 
         Raises:
             QueueClientError: files kept vanishing, or messages kept moving between queues.

@@ -83,23 +83,15 @@ class Delivering:
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
-        """Makes failed messages visible before the rest is delivered.
+        """Makes failed messages visible. Raises LeaseLost if the lease does not hold all of them.
 
         Args:
             failed: reasons by receipt handle. Without a reason (None), the receive is not counted.
-
-        Raises:
-            LeaseLost: the lease no longer holds all failed messages, so its rows must not be appended.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
-        """Makes failed messages visible, named by receipt handle or message id. Returns their number.
-
-        Raises:
-            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
-            LeaseLost: as in ``release_failed``.
-        """
+        """Makes failed messages visible by handle or id. Raises ReceiptHandleIsInvalid, LeaseLost."""
         by_offset = leases.failures_of(self.leased, failed).get(self._shard.number, {})
         self._release(by_offset)
         return len(by_offset)

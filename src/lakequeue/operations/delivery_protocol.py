@@ -1,7 +1,6 @@
 """The protocol of deliveries into a table: who may append, if rows arrived, and who decides (TAB-25).
 
-The table's log accepts the append or the block of a delivery, never both. Only a newly opened table shows which.
-``docs/guides/tables.md`` has a picture.
+The table's log accepts the append or the block of a delivery, never both. See ``docs/guides/tables.md``.
 """
 
 from __future__ import annotations
@@ -269,8 +268,6 @@ def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> N
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
     """Decides a delivery whose receipt has ended (TAB-26). Returns False if only an operator can decide.
-
-    Decided means: the rows arrived and the messages are deleted, or the messages are visible again.
 
     Raises:
         TableUnavailable: the table cannot be reached or written; nothing was decided.

@@ -25,10 +25,7 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Message groups with visible or in-flight messages. ``oldest_age``: seconds since a visible message was sent.
-
-``group_id`` is NULL for messages without a group. ``noisy`` is NULL on FIFO queues.
-"""
+"""Message groups with visible or in-flight messages, and the age in seconds of the oldest visible message."""
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])

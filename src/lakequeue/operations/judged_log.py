@@ -52,7 +52,7 @@ class JudgedShard:
     files: Sequence[LogFile]
     """Files with messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
-    """For each file an instant in microseconds after all of its messages were sent, or None."""
+    """An instant in microseconds for each file, after its last message was sent; None if unknown."""
     outdated: bool
     """True if stored messages of this snapshot may have been emptied; see ``emptied_rows``."""
 
@@ -209,8 +209,6 @@ def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
     """Returns the indexes of the parts that may have rows for which a condition is true.
-
-    Arrow skips files whose partition contradicts a filter. Here each part acts as a file that is never opened.
 
     Args:
         known: conditions for each part. Each row of the part meets at least one of them.

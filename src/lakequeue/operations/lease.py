@@ -94,13 +94,7 @@ def lease(
     consumer: str | None = None,
     delivers: bool = True,
 ) -> LeasedMessages | None:
-    """Claims messages under one lease. Returns None if no message is available.
-
-    Args:
-        visibility_timeout: seconds; None: the queue's timeout.
-        consumer: name of the consumer that gets the messages.
-        delivers: True if rows may be appended to the queue's delivery table.
-    """
+    """Claims messages under one lease, or returns None. ``delivers``: rows may go into the delivery table."""
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
@@ -145,11 +139,7 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``, the last of which is small.
-
-    A caller that needs one message reads the last task whole, because Spark kills the Python worker of an unread
-    task.
-    """
+    """Splits the messages into tasks of about ``TASK_BYTES``, the last of which is small."""
     places, columns = stored(leased)
     if not places:
         return []

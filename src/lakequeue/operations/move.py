@@ -134,10 +134,7 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages to their source queues or to one queue. Returns their number (DLQ-8).
-
-    ``check`` gets the name of each source queue first, and may raise an error.
-    """
+    """Moves visible messages to their source queues or to one queue, and returns their number (DLQ-8)."""
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)

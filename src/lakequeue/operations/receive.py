@@ -448,7 +448,7 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if the ledger still has a message whose row was emptied by another ledger."""
+    """Raises DamagedTable if a stored message has no body, because another ledger emptied its row."""
     if offset is None:
         return
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))

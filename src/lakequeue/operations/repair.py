@@ -201,13 +201,7 @@ class _Before:
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes lost messages from ``messages``, and adds the messages with new offsets.
-
-        Args:
-            blank: offsets of lost messages.
-            end: first new offset.
-            twice: number of messages that get new offsets.
-        """
+        """Removes the lost messages ``blank``, and adds ``twice`` messages with new offsets from ``end`` on."""
         for span in blank:
             self.messages.discard(*span)
         if twice:

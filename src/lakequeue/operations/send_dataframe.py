@@ -96,13 +96,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes. Repeats ``stage`` if attributes change. Returns the number of rows.
-
-    Args:
-        columns: names and types of the rows' columns.
-        stage: checks and writes the rows below the queue's directory, in any number of processes.
-        verb: name of the operation in log and metrics.
-    """
+    """Sends the rows that ``stage`` writes. Returns their number. Repeats ``stage`` if attributes change."""
     with queue.service(verb) as call:
         while True:
             check_rows(queue.attributes, columns, send.order_by)

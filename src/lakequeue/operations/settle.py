@@ -204,7 +204,7 @@ def visibility(queue: OpenQueue, given: Duration | None) -> int:
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that ends a receipt after ``timeout`` microseconds, or deletes its message if None."""
+    """Returns the command that ends a receipt after ``timeout`` microseconds, or a delete without ``timeout``."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

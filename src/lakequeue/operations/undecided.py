@@ -79,13 +79,7 @@ class LedgerMarks:
 
 
 def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
-    """Returns a delivery table of a queue, as one object per table in a process.
-
-    Raises:
-        UnsupportedOperation: the queue has no table, or only Spark can reach it by a catalog name.
-        TableUnavailable: the catalog has no such table, or cannot be reached.
-        MissingPackage: ``deltalake`` is not installed.
-    """
+    """Returns a delivery table of a queue. Raises UnsupportedOperation, TableUnavailable, MissingPackage."""
     if table is None:
         raise UnsupportedOperation("The queue has no delivery table; set its attribute table.")
     if is_catalog_name(table):

@@ -91,10 +91,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503 and ends the connection soon. Returns False if it is closing or has begun another answer.
-
-        Reads until the end, because the system resets a connection with unread data.
-        """
+        """Answers 503, reads the rest, and ends the connection. Returns False if no answer is possible."""
         if self.transport is None:
             self.turned_away = True
             return True

@@ -1,8 +1,4 @@
-"""Checks of host, origin and size for every path, against web pages in a browser on the same machine.
-
-Refuses requests that another site may have caused. Without a key file, also refuses host names of other machines,
-because a page can make its own name resolve to this machine (DNS rebinding).
-"""
+"""Checks of host, origin and size for every path, against web pages in a browser on this machine."""
 
 from __future__ import annotations
 

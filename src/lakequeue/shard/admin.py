@@ -161,11 +161,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible now or at an instant (JOB-12), and on request messages in flight.
-
-    Other messages stay as they are. The last receiver may delete a message until the next receive, except on
-    strict queues (RCP-7, RCP-8).
-    """
+    """Makes delayed messages visible now or at an instant (JOB-12, RCP-7, RCP-8), on request in-flight ones."""
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):

@@ -44,7 +44,7 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Drops the table of an earlier delivery id, of which no mark is left."""
+    """Drops the recorded table of an earlier delivery id once no message has its mark."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)

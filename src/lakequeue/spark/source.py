@@ -46,12 +46,7 @@ _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads the messages of a queue, or of all queues of a region, like SQL's ``messages``.
-
-    Each query of a DataFrame reads the newest ledgers. Filters are not pushed down, because Spark 4.1 to 4.2.1
-    would share the filtered tasks between queries: ``df.where(a)`` and then ``df`` would show only the messages of
-    ``a``.
-    """
+    """Reads the messages of queues like SQL's ``messages``, as the newest ledgers show them. Pushes no filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)

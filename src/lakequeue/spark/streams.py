@@ -284,11 +284,7 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Starts a query, and returns it when its sources run or it has ended.
-
-    Spark gives a source 10 s to connect, too little on a busy machine. Such a query is started again, up to
-    ``_STARTS`` times in all.
-    """
+    """Starts a query, again up to ``_STARTS`` times if a source took too long. Returns when its sources run."""
     from pyspark.errors import PySparkException, StreamingQueryException
 
     for left in reversed(range(_STARTS)):

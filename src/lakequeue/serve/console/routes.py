@@ -1,7 +1,6 @@
-"""Routes of the console under ``/console``: the page, and its JSON API.
+"""Routes of the console under ``/console``: a public page, and its JSON API with HTTP Basic.
 
-Everybody may load the page, because it contains no data. On a server with keys, each API request has a key id and
-secret by HTTP Basic. A change is a POST of JSON with a header that other sites cannot make a browser send.
+A change is a POST of JSON with a header that other sites cannot make a browser send.
 """
 
 from __future__ import annotations

@@ -120,9 +120,6 @@ class Actions:
     async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
         """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
 
-        Args:
-            base_url: scheme and host by which the client reaches this server, for the URLs of queues.
-
         Raises:
             QueueServiceError, QueueClientError: as in the Python API.
         """

@@ -88,14 +88,7 @@ def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
 def received_message(
     message: Message, names: Collection[str], attribute_names: Collection[str], account: str, sender: str | None
 ) -> Structure:
-    """Builds a message in the result of ReceiveMessage.
-
-    Args:
-        names: requested system attributes.
-        attribute_names: requested message attributes.
-        account: account in ARNs of queues.
-        sender: SenderId of messages without a stored sender.
-    """
+    """Builds a message in the result of ReceiveMessage. ``names``, ``attribute_names``: requested attributes."""
     known = message.attributes
     if sender is not None:
         known.setdefault("SenderId", sender)

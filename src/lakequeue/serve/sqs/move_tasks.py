@@ -88,13 +88,7 @@ class MoveTask:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """Returns the task after one of its steps.
-
-        Args:
-            moved: number of messages that the step moved.
-            more: True if more messages can be moved.
-            failure: why the remaining messages cannot be moved, or None.
-        """
+        """Returns the task after it moved messages. ``failure``: why the remaining messages cannot be moved."""
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
         status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if more else "COMPLETED"}[self.status]

@@ -1,8 +1,4 @@
-"""The Query protocol of older SDKs: parameters as a form in the body or the URL, responses in XML.
-
-Each element of a list or map is a separate field, such as ``Attribute.1.Name`` or
-``SendMessageBatchRequestEntry.2.Id``. A single element needs no number.
-"""
+"""The Query protocol of older SDKs: parameters as form fields such as ``Attribute.1.Name``, responses in XML."""
 
 from __future__ import annotations
 

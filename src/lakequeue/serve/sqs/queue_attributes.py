@@ -147,13 +147,7 @@ ACTIONS = frozenset(
 def add_permission(
     policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]
 ) -> str:
-    """Adds a permission to a policy. Returns the policy as JSON.
-
-    Raises:
-        MissingParameter: accounts or actions are missing.
-        OverLimit: more than seven actions are given (ERR-6).
-        InvalidParameterValue: an action is unknown, or the label exists already.
-    """
+    """Returns a policy with one more permission. Raises MissingParameter, OverLimit (ERR-6)."""
     if not accounts:
         raise MissingParameter("The request must contain the parameter AWSAccountIds.")
     if not actions:

@@ -1,8 +1,4 @@
-"""Writes the files of a bulk send from Arrow, in any number of processes, without a JVM.
-
-Rows of a FIFO queue are spilled by group, then sorted part by part. DuckDB's sort on disk fails if the rows need
-several times its memory.
-"""
+"""Writes the files of a bulk send from Arrow, in any number of processes, without a JVM."""
 
 from __future__ import annotations
 
@@ -52,10 +48,7 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yields shard and rows of each part of the groups, sorted by group, ``_order`` and number.
-
-    Reads all rows into a temporary directory first. Memory holds a sixteenth of the rows, or the largest group.
-    """
+    """Yields shard and rows of each part of the groups, sorted, from a temporary directory."""
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
         paths: dict[int, str] = {}

@@ -118,12 +118,7 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Removes the rows that break rules, and returns the remaining rows.
-
-        Args:
-            broken: for each rule by name, True for the rows that break it.
-            rules: in the order in which a reason names them.
-        """
+        """Removes the rows that break rules, given by rule as True values. Returns the remaining rows."""
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules

@@ -35,7 +35,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in a filter. More ranges slow down the planner, so there is no filter."""
 _BUCKET = 8
-"""Number of bits of a block of 256 positions, by which ranges are joined."""
+"""Number of bits of a block of 256 positions. Rows are joined with ranges by block."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -61,14 +61,7 @@ class LeasePlace(NamedTuple):
 
 @attrs.frozen
 class LeaseColumns:
-    """Values of a lease from which receipt handles and other columns are computed.
-
-    Attributes:
-        key: the queue's key.
-        lease_id: id of the claim.
-        lease_key: ``receipt_handles.lease_key``, which a query plan may show: it signs only this lease's handles.
-        fifo: True on a FIFO queue, whose messages have sequence numbers.
-    """
+    """Values of a lease from which receipt handles are computed. A query plan may show ``lease_key``."""
 
     key: str
     lease_id: str
@@ -77,10 +70,7 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """Returns the messages of a lease with their receipt handles, in the columns of ``Lease.messages``.
-
-    Opens files by name, because merged or trimmed files stay for 24 hours, longer than their log entries.
-    """
+    """Returns the messages of a lease in the columns of ``Lease.messages``. Opens files by name."""
     from pyspark.sql import functions as F
 
     whole, parts = [place for place in places if place.whole], [place for place in places if not place.whole]
@@ -221,13 +211,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places in one file, a batch per row group. Omits erased bodies.
-
-    Args:
-        places: ordered by position, all in the same file.
-        lease: values for their receipt handles.
-        columns: some of ``SCHEMA``; None: all.
-    """
+    """Yields the messages at places in one file, a batch per row group. Omits erased bodies."""
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)

@@ -38,11 +38,7 @@ _BUCKETS, _CHUNK = 64, 65_536
 
 
 class SentFiles:
-    """The files that a relay has sent.
-
-    Attributes:
-        last: number of the newest batch; 0 without batches.
-    """
+    """The files that a relay has sent. ``last`` is the number of the newest batch, or 0."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -83,11 +79,7 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the found files that this record lacks, in batches. Sorts them on disk by digest.
-
-        Args:
-            found: path, size in bytes, and time of the last change in microseconds, of each file.
-        """
+        """Yields the found files (path, bytes, microseconds of change) that this record lacks, in batches."""
         waiting: list[pa.Table] = []
         recent = [self._folder.rows(each.name, each.size, ["digest"])["digest"] for each in self._batches.values()]
         with tempfile.TemporaryDirectory(prefix="lakequeue-files-") as directory:

@@ -108,11 +108,7 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Writes the manifest of the files that ``write`` returns, or returns another attempt's manifest.
-
-        A file has whole groups of one shard on FIFO queues, else rows of one priority. After an error, no file is
-        left.
-        """
+        """Writes the manifest of the files that ``write`` returns, or returns another attempt's manifest."""
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
         try:

@@ -41,14 +41,7 @@ def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | Non
 
 @attrs.frozen
 class TaskWriter:
-    """Writes the rows of a Spark task in the task's process. Can be pickled.
-
-    Attributes:
-        store: reaches the root from the task.
-        tables: directory of the queue.
-        staging: the attempt at the send.
-        in_order: True if each partition has whole message groups of one shard in order.
-    """
+    """Writes the rows of a Spark task in the task's process. Can be pickled."""
 
     store: Store
     tables: str
@@ -76,11 +69,7 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Checks and writes a DataFrame's messages in one pass, groups in order (FIF-1). Returns the results.
-
-    Raises:
-        InvalidParameterValue: rows cannot be read. No file is left.
-    """
+    """Writes a DataFrame's messages in one pass, groups in order (FIF-1). Raises InvalidParameterValue."""
     fifo = staging.rules.fifo
     try:
         writer = TaskWriter(store, tables.uri, staging, fifo is not None)

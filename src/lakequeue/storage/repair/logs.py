@@ -55,12 +55,7 @@ def has_deleted_rows(undone: Undone) -> bool:
 
 
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
-    """Yields the steps after which the whole log can be read.
-
-    Args:
-        undone: the log, which has a start.
-        barrier: application ids that block other processes until the table's content is repaired.
-    """
+    """Yields steps after which the log can be read. ``barrier``: application ids that block other processes."""
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:
         data = _without_settings(folder.read(entry_name(version)))

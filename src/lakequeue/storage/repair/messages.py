@@ -65,10 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the commit, on ``version``, after which the log has each offset once, or None if it has.
-
-    A lost offset gets an empty row, which the ledger knows as deleted, because readers count rows.
-    """
+    """Returns the commit after which the log has each offset once, lost ones as empty rows; or None."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
