@@ -454,7 +454,7 @@ MUTATIONS = [
     ),
     Mutation("clean without a lock", clean_without_a_lock, {_ASLEEP: "6"}),
     Mutation("overwrite log entries", replace(LocalFolder, "create", overwrite_log_entries), {_ANY: "1 2"}),
-    Mutation("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), {_ANY: "1 2 3"}),
+    Mutation("no check of the snapshot", replace(f"{_COMMIT}.Commit._holds", lambda *_: True), {_ANY: "1 2 3"}),
     Mutation("no search for the token", replace(Table, "landed", lambda *_: False), {_ANY: "5 7"}),
     Mutation("drop whatever is closed", drop_whatever_is_closed, {_ANY: "1"}),
     Mutation(
