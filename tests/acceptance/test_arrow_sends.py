@@ -21,7 +21,7 @@ from insides import place_of, reopen
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.model.messages import content_dedup_id
 from lakequeue.operations.send_dataframe import BulkSend, send_staged
-from lakequeue.storage.bulk import arrow_files, commit_files
+from lakequeue.storage.bulk import arrow_files, bulk_send
 from lakequeue.storage.bulk.arrow_rows import columns_of
 from lakequeue.storage.layout import tables_path
 from lakequeue.storage.stores import Store
@@ -412,7 +412,7 @@ def test_rows_that_cannot_be_read_again_are_not_sent_as_none(lq: LakeQueue) -> N
     queue = lq.create_queue("orders")
     later = lambda *_: reopen(lq).queue("orders").set_attributes(delay=5)  # noqa: E731
     with (
-        meanwhile(commit_files, "complete", later),
+        meanwhile(bulk_send, "complete", later),
         pytest.raises(QueueClientError, match="attributes changed meanwhile, and the rows cannot be read again"),
     ):
         queue.send_arrow(reader(table("a", "b")), send_id="load")

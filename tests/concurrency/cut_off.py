@@ -16,7 +16,7 @@ SHARDS, ROWS = 3, 30
 
 def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
     """Has every commit of a bulk send but the first ones fail."""
-    at(patch, commit_files._ShardCommit, "commit", OSError("cut off"), number=commits + 1, times=1_000)
+    at(patch, commit_files.ShardCommit, "commit", OSError("cut off"), number=commits + 1, times=1_000)
 
 
 def cut_off(queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:

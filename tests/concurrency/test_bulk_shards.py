@@ -22,7 +22,7 @@ from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, Reques
 from lakequeue.frame_verbs import complete_send, plan_send
 from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import arrow_files, commit_files, manifests
+from lakequeue.storage.bulk import arrow_files, bulk_send, commit_files, manifests
 from lakequeue.storage.bulk.arrow_rows import columns_of
 from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.point import Table
@@ -146,7 +146,7 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
             time_flies(patch, 3_600)
             assert not queue.compact().failures
 
-    at(monkeypatch, commit_files._ShardCommit, "commit", an_hour_passes, landed=True)
+    at(monkeypatch, commit_files.ShardCommit, "commit", an_hour_passes, landed=True)
     queue.send_arrow(rows_of(queue))
     assert bodies(queue) == [*range(ROWS)]
 
@@ -154,8 +154,8 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
 def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete = commit_files.complete
-    monkeypatch.setattr(commit_files, "complete", lambda *args: complete(*args) * 0)  # the answer of who was late
+    complete = bulk_send.complete
+    monkeypatch.setattr(bulk_send, "complete", lambda *args: complete(*args) * 0)  # the answer of who was late
     assert queue.send_arrow(rows_of(queue)) == 0
     assert bodies(queue) == [*range(ROWS)]
     assert len(queue.receive(1_000)) == ROWS

@@ -266,7 +266,7 @@ def told(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 def send_to_one_shard(queue: Queue, rows: pa.Table) -> None:
     """A bulk send that is killed after its first commit."""
-    commits, commit = list[Any](), commit_files._ShardCommit.commit
+    commits, commit = list[Any](), commit_files.ShardCommit.commit
 
     def killed(*given: Any, **more: Any) -> int:
         commits.append(given)
@@ -275,6 +275,6 @@ def send_to_one_shard(queue: Queue, rows: pa.Table) -> None:
         return commit(*given, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit_files._ShardCommit, "commit", killed)
+        patch.setattr(commit_files.ShardCommit, "commit", killed)
         with pytest.raises(SystemExit):
             queue.send_arrow(rows, send_id="s1")

@@ -36,7 +36,7 @@ from lakequeue.cli import app
 from lakequeue.operations import copy as copying
 from lakequeue.operations.copy import ShardCopies
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import commit_files, manifests
+from lakequeue.storage.bulk import bulk_send, commit_files, manifests
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.delta_log import Listing
 from lakequeue.storage.folder import LocalFolder
@@ -136,7 +136,7 @@ def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy
     twin = reopen(to).queue("orders")
     assert twin.counts().visible == there
     if again == "compacted":
-        monkeypatch.setattr(commit_files, "UNFINISHED", 0.0)
+        monkeypatch.setattr(bulk_send, "UNFINISHED", 0.0)
         twin.compact()
     assert twin.send_arrow(BULK, send_id="s1") == (400 - there if again == "sent" else 0)
     assert drained(twin) == [*range(400)]
@@ -151,7 +151,7 @@ def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
     """It has no id, so that its manifest goes at once; another shard is taken anew after that."""
     queue, other = lq.create_queue("orders", shards=2), lq.create_queue("other")
     first, last = threading.Event(), threading.Event()
-    commit, step = commit_files._ShardCommit.commit, getattr(ShardCopies, ends)
+    commit, step = commit_files.ShardCommit.commit, getattr(ShardCopies, ends)
 
     def paused(*given: Any, **more: Any) -> int:
         rows = commit(*given, **more)
@@ -170,7 +170,7 @@ def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
             return [*found, (other.key, 0)]
         return found
 
-    monkeypatch.setattr(commit_files._ShardCommit, "commit", paused)
+    monkeypatch.setattr(commit_files.ShardCommit, "commit", paused)
     monkeypatch.setattr(ShardCopies, ends, ended)
     sender.start()
     first.wait(60)

@@ -549,7 +549,7 @@ def test_files_that_wait_are_committed_by_the_repetition(
     spark: SparkSession, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies between manifest and commits; the rows of the repetition are not needed."""
-    from lakequeue.storage.bulk import commit_files
+    from lakequeue.storage.bulk import bulk_send
 
     writer, message = written(spark, queue, sendid="load")
 
@@ -557,7 +557,7 @@ def test_files_that_wait_are_committed_by_the_repetition(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_files, "complete", killed)
+        patch.setattr(bulk_send, "complete", killed)
         with pytest.raises(LakeQueueError):
             writer.commit([message])
     assert log_rows(queue) == []

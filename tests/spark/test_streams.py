@@ -35,7 +35,7 @@ from lakequeue.spark import stream_from_queue, stream_to_queue, streams
 from lakequeue.spark.rows import results
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import process_lease
-from lakequeue.storage.bulk import commit_files
+from lakequeue.storage.bulk import bulk_send
 from lakequeue.testing import ManualClock
 from mutations import Patch
 from serve.serving import wait_until
@@ -65,7 +65,7 @@ def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
 def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too_old_sends_nothing(
     spark: SparkSession, queue: Queue, monkeypatch: Patch, hours: float
 ) -> None:
-    complete, now = commit_files.complete, time.time
+    complete, now = bulk_send.complete, time.time
 
     def stopped(*args: Any) -> int:
         for _ in range(2):  # the second pass removes what the first found unneeded
@@ -76,7 +76,7 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
             monkeypatch.setattr("lakequeue.storage.clock_guard._stamped", lambda *_: now() + hours * 3600)
         return complete(*args)
 
-    monkeypatch.setattr(commit_files, "complete", stopped)
+    monkeypatch.setattr(bulk_send, "complete", stopped)
     with pytest.raises(QueueClientError, match="waited too long" if hours == 30 else "12 h ago") as caught:
         queue.send_dataframe(batch_of(spark, "a", "b"))
     assert not caught.value.outcome_unknown

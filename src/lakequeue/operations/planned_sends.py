@@ -13,8 +13,8 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.bad_rows import OnBadRow
-from lakequeue.storage.bulk.commit_files import check_rows, row_rules
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
+from lakequeue.storage.bulk.message_rules import RowRules, check_columns
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
@@ -57,7 +57,7 @@ def plan(
     """Plans one or a stream's sends. Raises InvalidParameterValue for a column, InvalidOptions for an option."""
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
-    check_rows(attributes, columns, order_by)
+    check_columns(attributes, columns, order_by)
     key, known = SendKey.new(), False
     if send_id is not None:
         key = SendKey.of_send(send_id)
@@ -65,7 +65,7 @@ def plan(
             known = manifests.load_manifest(target.tables, key.files) is not None
             known = known or any(key.reached(target.open(shard)) for shard in target.shards)
     bad = bad_rows_of(queue, on_bad_row, bad_rows)
-    staging = Staging.new(key, target.shards, row_rules(attributes, order_by), bad)
+    staging = Staging.new(key, target.shards, RowRules.of_queue(attributes, order_by), bad)
     writer = TaskWriter(queue.root.engine.store, target.tables.uri, staging)
     return PlannedSend(columns, order_by, writer, not known)
 

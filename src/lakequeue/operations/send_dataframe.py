@@ -16,12 +16,14 @@ from lakequeue.operations.results import SentRows
 from lakequeue.operations.send import in_turn
 from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.storage.bulk import arrow_files, commit_files, write_files
+from lakequeue.storage.bulk import arrow_files, bulk_send, write_files
 from lakequeue.storage.bulk.arrow_files import check_order
 from lakequeue.storage.bulk.arrow_rows import columns_of
 from lakequeue.storage.bulk.bad_rows import BadRows, OnBadRow, option_problems
-from lakequeue.storage.bulk.commit_files import Stage, check_rows, send_rows
+from lakequeue.storage.bulk.bulk_send import Stage, send_rows
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, forget, load_manifest
+from lakequeue.storage.bulk.message_rules import check_columns
+from lakequeue.storage.bulk.send_target import SendTarget
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.point import Table
@@ -99,7 +101,7 @@ def send_staged(
     """Sends the rows that ``stage`` writes. Returns their number. Repeats ``stage`` if attributes change."""
     with queue.service(verb) as call:
         while True:
-            check_rows(queue.attributes, columns, send.order_by)
+            check_columns(queue.attributes, columns, send.order_by)
             try:
                 target = bulk_target(queue, send.priority)
                 if send.turn is not None:
@@ -138,8 +140,8 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
 def complete_bulk_sends(queue: OpenQueue) -> None:
     """Completes bulk sends that reached only some shards because their process was killed."""
     target = bulk_target(queue)
-    for manifest in commit_files.abandoned(target):
-        commit_files.complete(target, manifest)
+    for manifest in bulk_send.abandoned(target):
+        bulk_send.complete(target, manifest)
         for shard in manifest.shards:
             queue.shards[shard].shared.waiters.wake()
 
@@ -148,23 +150,23 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
     """Completes a batch that reached only some shards."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
-    if manifest is not None and commit_files.reached_shards(target.open, manifest):
-        commit_files.complete(target, manifest)
+    if manifest is not None and bulk_send.reached_shards(target.open, manifest):
+        bulk_send.complete(target, manifest)
         forget(target.tables, key.files)
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
     """Removes manifests of complete or abandoned bulk sends. Returns the files of the other sends by shard."""
-    return commit_files.sweep_manifests(bulk_target(queue))
+    return bulk_send.sweep_manifests(bulk_target(queue))
 
 
-def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.SendTarget:
+def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
     """Returns the target of bulk sends with the known attributes. ``priority`` is for rows without one."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path
     here = _QueueShards(queue, attributes)
-    return commit_files.SendTarget(engine, path, queue.key, shards, attributes, version, here, priority)
+    return SendTarget(engine, path, queue.key, shards, attributes, version, here, priority)
 
 
 @attrs.frozen

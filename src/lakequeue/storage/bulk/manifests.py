@@ -12,11 +12,12 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import DamagedTable
+from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import safe_name
 from lakequeue.storage.checked_names import MOST_SHARDS, Misplaced, file_below, shown
+from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.delta_log import whole
 from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Table
@@ -172,6 +173,14 @@ def discard(tables: Folder, send_id: str) -> None:
         for folder in {os.path.dirname(file.path) for file in manifest.of(shard)}:
             with contextlib.suppress(Exception):  # VACUUM removes what is left
                 (tables / f"{shard}/messages/{folder}").remove_all()
+
+
+def too_old_error(table: Folder, send_id: str) -> QueueClientError:
+    """Returns the error for a bulk send that waited too long, or raises it for a wrong clock."""
+    storage_now(table)
+    return QueueClientError(
+        f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
+    )
 
 
 def _manifest_name(send_id: str) -> str:

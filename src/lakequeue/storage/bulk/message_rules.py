@@ -8,6 +8,8 @@ from typing import NamedTuple
 import attrs
 
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, QueueServiceError
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import MICROS
 
 INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
 PRIORITY = "priority"
@@ -74,6 +76,24 @@ class RowRules:
     priorities: int | None = None
     default_priority: int = 0
 
+    @classmethod
+    def of_queue(cls, attributes: QueueAttributes, order_by: str | None = None, priority: int = 0) -> RowRules:
+        """Returns the rules for rows sent to a queue."""
+        delay, fifo = attributes.limits("delay"), None
+        if attributes.fifo:
+            by_content = bool(attributes.content_based_deduplication)
+            fifo = Fifo(attributes.shards, by_content, attributes.dedup_by_group, order_by)
+        return cls(
+            max_bytes=attributes.maximum_message_size,
+            default_delay=attributes.delay_micros / MICROS,
+            max_delay=None if delay.high is None else float(delay.high),
+            fifo=fifo,
+            count_attributes=attributes.profile_rules.attributes_count_in_size,
+            by_group=attributes.by_group,
+            priorities=attributes.priorities,
+            default_priority=priority,
+        )
+
     @property
     def order_by(self) -> str | None:
         return None if self.fifo is None else self.fifo.order_by
@@ -133,16 +153,20 @@ def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], st
     return names, order_by
 
 
-def check_columns(
-    columns: Sequence[tuple[str, str]], order_by: str | None = None, has_priorities: bool = False
-) -> None:
-    """Raises InvalidParameterValue for columns that cannot make messages.
+def check_columns(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], order_by: str | None) -> None:
+    """Refuses columns that cannot make messages of a queue, regardless of the rows.
 
     Args:
+        attributes: attributes of the queue.
         columns: names and types, with Spark's names of types.
         order_by: a further column, which must exist.
-        has_priorities: True if messages of the queue have priorities.
+
+    Raises:
+        InvalidParameterValue: names the column.
     """
+    if order_by is not None and not attributes.fifo:
+        raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")
+    has_priorities = attributes.priorities is not None
     types = dict(columns)
     known_columns = (*INPUT_COLUMNS, PRIORITY) if has_priorities else INPUT_COLUMNS
     unknown = sorted(set(types) - {*known_columns, order_by})
@@ -165,13 +189,15 @@ def check_columns(
         type_ = types.get(name, "void")
         if type_ not in (*_NUMBERS, "void") and "decimal" not in type_:
             raise InvalidParameterValue(f"The column {name} is {type_}, it must be {wanted}.")
-    attributes = types.get("message_attributes", ATTRIBUTES)
-    if attributes not in (ATTRIBUTES, TEXT_ATTRIBUTES, "void"):
+    given = types.get("message_attributes", ATTRIBUTES)
+    if given not in (ATTRIBUTES, TEXT_ATTRIBUTES, "void"):
         raise InvalidParameterValue(
-            f"The column message_attributes is {attributes}, it must be {TEXT_ATTRIBUTES} or {ATTRIBUTES}."
+            f"The column message_attributes is {given}, it must be {TEXT_ATTRIBUTES} or {ATTRIBUTES}."
         )
     if order_by is not None and order_by not in types:
         raise InvalidParameterValue(f"The column {order_by}, which order_by names, is missing.")
+    if attributes.fifo and "group_id" not in types:
+        raise InvalidParameterValue("The column group_id is missing; every message of a FIFO queue has a group.")
 
 
 def no_order(order_by: str, type_: str) -> InvalidParameterValue:

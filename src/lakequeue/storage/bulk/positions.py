@@ -7,7 +7,7 @@ from functools import partial
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.commit_files import SendTarget
+from lakequeue.storage.bulk.send_target import SendTarget
 from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
 
 
