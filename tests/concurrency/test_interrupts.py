@@ -20,7 +20,15 @@ from concurrency.striking import Place, Strike
 from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
 from lakequeue.operations import move
-from lakequeue.runtime import group_commit, shard_ledger, shard_reader, shard_sender
+from lakequeue.runtime import (
+    group_commit,
+    send_places,
+    send_strategies,
+    shard_ledger,
+    shard_queries,
+    shard_reader,
+    shard_sender,
+)
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage import ledger
 from lakequeue.storage.messages import append, body_cache, deliver_moved, read
@@ -36,6 +44,8 @@ TARGETS = {
         ledger,
         move,
         read,
+        send_places,
+        send_strategies,
         shard_ledger,
         shard_reader,
         shard_sender,

@@ -148,7 +148,7 @@ def overlook_that_others_sent(patch: Patch) -> None:
     patch.setattr(
         append, "Change", lambda fence, ids, write, value, *_, **more: change(fence, ids, write, value, **more)
     )
-    patch.setattr("lakequeue.runtime.shard_sender._SharedFile.find", lambda *_: None)
+    patch.setattr("lakequeue.runtime.send_strategies.SharedFile.find", lambda *_: None)
 
 
 def apply_requests_again(patch: Patch) -> None:

@@ -27,7 +27,7 @@ from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import CallCounters
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
-from lakequeue.runtime.shard_sender import Placed, ShardSend
+from lakequeue.runtime.send_places import Placed, ShardSend
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.layout import stream_id
 from lakequeue.storage.messages.append import NewMessage

@@ -3,63 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
 
-import attrs
-
-from lakequeue.errors import (
-    DamagedTable,
-    QueueClientError,
-    QueueDoesNotExist,
-    QueueServiceError,
-    RequestThrottled,
-)
+from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.runtime.send_places import PlaceFinder, Sent, ShardSend
+from lakequeue.runtime.send_strategies import SendBatch
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.transaction import Answer, Change, Decision, FoundChange, Ids, transact
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, FoundChange, transact
 from lakequeue.storage.ledger import check_head
-from lakequeue.storage.messages.append import Appended, Appender, NewMessage
-from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
+from lakequeue.storage.messages.append import Appended, Appender
 from lakequeue.storage.messages.deliver_moved import Cells, MoveSource, deliver
 from lakequeue.storage.messages.merge_segments import merge_recent
-from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line
 
-LOOKS = 3
-"""Number of other processes' commits that a sender searches for its messages, before it waits for its own turn."""
-
 _log = logging.getLogger("lakequeue")
-
-
-@attrs.frozen
-class ShardSend:
-    """Messages that were validated under a version of the queue's attributes."""
-
-    messages: Sequence[NewMessage]
-    now: Now
-    attributes: QueueAttributes
-    attributes_version: int
-
-
-class Placed(NamedTuple):
-    """Offset of a sent message, or of the message that it repeats (DDP-8)."""
-
-    offset: int
-    """Offset; -1 if the message belongs to a batch that was sent before, whose offsets are unknown."""
-    message_id: str
-
-
-Sent = list[Placed | None]
-"""Places of the messages of a send; None for a message that the cap on stored messages refused."""
 
 
 class ShardSender(ShardTable[ShardSend, Sent]):
@@ -69,6 +34,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         super().__init__(tables, shared, tables.messages)
         self._ledger = ledger
         self._reader = reader
+        self._finder = PlaceFinder(ledger, reader)
         self._appender: Appender | None = None
         self._compared: object = None
         """Lineage of the log at the last comparison of its end with the ledger's head."""
@@ -132,7 +98,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             appender.stage_next()
 
     def _run(self, sends: Sequence[ShardSend]) -> list[Sent | BaseException]:
-        batch = _SendBatch(sends)
+        batch = SendBatch(sends)
         # on FIFO queues the group determines the shard
         home = None if sends[0].attributes.fifo else self._shared.sends
         with self._held():
@@ -154,7 +120,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
             return batch.way.answers(batch, done.first)
 
-    def _decide(self, batch: _SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
+    def _decide(self, batch: SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
         """Decides on the loaded snapshot of the log, and the state of the newest ledger."""
         appender = self._open_appender()
         if lost:
@@ -165,7 +131,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         appender.check_open()
         version = appender.attributes_version
         attributes = batch.attributes(version)
-        places = self._places(batch.sends, attributes, now)
+        places = self._finder.places(appender, batch.sends, attributes, now)
         batch.answers = batch.answers_of(version, places)
         if not places.new:
             return Answer(lambda: None)
@@ -177,64 +143,18 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             batch.way = batch.way.stage(appender, places.new, version, alone=limited)
         return batch.way.change(appender, places.new, now, version, ids)
 
-    def _places(self, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int) -> _Places:
-        appender = self._open_appender()
-        room, known = self._room(attributes, now, appender.end), appender.table.transaction
-        if attributes.dedup_window is None:
-            return _Places(appender.end, room, known)
-        window = appender.window(attributes.dedup_by_group, attributes.dedup_window, now)
-        stored = self._stored(window, sends, attributes, now) if attributes.deduplication_until_deleted else None
-        return _Places(appender.end, room, known, window, partial(self._original, stored))
-
-    def _stored(
-        self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
-    ) -> Collection[int]:
-        """Returns the offsets of stored messages that have the deduplication ids of sends.
-
-        The ledger is read within the call, and only a rewind brings removed messages back. So the log's fence
-        suffices: a message that is deleted meanwhile existed during the call (JOB-6).
-        """
-        ids = {message.entry.dedup_id for send in sends for message in send.messages}
-        found = {offset: id for id in ids if id is not None for offset in window.find(id)}
-        if not found:
-            return ()
-        stored = self._ledger.query(
-            lambda machine: {at for at in found if any(run.first == at for run in machine.peek(now, 1, at))}
-        )
-        if not attributes.rewind_micros:
-            for offset in found.keys() - stored:
-                window.drop(found[offset], offset)
-        return stored
-
-    def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the earlier message with a deduplication id, unless it was purged, or is not in ``stored``."""
-        for offset in window.find(key):
-            if stored is None and offset < (purged := self._ledger.purged_offset()):
-                window.forget_below(purged)
-            elif stored is None or offset in stored:
-                [row] = self._reader.messages(offset, offset)
-                if row is not None and dedup_key(row["group_id"], row["dedup_id"], window.by_group) == key:
-                    return Placed(offset, row["message_id"])
-        return None
-
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
         """Returns how many messages the cap on stored messages still allows; None without a cap (QUE-21)."""
         with self._held():
             appender = self._open_appender()
             appender.refresh()
-            return self._room(attributes, now, appender.end)
+            return self._finder.room(attributes, now, appender.end)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Makes this process's sends to the shard wait during the block."""
         with self._lock:
             yield
-
-    def _room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        limit = attributes.stored_limit
-        if limit is None:
-            return None
-        return self._ledger.query(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
     def _merge_segments(self, now: int, dedup: int | None) -> None:
         try:
@@ -316,164 +236,3 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             check_head(head, appender.end, self._tables.receipts)
             self._appender, self._compared = appender, appender.table.lineage
         return appender
-
-
-@attrs.define
-class _SendBatch:
-    sends: Sequence[ShardSend]
-    answers: list[Sent | BaseException] = attrs.field(factory=list)
-    way: _Plain = attrs.field(factory=lambda: _Plain())
-
-    def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes with this version if a sender has them, else the attributes of the first send."""
-        return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
-
-    def answers_of(self, version: int, places: _Places) -> list[Sent | BaseException]:
-        """Returns the places of each send that is valid under this version of the attributes, else an error."""
-        return [
-            [places.put(message) for message in send.messages]
-            if send.attributes_version == version
-            else StaleAttributes()
-            for send in self.sends
-        ]
-
-
-class _Plain:
-    """Writes messages in their own commit."""
-
-    def lost(self, appender: Appender) -> None:
-        if appender.table.folder.local is None:  # on a disk other senders show in the wait for a turn
-            appender.stage_next()
-
-    def find(self, appender: Appender) -> Appended | None:
-        """Returns the messages in the loaded snapshot; None if no other process has committed them."""
-        return None
-
-    def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> _OwnFile:
-        """Returns how messages in a staged file are committed. See ``staged_sends.stage``."""
-        staged = appender.stage(messages, version, alone=alone)
-        return _OwnFile(staged) if alone else _SharedFile(staged)
-
-    def change(
-        self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
-    ) -> Change[Callable[[], Appended]]:
-        return appender.append(messages, now, version, ids)
-
-    def answers(self, batch: _SendBatch, first: int) -> list[Sent | BaseException]:
-        """Returns the answers for messages at offset ``first`` and after."""
-        return batch.answers
-
-    def failure(self, error: Exception) -> Exception:
-        return error
-
-
-@attrs.define
-class _OwnFile(_Plain):
-    """Messages in a staged file that only their sender commits."""
-
-    staged: StagedSend
-
-    def lost(self, appender: Appender) -> None:
-        appender.stage_next()
-
-    def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> _OwnFile:
-        ids = [message.message_id for message in messages]
-        if appender.can_commit(self.staged) and self.staged.rows["message_id"].to_pylist() == ids:
-            return self
-        self.give_up(version)
-        return super().stage(appender, messages, version, alone=alone)
-
-    def change(
-        self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
-    ) -> Change[Callable[[], Appended]]:
-        return appender.append_staged(self.staged, now, ids, self.is_patient())
-
-    def is_patient(self) -> bool:
-        """True to keep waiting for a turn after the next commit of another process."""
-        return True
-
-    def give_up(self, version: int) -> None:
-        """Drops the file. Messages that are valid under this version of the attributes need a new file."""
-
-
-@attrs.define
-class _SharedFile(_OwnFile):
-    """Messages in a staged file that any process may commit."""
-
-    looks: int = 0
-    """Number of other processes' commits that were already searched for this file."""
-
-    def find(self, appender: Appender) -> Appended | None:
-        return appender.find(self.staged)
-
-    def give_up(self, version: int) -> None:
-        if self.staged.attributes_version == version:
-            raise unknown("it is too old")
-
-    def is_patient(self) -> bool:
-        self.looks += 1
-        return self.looks > LOOKS
-
-    def answers(self, batch: _SendBatch, first: int) -> list[Sent | BaseException]:
-        return batch.answers_of(self.staged.attributes_version, _Places(first, None))
-
-    def failure(self, error: Exception) -> Exception:
-        """Returns an error of unknown outcome, because other processes may still commit the file."""
-        match error:
-            case QueueClientError(outcome_unknown=True):
-                return error
-            case RequestThrottled():
-                return unknown("too many lost races")
-            case QueueServiceError() | StaleAttributes():
-                return error
-            case DamagedTable():
-                return error.unknown()
-            case _:
-                return unknown(error)
-
-
-class _Places:
-    """Assigns places to the messages of one commit, in the order of sending."""
-
-    def __init__(
-        self,
-        end: int,
-        room: int | None,
-        known: Callable[[str], int] = lambda app_id: 0,
-        window: DedupWindow | None = None,
-        original: Callable[[DedupWindow, Key], Placed | None] = lambda window, key: None,
-    ) -> None:
-        self.new: list[NewMessage] = []
-        self._end = end
-        self._room = room
-        self._known = known
-        self._batches: dict[str, int] = {}
-        self._window = window
-        self._original = original
-        self._by_key: dict[Key, Placed] = {}
-
-    def put(self, message: NewMessage) -> Placed | None:
-        """Returns the place of a message, or of the message that it repeats; None if the cap is reached."""
-        if message.entry.batch is None:
-            return self._put(message)
-        app_id, version = message.entry.batch
-        if version <= self._batches.get(app_id, self._known(app_id)):
-            return Placed(-1, message.message_id)
-        if (placed := self._put(message)) is not None:
-            self._batches[app_id] = version
-        return placed
-
-    def _put(self, message: NewMessage) -> Placed | None:
-        if self._window is None or message.entry.dedup_id is None:
-            return self._append(message)
-        key = dedup_key(message.entry.group_id, message.entry.dedup_id, self._window.by_group)
-        placed = self._by_key.get(key) or self._original(self._window, key) or self._append(message)
-        if placed is not None:
-            self._by_key[key] = placed
-        return placed
-
-    def _append(self, message: NewMessage) -> Placed | None:
-        if self._room is not None and len(self.new) >= self._room:
-            return None
-        self.new.append(message)
-        return Placed(self._end + len(self.new) - 1, message.message_id)

@@ -1,0 +1,134 @@
+"""How the messages of a group of sends are committed: by their own commit, or as a staged file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from lakequeue.errors import DamagedTable, QueueClientError, QueueServiceError, RequestThrottled
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.runtime.send_places import Places, Sent, ShardSend
+from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.transaction import Change, Ids
+from lakequeue.storage.messages.append import Appended, Appender, NewMessage
+from lakequeue.storage.messages.staged_sends import StagedSend, unknown
+
+LOOKS = 3
+"""Number of other processes' commits that a sender searches for its messages, before it waits for its own turn."""
+
+
+class PlainCommit:
+    """Writes messages in their own commit."""
+
+    def lost(self, appender: Appender) -> None:
+        if appender.table.folder.local is None:  # on a disk other senders show in the wait for a turn
+            appender.stage_next()
+
+    def find(self, appender: Appender) -> Appended | None:
+        """Returns the messages in the loaded snapshot; None if no other process has committed them."""
+        return None
+
+    def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
+        """Returns how messages in a staged file are committed. See ``staged_sends.stage``."""
+        staged = appender.stage(messages, version, alone=alone)
+        return OwnFile(staged) if alone else SharedFile(staged)
+
+    def change(
+        self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
+    ) -> Change[Callable[[], Appended]]:
+        return appender.append(messages, now, version, ids)
+
+    def answers(self, batch: SendBatch, first: int) -> list[Sent | BaseException]:
+        """Returns the answers for messages at offset ``first`` and after."""
+        return batch.answers
+
+    def failure(self, error: Exception) -> Exception:
+        return error
+
+
+@attrs.define
+class OwnFile(PlainCommit):
+    """Messages in a staged file that only their sender commits."""
+
+    staged: StagedSend
+
+    def lost(self, appender: Appender) -> None:
+        appender.stage_next()
+
+    def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
+        ids = [message.message_id for message in messages]
+        if appender.can_commit(self.staged) and self.staged.rows["message_id"].to_pylist() == ids:
+            return self
+        self.give_up(version)
+        return super().stage(appender, messages, version, alone=alone)
+
+    def change(
+        self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
+    ) -> Change[Callable[[], Appended]]:
+        return appender.append_staged(self.staged, now, ids, self.is_patient())
+
+    def is_patient(self) -> bool:
+        """True to keep waiting for a turn after the next commit of another process."""
+        return True
+
+    def give_up(self, version: int) -> None:
+        """Drops the file. Messages that are valid under this version of the attributes need a new file."""
+
+
+@attrs.define
+class SharedFile(OwnFile):
+    """Messages in a staged file that any process may commit."""
+
+    looks: int = 0
+    """Number of other processes' commits that were already searched for this file."""
+
+    def find(self, appender: Appender) -> Appended | None:
+        return appender.find(self.staged)
+
+    def give_up(self, version: int) -> None:
+        if self.staged.attributes_version == version:
+            raise unknown("it is too old")
+
+    def is_patient(self) -> bool:
+        self.looks += 1
+        return self.looks > LOOKS
+
+    def answers(self, batch: SendBatch, first: int) -> list[Sent | BaseException]:
+        return batch.answers_of(self.staged.attributes_version, Places(first, None))
+
+    def failure(self, error: Exception) -> Exception:
+        """Returns an error of unknown outcome, because other processes may still commit the file."""
+        match error:
+            case QueueClientError(outcome_unknown=True):
+                return error
+            case RequestThrottled():
+                return unknown("too many lost races")
+            case QueueServiceError() | StaleAttributes():
+                return error
+            case DamagedTable():
+                return error.unknown()
+            case _:
+                return unknown(error)
+
+
+@attrs.define
+class SendBatch:
+    """The sends of one group commit, their answers, and the way in which they are committed."""
+
+    sends: Sequence[ShardSend]
+    answers: list[Sent | BaseException] = attrs.field(factory=list)
+    way: PlainCommit = attrs.field(factory=PlainCommit)
+
+    def attributes(self, version: int) -> QueueAttributes:
+        """Returns the attributes with this version if a sender has them, else the attributes of the first send."""
+        return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
+
+    def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
+        """Returns the places of each send that is valid under this version of the attributes, else an error."""
+        return [
+            [places.put(message) for message in send.messages]
+            if send.attributes_version == version
+            else StaleAttributes()
+            for send in self.sends
+        ]
