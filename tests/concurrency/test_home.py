@@ -11,7 +11,7 @@ import pytest
 from concurrency.harness import apart, keep_to, small_segments
 from lakequeue import LakeQueue, SendEntry, SystemClock
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
-from lakequeue.runtime.shard_ledger import READ_COMMITS_EVERY
+from lakequeue.runtime.shard_queries import READ_COMMITS_EVERY
 
 SHARDS = 4
 LATEST = 2 * ELSEWHERE_EVERY * (SHARDS - 1)

@@ -47,6 +47,7 @@ TARGETS = {
         send_places,
         send_strategies,
         shard_ledger,
+        shard_queries,
         shard_reader,
         shard_sender,
     )

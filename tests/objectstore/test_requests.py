@@ -254,7 +254,7 @@ MUTATIONS = [
     for name, mutation in {
         "take any shard for empty": replace(ShardMachine, "is_empty", True),
         "look for sends to an empty shard in vain": replace(
-            "lakequeue.runtime.shard_ledger._has_news", lambda _: False
+            "lakequeue.runtime.shard_queries._has_news", lambda _: False
         ),
     }.items()
 ]

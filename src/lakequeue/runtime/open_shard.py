@@ -13,7 +13,8 @@ from math import inf
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.runtime.home_shard import HomeShard
-from lakequeue.runtime.shard_ledger import ShardLedger, new_look
+from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.runtime.shard_queries import new_look
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.runtime.shard_table import ShardTables, Shared
