@@ -20,7 +20,7 @@ from lakequeue.model.arguments import (
     check_whole,
 )
 from lakequeue.model.clock import Clock, Duration, SystemClock
-from lakequeue.operations import deliveries, queues
+from lakequeue.operations import create_queue, deliveries, queues
 from lakequeue.queue import Queue
 from lakequeue.runtime.pickled import PickledRoot, Reopened
 from lakequeue.runtime.root import Root
@@ -229,7 +229,7 @@ class LakeQueue(RootProperties):
         check_type("fifo", fifo, bool, "True or False")
         check_type("update", update, bool, "True or False")
         check_secrets("table_options", table_options)
-        opened = queues.create(self._runtime, name, fifo, tags, attributes, update)
+        opened = create_queue.create(self._runtime, name, fifo, tags, attributes, update)
         opened.delivery.options = table_options
         return Queue(opened)
 

@@ -16,7 +16,7 @@ import pytest
 from concurrency.harness import apart, drain
 from concurrency.steps import at, held_at
 from lakequeue import LakeQueue, QueueDoesNotExist
-from lakequeue.operations import queues
+from lakequeue.operations import create_queue
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines.point import Engine
 from lakequeue.testing import ManualClock
@@ -110,7 +110,7 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: 
     lq.create_queue("first")
     monkeypatch.setattr("lakequeue.storage.catalog.local_path", lambda _: None)  # no lock
     made: list[str] = []
-    make = queues.make_tables
+    make = create_queue.make_tables
 
     def slow(self: LakeQueue, row: QueueRow) -> None:
         make(self, row)
@@ -119,7 +119,7 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: 
             now = time.time
             monkeypatch.setattr("lakequeue.storage.catalog.time.time", lambda: now() + 3_601)
 
-    monkeypatch.setattr(queues, "make_tables", slow)
+    monkeypatch.setattr(create_queue, "make_tables", slow)
     queue = lq.create_queue("orders")
     assert len(made) == 2 and queue.key == made[1]
 
@@ -127,7 +127,7 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: 
 def test_others_go_on_while_the_tables_of_a_queue_are_made(tmp_path: Path, monkeypatch: Patch) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     kept = lq.create_queue("kept")
-    with held_at(monkeypatch, queues, "make_tables", lambda: lq.create_queue("orders")) as pool:
+    with held_at(monkeypatch, create_queue, "make_tables", lambda: lq.create_queue("orders")) as pool:
         others = pool.submit(lambda: (kept.attributes(wire=True), kept.set_tags(a="b"), lq.list_queues()))
         assert [queue.name for queue in others.result(60)[2]] == ["kept"]
     assert [queue.name for queue in lq.list_queues()] == ["kept", "orders"]

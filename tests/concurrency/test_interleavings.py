@@ -26,7 +26,7 @@ from concurrency.steps import at
 from concurrency.stopping import short_logs, without_turns
 from insides import shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, RequestThrottled
-from lakequeue.operations import queues
+from lakequeue.operations import create_queue
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import Catalog
@@ -103,7 +103,7 @@ class TestCatalog:
     @pytest.mark.spec("QUE-15")
     def test_one_of_two_creations_at_once_wins(self, two: Two, monkeypatch: Patch) -> None:
         two[0].create_queue("before")
-        at(monkeypatch, queues, "check_cooldown", lambda: two[1].create_queue("orders"))
+        at(monkeypatch, create_queue, "check_cooldown", lambda: two[1].create_queue("orders"))
         queue = two[0].create_queue("orders")
         assert [other.key for other in two[0].list_queues("orders")] == [queue.key]
 
