@@ -37,7 +37,7 @@ from lakequeue.queue import Queue
 from lakequeue.runtime.calls import EVENTS
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.root import Root
-from lakequeue.storage import compaction_notes, stats
+from lakequeue.storage import compaction_notes, stats_rows
 from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import is_full, is_permanent
@@ -236,7 +236,7 @@ def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[i
     """Returns visible messages since an instant by queue key: pairs of minute (microseconds) and number."""
     root = lake._runtime
     with root.storage_errors():
-        return stats.depths(root.engine, root.path, to_micros(since))
+        return stats_rows.depths(root.engine, root.path, to_micros(since))
 
 
 def group_sums(queue: Queue) -> pa.Table:

@@ -19,6 +19,7 @@ from lakequeue.entry_verbs import depth_history, unknown_spans
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth
 from lakequeue.storage import layout, past_versions, stats
+from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.testing import ManualClock
 
 
@@ -127,7 +128,7 @@ def test_every_count_of_the_statistics_is_told(lq, clock, begin, monkeypatch):
     queue, counts = lq.create_queue("orders"), QueueCounts(1, 2, 3, 4, 5.0, 6)
     counted = attrs.asdict(counts)
     assert counted.pop("undecided") == 0  # such messages count as in flight there
-    row = stats.StatsRow("orders", "local", queue.key, sent=7, **counted)
+    row = StatsRow("orders", "local", queue.key, sent=7, **counted)
     assert stats.record(engine_of(lq), lq.root, [row], to_micros(begin)) == 1
     clock.advance(60)
     assert depth_history(queue, begin)[0] == Depth(to_micros(begin), counts, 7)

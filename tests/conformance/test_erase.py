@@ -30,7 +30,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.messages import erase, read
+from lakequeue.storage.messages import erase, find_message, read
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace
 
@@ -181,7 +181,7 @@ def test_an_erasure_reads_again_after_another_erasure_removed_files(lq: LakeQueu
     id = queue.send(SECRET).message_id
     queue.send("a")
     [other] = apart(lq.root, clock, 1)
-    with meanwhile(erase, "log_files", lambda *_: other.queue("orders").erase(id), landed=True):
+    with meanwhile(find_message, "log_files", lambda *_: other.queue("orders").erase(id), landed=True):
         assert queue.erase(id) is False
     assert drain(queue) == ["a"]
 

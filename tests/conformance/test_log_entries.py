@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from concurrency.steps import meanwhile
 from lakequeue.errors import DamagedTable
-from lakequeue.storage import layout, stats
+from lakequeue.storage import layout, stats, stats_rows
 from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, parse, signed
 from lakequeue.storage.engines.commit_failures import LostRace
 from lakequeue.storage.engines.log_trimming import write_checkpoint
@@ -300,7 +300,7 @@ def test_a_merge_of_statistics_keeps_a_row_that_comes_meanwhile(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def record(key: str) -> None:
-        row = stats.StatsRow(
+        row = stats_rows.StatsRow(
             "orders", "local", key, visible=1, in_flight=0, delayed=0, rewindable=0, oldest_age=0, sent=1
         )
         stats.record(engine, engine.store.root, [row], now=60_000_000)
@@ -310,4 +310,4 @@ def test_a_merge_of_statistics_keeps_a_row_that_comes_meanwhile(
     monkeypatch.setattr(stats, "MAX_FILES", 1)
     with meanwhile(Table, "replace", lambda *_: record("c")):
         stats.sweep(engine, engine.store.root)
-    assert stats.depths(engine, engine.store.root, 0).keys() == {"a", "b", "c"}
+    assert stats_rows.depths(engine, engine.store.root, 0).keys() == {"a", "b", "c"}

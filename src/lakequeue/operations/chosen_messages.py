@@ -23,7 +23,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import ranges
-from lakequeue.storage.messages.erase import offsets_of
+from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
 """Microseconds that the clocks of a sender and a shard may differ, if the time in an id guides a search."""

@@ -39,6 +39,7 @@ from lakequeue.storage.reserve import reserve
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.snapshot import ReplacedLog
+from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -114,7 +115,7 @@ class CompactionSummary:
         self.segments_cut += merged.cut
 
 
-Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], Note | None]
+Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
 """Summary of a pass, depth afterwards (empty if unreadable), and a note if there was nothing to do."""
 
 
@@ -222,7 +223,7 @@ def compact_root(
         store = root.engine.store
         before, done = compaction_notes.load(store, root.path), CompactionNotes()
         summaries: dict[str, CompactionSummary] = {}
-        depths: list[stats.StatsRow] = []
+        depths: list[StatsRow] = []
         busy: list[QueueRow] = []
         kept = DELETED_KEPT if within is None else within * MICROS
         for row in rows:
@@ -294,7 +295,7 @@ def _check_within(root: Root, within: float | None) -> None:
 def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | None = None) -> Passed:
     """Makes one pass over a queue, and returns its results."""
     summary, note = CompactionSummary(queue.name, queue.region), None
-    depths: list[stats.StatsRow] = []
+    depths: list[StatsRow] = []
     try:
         with summary.step("compaction", last=True), queue.service("compact"):
             attributes_version, versions = queue.row.attributes_version, []
@@ -357,10 +358,10 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -
             cleaning.remove_empty_folders(messages.folder, FOLDERS_KEPT if within is None else within)
 
 
-def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:
+def _statistics(queue: OpenQueue, counted: Depth) -> StatsRow:
     counts = attrs.asdict(counted.counts)
     counts["in_flight"] += counts.pop("undecided")
-    return stats.StatsRow(queue=queue.name, region=queue.region, key=queue.key, sent=counted.sent, **counts)
+    return StatsRow(queue=queue.name, region=queue.region, key=queue.key, sent=counted.sent, **counts)
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
@@ -379,7 +380,7 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     return summary
 
 
-def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: CompactionNotes) -> CompactionSummary:
+def _compact_own_tables(root: Root, depths: list[StatsRow], done: CompactionNotes) -> CompactionSummary:
     summary = CompactionSummary(None)
     with summary.step("the table of statistics"):
         root.check_clock("the statistics")

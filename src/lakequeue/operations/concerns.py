@@ -18,7 +18,7 @@ from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.storage import stats
+from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
@@ -216,7 +216,7 @@ def an_hour_ago(root: Root) -> dict[str, int]:
     """Returns the number of visible messages ``GROWTH_SECONDS`` ago by queue key, if a compactor counted them."""
     now = root.now()
     with root.storage_errors():
-        return an_hour_before(stats.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
+        return an_hour_before(stats_rows.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:

@@ -18,7 +18,7 @@ from lakequeue.shard.commands import Claim, StateCounts
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import compaction_notes
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.stats import StatsRow
+from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
 """Number of newest entries of each log that are read to count lost races."""

@@ -15,9 +15,10 @@ from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage import past_versions, stats
+from lakequeue.storage import past_versions, stats_rows
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog
+from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
@@ -33,7 +34,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
         begin = to_micros(since)
         recent = [point for point in _from_versions(queue, begin, present.at) if point.at < present.at]
         before = recent[0].at if recent else present.at
-        rows = stats.read(queue.root.engine, queue.root.path, queue.key, begin)
+        rows = stats_rows.read(queue.root.engine, queue.root.path, queue.key, begin)
         return [*(_of_row(minute, row) for minute, row in rows if minute < before), *recent, present]
 
 
@@ -45,7 +46,7 @@ def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[dateti
     return [(begin, at[1]), *gaps] if visible < at[1] - begin <= SPARSE else gaps
 
 
-def _of_row(minute: int, row: stats.StatsRow) -> Depth:
+def _of_row(minute: int, row: StatsRow) -> Depth:
     counts = QueueCounts(row.visible, row.in_flight, row.delayed, row.rewindable, row.oldest_age, row.held)
     return Depth(minute, counts, row.sent)
 

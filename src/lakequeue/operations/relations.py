@@ -20,7 +20,7 @@ from lakequeue.operations.judged_log import JudgedShard, surviving
 from lakequeue.operations.message_states import JUDGED, REWINDABLE, SCHEMA, names_are
 from lakequeue.operations.pool import concurrently
 from lakequeue.runtime.root import Root
-from lakequeue.storage import layout, past_versions, stats
+from lakequeue.storage import layout, past_versions, stats_rows
 from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.engines.point import Table
@@ -262,7 +262,7 @@ class _RootTables:
 
     def stats(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         schema = SCHEMAS["stats"]
-        for part in stats.parts(self.root.engine, self.root.path):
+        for part in stats_rows.parts(self.root.engine, self.root.path):
             yield from part.select(schema.names).cast(schema).to_batches()
 
     def _depth(self, place: tuple[QueueRow, int]) -> ShardDepth:

@@ -20,7 +20,7 @@ from lakequeue.storage.bulk.manifests import has_manifests
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.folder import Mark
-from lakequeue.storage.stats import StatsRow
+from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 

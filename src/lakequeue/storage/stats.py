@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakequeue.model.clock import MICROS
 from lakequeue.storage import cleaning, layout
-from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import Answer, Change, Decision, Ids, transact
 from lakequeue.storage.folder import Freed
+from lakequeue.storage.stats_rows import MINUTE, StatsRow, files_of, rows_of, table_of
 
-MINUTE = 60 * MICROS
 MAX_FILES = 16
 """Number of files of a day above which the files of the day are merged."""
 _BUSY = "the table of statistics is being changed too often; nothing was changed"
-
-
-@attrs.frozen
-class StatsRow:
-    """Depth of a queue at an instant."""
-
-    queue: str
-    region: str
-    key: str
-    visible: int
-    in_flight: int
-    delayed: int
-    rewindable: int
-    oldest_age: float | None
-    """Age in seconds; None if the queue is empty."""
-    sent: int
-    """Number of messages sent since the queue was created."""
-    held: int = 0
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
@@ -51,41 +29,9 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
         if not new:
             return Answer(0)
         fence = {layout.stats_id(row.key): known[layout.stats_id(row.key)] for row in new}
-        return Change(fence, dict.fromkeys(fence, minute), partial(table.append, _table(new, minute)), len(new))
+        return Change(fence, dict.fromkeys(fence, minute), partial(table.append, table_of(new, minute)), len(new))
 
     return transact(table, new_rows, busy=_BUSY).value
-
-
-def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """Returns pairs of a minute and its row, of a queue, from an instant on, in order."""
-    found: list[tuple[int, StatsRow]] = []
-    for part in parts(engine, root, since):
-        rows = part.filter(pc.equal(part["key"], key))
-        minutes = rows["minute"].cast(pa.int64()).to_pylist()
-        names = [field.name for field in attrs.fields(StatsRow)]
-        found += zip(minutes, (StatsRow(**row) for row in rows.select(names).to_pylist()), strict=True)
-    return sorted(found, key=lambda row: row[0])
-
-
-def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns pairs of a minute and the number of visible messages by queue key, from an instant on, in order."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for part in parts(engine, root, since):
-        columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
-        for key, minute, visible in zip(*(column.to_pylist() for column in columns), strict=True):
-            found.setdefault(key, []).append((minute, visible))
-    return {key: sorted(rows) for key, rows in found.items()}
-
-
-def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
-    """Yields all rows from an instant on, a table for each file."""
-    path = layout.stats_path(root)
-    if not engine.exists(path):
-        return
-    table = engine.open(path)
-    day = pa.scalar(since, layout.INSTANT).as_py().strftime("%Y-%m-%d")
-    for part in table.read([file for file in table.files() if file.partition["day"] >= day]):
-        yield part.filter(pc.greater_equal(part["minute"].cast(pa.int64()), since))
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
@@ -107,7 +53,7 @@ def _set_back(table: Table, key: str | None, now: int) -> Change[None]:
     today = pa.scalar(now, layout.INSTANT).as_py().strftime("%Y-%m-%d")
     days, kept = sorted({day for file in table.files() if (day := file.partition["day"]) >= today}), []
     for day in days:
-        rows = _rows_of(table, day)
+        rows = rows_of(table, day)
         names = [layout.stats_id(each) for each in rows["key"].to_pylist()]
         minutes = [instant // MINUTE for instant in rows["minute"].cast(pa.int64()).to_pylist()]
         stay = [name not in ids or minute <= now // MINUTE for name, minute in zip(names, minutes, strict=True)]
@@ -123,19 +69,15 @@ def sweep(engine: Engine, root: str) -> Freed:
     """Merges the small files of each day. Removes unneeded files and log entries."""
     table = _open(engine, root)
     for day in sorted({file.partition["day"] for file in table.files()}):
-        if len(_files(table, day)) > MAX_FILES:
+        if len(files_of(table, day)) > MAX_FILES:
             _merge(table, day)
     return cleaning.sweep(table, layout.STATS_RETENTION)
-
-
-def _files(table: Table, day: str) -> list[LiveFile]:
-    return [file for file in table.files() if file.partition["day"] == day]
 
 
 def _merge(table: Table, day: str) -> None:
     def merge(ids: Ids, token: str) -> None:
         # Reads again at each attempt: after a lost race there are new rows.
-        table.replace({"day": [day]}, [_rows_of(table, day)], ids, token)
+        table.replace({"day": [day]}, [rows_of(table, day)], ids, token)
 
     def merged(lost: int) -> Decision[None]:
         if lost:  # Another process merges.
@@ -146,21 +88,8 @@ def _merge(table: Table, day: str) -> None:
     transact(table, merged, busy=_BUSY)
 
 
-def _rows_of(table: Table, day: str) -> pa.Table:
-    schema = layout.FILES["stats"]
-    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(_files(table, day))])
-    return rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
-
-
 def _open(engine: Engine, root: str) -> Table:
     path = layout.stats_path(root)
     if not engine.exists(path):
         engine.create(path, layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES)
     return engine.open(path)
-
-
-def _table(rows: Sequence[StatsRow], minute: int) -> pa.Table:
-    at = pa.scalar(minute * MINUTE, layout.INSTANT)
-    day = at.as_py().strftime("%Y-%m-%d")
-    cells = [attrs.asdict(row) | {"day": day, "minute": at.as_py()} for row in rows]
-    return pa.Table.from_pylist(cells, schema=layout.STATS)

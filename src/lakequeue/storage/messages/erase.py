@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import PATIENCE
 from lakequeue.storage.delta_log import data_files
@@ -22,9 +20,10 @@ from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answer, Committed, Decision, transact
-from lakequeue.storage.folder import Folder, Freed, ListedFile
+from lakequeue.storage.folder import Freed
+from lakequeue.storage.messages.find_message import holds
 from lakequeue.storage.messages.merge_segments import rewrite
-from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files
+from lakequeue.storage.messages.read import log_files
 
 _CLEARED = (
     "message_attributes",
@@ -40,35 +39,13 @@ _COUNTING = {"group_id", "dedup_id"}
 """Columns that stay while the message's deduplication id counts, in its group or in the queue."""
 
 
-def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of the message with this id. There are several if it was moved away and back.
-
-    ``sent`` limits the search to files that may hold messages sent then.
-    """
-
-    def files() -> list[LogFile]:
-        if sent is None:
-            return log_files(table)
-        log = LogReader(table).log
-        first, end = map(log.first_sent_at_or_after, sent)
-        return log.overlapping(first, end - 1)
-
-    def find() -> list[int]:
-        found: list[int] = []
-        for file in files():
-            found += (file.first + _rows_of(file.rows_of(table, ["message_id"]), message_id)).tolist()
-        return found
-
-    return table.repeated(find)
-
-
 def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
     """Clears the rows of a message in the newest snapshot. Returns True if there was content to clear.
 
     Args:
         table: a handle on ``messages`` that nothing else uses meanwhile.
         message_id: id of the message.
-        offsets: offsets of the message, see ``offsets_of``.
+        offsets: offsets of the message, see ``find_message.offsets_of``.
         keep_from: deduplication ids and groups of messages sent after this instant stay, so that a repeated send
             does not bring the message back (DDP-1, DDP-14).
 
@@ -97,31 +74,23 @@ def remove_former(table: Table, message_id: str) -> Freed:
     if table.folder.local is None:
         return Freed()
     with table.folder.pinned() as folder:
-        return _remove_former(table, folder, message_id)
+        live = _live(table)
+        former = [
+            each.name for each in data_files(folder) if each.name not in live and holds(folder, each, message_id)
+        ]
+        with committing(table.path, exclusive=True, patience=PATIENCE):
+            live = _live(table)
+            freed = folder.remove(name for name in former if name not in live)
+            if freed.files:
+                table.checkpoint()
+                trim_log(table.folder, attrs.evolve(layout.MESSAGES_RETENTION, log_minutes=0), PATIENCE)
+        return freed
 
 
-def _remove_former(table: Table, folder: Folder, message_id: str) -> Freed:
+def _live(table: Table) -> set[str]:
+    """Returns the names of the files of the newest snapshot."""
     table.refresh()
-    live = {file.name for file in table.files()}
-    former = [
-        entry.name for entry in data_files(folder) if entry.name not in live and _holds(folder, entry, message_id)
-    ]
-    with committing(table.path, exclusive=True, patience=PATIENCE):
-        table.refresh()
-        live = {file.name for file in table.files()}
-        freed = folder.remove(name for name in former if name not in live)
-        if freed.files:
-            table.checkpoint()
-            trim_log(table.folder, attrs.evolve(layout.MESSAGES_RETENTION, log_minutes=0), PATIENCE)
-    return freed
-
-
-def _holds(folder: Folder, entry: ListedFile, message_id: str) -> bool:
-    """Returns True if a file holds the message. False for a file that is being written, or was removed."""
-    try:
-        return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0
-    except (OSError, DamagedTable):
-        return False
+    return {file.name for file in table.files()}
 
 
 @attrs.frozen
@@ -148,7 +117,3 @@ class _Blank:
         if file.sent_at(row)[0].as_py() > self.keep_from:
             full -= _COUNTING
         return bool(full)
-
-
-def _rows_of(rows: pa.Table, message_id: str) -> Integers:
-    return np.flatnonzero(pc.equal(rows["message_id"], message_id).to_numpy())
