@@ -17,7 +17,7 @@ from concurrency.stopping import busy_hours, older, short_logs, stopped, stopped
 from insides import messages_of, place_of, receipts_of
 from lakequeue import Queue, QueueClientError
 from lakequeue.storage import cleaning, layout
-from lakequeue.storage.engines import commit, locks
+from lakequeue.storage.engines import commit, locks, log_upkeep
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
@@ -121,7 +121,7 @@ def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_change
 def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(pair: Pair, monkeypatch: Patch) -> None:
     queue, other = pair
     monkeypatch.setattr(cleaning, "PATIENCE", 0.1)
-    monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
+    monkeypatch.setattr(log_upkeep, "TRIM_PATIENCE", 0.01)
     folder = Path(messages_of(queue))
     with stopped_holding(str(folder), "shared"):
         busy_hours(other)
@@ -217,9 +217,10 @@ class TestWithoutALock:
 
     @pytest.fixture(autouse=True)
     def no_lock(self, pair: Pair, monkeypatch: Patch) -> None:
-        for module in ("engines.commit", "engines.log_trimming", "cleaning"):
+        for module in ("engines.commit", "engines.log_upkeep", "engines.log_trimming", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
-        monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
+        for module in ("commit", "log_upkeep"):
+            monkeypatch.setattr(f"lakequeue.storage.engines.{module}.local_path", lambda _: None)
         monkeypatch.setattr(Table, "_is_still_based", lambda _: True)
 
     def test_a_snapshot_that_was_loaded_hours_ago_is_not_committed_on(

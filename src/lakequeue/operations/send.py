@@ -28,7 +28,7 @@ from lakequeue.runtime.calls import CallCounters
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
 from lakequeue.runtime.send_places import Placed, ShardSend
-from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.commit_failures import StaleAttributes
 from lakequeue.storage.layout import stream_id
 from lakequeue.storage.messages.append import NewMessage
 

@@ -9,7 +9,7 @@ import attrs
 from lakequeue.errors import DamagedTable, QueueClientError, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime.send_places import Places, Sent, ShardSend
-from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.commit_failures import StaleAttributes
 from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown

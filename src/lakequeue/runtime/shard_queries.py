@@ -17,8 +17,8 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.commit import lost_races
 from lakequeue.storage.engines.commit_failures import StaleSnapshot
+from lakequeue.storage.engines.commit_tokens import lost_races
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from lakequeue.errors import QueueServiceError
 from lakequeue.runtime import calls
 from lakequeue.runtime.home_shard import HomeShard
-from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.commit_failures import StaleAttributes
 
 ROUNDS = 200
 """Number of commits and lost races of a process between two checks of the share of lost races."""

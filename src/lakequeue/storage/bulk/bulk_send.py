@@ -18,7 +18,7 @@ from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.message_rules import RowRules
 from lakequeue.storage.bulk.send_target import SendTarget
 from lakequeue.storage.bulk.staging import Staging
-from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.commit_failures import StaleAttributes
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line

@@ -17,7 +17,7 @@ from lakequeue.storage.bulk.dedup import Duplicates, opened_at
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.send_target import SendTarget
 from lakequeue.storage.bulk.staged_files import check_exist
-from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.commit_failures import StaleAttributes
 from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 

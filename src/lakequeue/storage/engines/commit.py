@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from types import MappingProxyType
@@ -14,13 +11,12 @@ from typing import Generic, TypeVar
 import attrs
 
 from lakequeue.errors import REPEAT, DamagedTable, QueueClientError
-from lakequeue.storage import layout
-from lakequeue.storage.delta_log import entry_name, read_entry
+from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit_failures import LostRace, StaleSnapshot
-from lakequeue.storage.engines.locks import LockHeld, committing
-from lakequeue.storage.engines.log_trimming import trim_log
+from lakequeue.storage.engines.commit_tokens import new_token
+from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.log_upkeep import set_aside, trim
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unsettled_version
@@ -33,38 +29,11 @@ LONG_COMMIT = 600.0
 """Seconds of wall time from which a commit searches for its token: the process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
-TRIM_PATIENCE = 0.2
-"""Seconds for which an attempt to trim waits for the table's lock. Then it ends without an error."""
 _UNANSWERED = 2
 """Number of repeats of an attempt without an answer. Once another commit has its version, it cannot land."""
-_LOST = "lost_races"
-"""Field of a token with the number of races that were lost before the commit."""
-
-_log = logging.getLogger("lakequeue")
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
 """Application ids with versions."""
-
-
-class StaleAttributes(Exception):
-    """The queue's attributes changed since messages were validated; validate again."""
-
-
-def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Returns the number of readable newest commits of a log, up to a version, and the races lost before them."""
-
-    def lost(number: int) -> int | None:
-        try:
-            races = json.loads(read_entry(folder, number).token or "")[_LOST]
-        except FileNotFoundError:  # trimmed
-            return None
-        except (ValueError, TypeError, KeyError):  # that of a creation or repair, or of an earlier release
-            return 0
-        return races if isinstance(races, int) else 0
-
-    found = folder.for_each(lost, range(max(0, version - most + 1), version + 1))
-    known = [races for races in found if races is not None]
-    return len(known), sum(known)
 
 
 @attrs.frozen
@@ -106,7 +75,7 @@ class Commit:
         """Prepares a commit on the loaded snapshot of a table."""
         self._table = table
         self._change = change
-        self._token = json.dumps({**change.counts, _LOST: table.lost_races, "commit": uuid.uuid4().hex})
+        self._token = new_token(change.counts, table.lost_races)
         self._stale = 0
         """Number of attempts on a snapshot with missing files. One means an old snapshot, two mean damage."""
         self._unanswered = 0
@@ -125,7 +94,7 @@ class Commit:
         """
         table = self._table
         if table.state.strays:
-            _set_aside(table)
+            set_aside(table)
         wall, machine = time.time(), time.monotonic()
         try:
             # no log entries may be removed from the check of the base to the answer, see `locks`
@@ -133,10 +102,10 @@ class Commit:
                 ended = self._try(wall, machine) if self._may_commit() else self._came_late()
         except ReplacedLog as error:
             if error.in_place:
-                _set_aside(table, put_back=True)
+                set_aside(table, put_back=True)
             raise
         if ended is Ended.LANDED and table.version % TRIM_EVERY == 0:
-            _trim(table)
+            trim(table)
         table.lost_races = 0 if ended is Ended.LANDED else table.lost_races + (ended is Ended.LOST)
         return ended
 
@@ -258,27 +227,3 @@ def _unknown(table: Table, error: Exception, reason: str) -> QueueClientError:
 
 def _in_log(table: Table, version: int) -> bool:
     return table.folder.exists(entry_name(version))
-
-
-def _set_aside(table: Table, *, put_back: bool = False) -> None:
-    """Removes entries left over by a restore, unless another process has the lock (DUR-86). Never fails."""
-    try:
-        with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
-            table.set_aside(put_back=put_back)
-    except LockHeld:
-        table.state.strays = []  # whoever meets them next tries again
-    except Exception as error:
-        _log.warning("entries of %s that a restore left over stay: %s", table.path, first_line(error))
-
-
-def _trim(table: Table) -> None:
-    """Trims the log of a local table, unless another process holds its lock. Never fails."""
-    # on a store a long log is cheap, and the compactor trims it; a user's table of refused rows is left alone
-    if local_path(table.path) is None or not dict(table.state.metadata["configuration"]).items() >= layout.OURS:
-        return
-    try:
-        trim_log(table.folder, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
-    except LockHeld:
-        pass
-    except Exception as error:
-        _log.warning("trimming the log of %s failed: %s", table.path, first_line(error))

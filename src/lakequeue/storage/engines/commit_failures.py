@@ -18,6 +18,10 @@ class StaleSnapshot(LostRace, FileNotFoundError):
     """Files of the loaded snapshot or of its log are gone, because the snapshot is hours old. Refresh."""
 
 
+class StaleAttributes(Exception):
+    """The queue's attributes changed since messages were validated; validate again."""
+
+
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
 """Further types of storage failures: file errors, lost races, and unreadable logs."""
 

@@ -1,0 +1,35 @@
+"""Tokens: a commit finds out by its token if it landed. The token also records the races lost before it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+
+from lakequeue.storage.delta_log import read_entry
+from lakequeue.storage.folder import Folder
+
+_LOST = "lost_races"
+"""Field of a token with the number of races that were lost before the commit."""
+
+
+def new_token(counts: Mapping[str, int], lost: int) -> str:
+    """Returns the token of a commit with these numbers of changed messages, and of races lost before it."""
+    return json.dumps({**counts, _LOST: lost, "commit": uuid.uuid4().hex})
+
+
+def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
+    """Returns the number of readable newest commits of a log, up to a version, and the races lost before them."""
+
+    def lost(number: int) -> int | None:
+        try:
+            races = json.loads(read_entry(folder, number).token or "")[_LOST]
+        except FileNotFoundError:  # trimmed
+            return None
+        except (ValueError, TypeError, KeyError):  # that of a creation or repair, or of an earlier release
+            return 0
+        return races if isinstance(races, int) else 0
+
+    found = folder.for_each(lost, range(max(0, version - most + 1), version + 1))
+    known = [races for races in found if races is not None]
+    return len(known), sum(known)

@@ -1,0 +1,41 @@
+"""Upkeep of a table's log by its committers: trims it, and removes entries that a restore left over."""
+
+from __future__ import annotations
+
+import logging
+
+from lakequeue.storage import layout
+from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.log_trimming import trim_log
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
+
+TRIM_PATIENCE = 0.2
+"""Seconds for which an attempt to trim waits for the table's lock. Then it ends without an error."""
+
+_log = logging.getLogger("lakequeue")
+
+
+def set_aside(table: Table, *, put_back: bool = False) -> None:
+    """Removes entries left over by a restore, unless another process has the lock (DUR-86). Never fails."""
+    try:
+        with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
+            table.set_aside(put_back=put_back)
+    except LockHeld:
+        table.state.strays = []  # whoever meets them next tries again
+    except Exception as error:
+        _log.warning("entries of %s that a restore left over stay: %s", table.path, first_line(error))
+
+
+def trim(table: Table) -> None:
+    """Trims the log of a local table, unless another process holds its lock. Never fails."""
+    # on a store a long log is cheap, and the compactor trims it; a user's table of refused rows is left alone
+    if local_path(table.path) is None or not dict(table.state.metadata["configuration"]).items() >= layout.OURS:
+        return
+    try:
+        trim_log(table.folder, layout.MESSAGES_RETENTION, TRIM_PATIENCE)
+    except LockHeld:
+        pass
+    except Exception as error:
+        _log.warning("trimming the log of %s failed: %s", table.path, first_line(error))
