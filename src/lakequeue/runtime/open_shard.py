@@ -17,7 +17,7 @@ from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_queries import new_look
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
-from lakequeue.runtime.shard_table import ShardTables, Shared
+from lakequeue.runtime.shared_state import ShardTables, Shared
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.ledger import Ledger

@@ -16,7 +16,7 @@ from lakequeue.model.clock import Clock, SystemClock, to_micros
 from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.runtime.calls import Tallies
 from lakequeue.runtime.open_shard import OpenShard
-from lakequeue.runtime.shard_table import Shared
+from lakequeue.runtime.shared_state import Shared
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.clock_guard import ClockGuard, Doubt
 from lakequeue.storage.compaction_notes import NotesCache

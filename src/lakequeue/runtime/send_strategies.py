@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from lakequeue.errors import DamagedTable, QueueClientError, QueueServiceError, RequestThrottled
+from lakequeue.errors import QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime.send_places import Places, Sent, ShardSend
 from lakequeue.storage.engines.commit_failures import StaleAttributes
 from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
+from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
 """Number of other processes' commits that a sender searches for its messages, before it waits for its own turn."""
@@ -98,18 +99,13 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error of unknown outcome, because other processes may still commit the file."""
-        match error:
-            case QueueClientError(outcome_unknown=True):
-                return error
-            case RequestThrottled():
-                return unknown("too many lost races")
-            case QueueServiceError() | StaleAttributes():
-                return error
-            case DamagedTable():
-                return error.unknown()
-            case _:
-                return unknown(error)
+        """Returns an error of unknown outcome, because other processes may still commit the file.
+
+        Nobody commits it to a closed log, or to one with newer attributes.
+        """
+        if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
+            return error
+        return failure_left_to_others(error, unknown)
 
 
 @attrs.define

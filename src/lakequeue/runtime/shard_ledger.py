@@ -16,7 +16,8 @@ from lakequeue.errors import RequestThrottled
 from lakequeue.runtime.ledger_calls import CommandCommit, PendingCommands
 from lakequeue.runtime.ledger_requests import CommonCommit, LedgerRequests, OthersMet, answers
 from lakequeue.runtime.shard_queries import ShardQueries
-from lakequeue.runtime.shard_table import Now, ShardTables, Shared
+from lakequeue.runtime.shard_table import Now
+from lakequeue.runtime.shared_state import ShardTables, Shared
 from lakequeue.shard.commands import Claim, ClaimResult, Command, MarkEmptying, Result, Rewrite
 from lakequeue.shard.commands import Decision as Decided
 from lakequeue.shard.decide import ShardMachine

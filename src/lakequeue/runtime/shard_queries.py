@@ -12,7 +12,8 @@ from lakequeue.errors import DamagedTable, QueueDoesNotExist
 from lakequeue.model.clock import MICROS
 from lakequeue.runtime import shard_races
 from lakequeue.runtime.group_commit import Answer, Request
-from lakequeue.runtime.shard_table import ShardTable, ShardTables, Shared
+from lakequeue.runtime.shard_table import ShardTable
+from lakequeue.runtime.shared_state import ShardTables, Shared
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout

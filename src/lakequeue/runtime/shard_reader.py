@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
 from lakequeue.runtime.shard_ledger import ShardLedger
-from lakequeue.runtime.shard_table import ShardTables
+from lakequeue.runtime.shared_state import ShardTables
 from lakequeue.storage import layout
 from lakequeue.storage.messages.body_cache import BodyCache
 

@@ -13,7 +13,8 @@ from lakequeue.runtime.send_places import PlaceFinder, Sent, ShardSend
 from lakequeue.runtime.send_strategies import SendBatch
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
-from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
+from lakequeue.runtime.shard_table import Now, ShardTable
+from lakequeue.runtime.shared_state import ShardTables, Shared
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answer, Change, Decision, FoundChange, transact

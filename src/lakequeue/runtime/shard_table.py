@@ -8,63 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-import attrs
-
 from lakequeue.errors import RequestThrottled
 from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import Answer, GroupCommit, Request
 from lakequeue.runtime.home_shard import HomeShard
-from lakequeue.runtime.shard_races import RaceCounts
-from lakequeue.runtime.waiters import Waiters
-from lakequeue.storage.clock_guard import ClockGuard
-from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.runtime.shared_state import ShardTables, Shared
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answered, Committed, Decision, transact
 from lakequeue.storage.engines.turns import turns_at
-from lakequeue.storage.layout import messages_path, receipts_path
 
 Now = Callable[[], int]
 """The caller's clock in microseconds. Called for each decision, because a lost race may outlast a timeout (RCV-4).
 """
 _T = TypeVar("_T")
-
-
-@attrs.frozen
-class ShardTables:
-    """The two tables of a shard."""
-
-    engine: Engine
-    number: int
-    """Number of the shard in its queue."""
-    messages: str
-    """Path of the log."""
-    receipts: str
-    """Path of the ledger."""
-
-    @classmethod
-    def of(cls, engine: Engine, root: str, key: str, number: int) -> ShardTables:
-        return cls(engine, number, *(path(root, key, number) for path in (messages_path, receipts_path)))
-
-
-@attrs.frozen
-class Shared:
-    """State that the shards of a queue share in this process."""
-
-    waiters: Waiters
-    home: HomeShard
-    """Shard where receives start."""
-    sends: HomeShard
-    """Shard where sends start; at first the same object as ``home``."""
-    races: RaceCounts
-    guard: ClockGuard
-    grow: Callable[[], Callable[[int], None] | None]
-    """Returns a function that takes the number of shards found in a ledger; None once the queue is not in use."""
-
-    @classmethod
-    def of(
-        cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[], Callable[[int], None] | None]
-    ) -> Shared:
-        home = HomeShard(shards)
-        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), guard, grow)
 
 
 class ShardTable(ABC, Generic[Request, Answer]):

@@ -23,10 +23,10 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import DamagedTable, QueueClientError, QueueServiceError
+from lakequeue.errors import QueueClientError
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import ListedFile
-from lakequeue.storage.store_failures import left_to_others
+from lakequeue.storage.store_failures import failure_left_to_others, left_to_others
 
 FOLDER = "asked"
 """Directory of requests, below the table."""
@@ -157,8 +157,4 @@ def unknown(reason: object) -> QueueClientError:
 
 def failure(error: Exception) -> Exception:
     """Returns the error of a call after a failure, while its request may still be committed."""
-    if isinstance(error, QueueClientError) and error.outcome_unknown:
-        return error
-    if isinstance(error, DamagedTable):
-        return error.unknown()
-    return unknown("too many lost races" if isinstance(error, QueueServiceError) else error)
+    return failure_left_to_others(error, unknown)

@@ -7,11 +7,12 @@ of a URL, which may contain a signature. It contains only the code of the answer
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 
-from lakequeue.errors import REPEAT, QueueClientError
+from lakequeue.errors import REPEAT, DamagedTable, QueueClientError, RequestThrottled
 from lakequeue.model.secrets import hidden
 
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
@@ -108,6 +109,22 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {REPEAT}",
         outcome_unknown=True,
     )
+
+
+def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
+    """Returns the error of a call after a failure, while other processes may still commit a part of the call.
+
+    ``unknown`` makes the error of an unknown outcome from a reason; see ``left_to_others``.
+    """
+    match error:
+        case QueueClientError(outcome_unknown=True):
+            return error
+        case DamagedTable():
+            return error.unknown()
+        case RequestThrottled():
+            return unknown("too many lost races")
+        case _:
+            return unknown(error)
 
 
 def is_full(line: str) -> bool:

@@ -1,4 +1,4 @@
-"""Finds messages that a ledger has forgotten, and empties their rows.
+"""Empties rows of the log: those of messages that a ledger has forgotten, and of a message that is erased.
 
 A reader finds a message by the number of its row, so rows above the floor keep their places. But a message below
 the head without a run, stored or in the history, is gone for good: no later commit gives it a run again. Its row
@@ -14,11 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage import layout
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.messages.read import log_files
 
 Integers = npt.NDArray[np.int64]
 
 _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns that become NULL. Ids, instants and the columns of dead letters stay."""
+_ERASED = (*_CLEARED, "dead_letter_note")
+"""Columns of an erased message that become NULL; the body becomes an empty text."""
+_COUNTING = {"group_id", "dedup_id"}
+"""Columns that stay while the message's deduplication id counts, in its group or in the queue."""
 
 
 @attrs.frozen(eq=False)
@@ -61,3 +67,33 @@ class ForgottenMessages:
         for name in _CLEARED:
             rows = layout.with_column(rows, name, pc.if_else(chosen, pa.scalar(None, rows[name].type), rows[name]))
         return layout.with_column(rows, "emptied", pc.if_else(chosen, True, rows["emptied"]))
+
+
+@attrs.frozen
+class ErasedMessage:
+    """The message that is erased, by its id."""
+
+    message_id: str
+    keep_from: int
+    """Instant after which messages keep the columns of ``_COUNTING``."""
+
+    def empty(self, rows: pa.Table) -> pa.Table:
+        """Returns the rows, without the content of the message."""
+        mine = pc.equal(rows["message_id"], self.message_id)
+        old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
+        for name in _ERASED:
+            cleared = pc.and_(mine, old) if name in _COUNTING else mine
+            empty = pa.scalar("" if name == "body" else None, rows[name].type)
+            rows = layout.with_column(rows, name, pc.if_else(cleared, empty, rows[name]))
+        return rows
+
+    def is_due(self, table: Table, offset: int) -> bool:
+        """Returns True if the row at an offset still has content to clear."""
+        file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
+        if file is None:  # The segment was dropped.
+            return False
+        row = file.rows_of(table, ["sent_at", *_ERASED], offset, offset)
+        full = {name for name in _ERASED if row[name][0].as_py()}
+        if file.sent_at(row)[0].as_py() > self.keep_from:
+            full -= _COUNTING
+        return bool(full)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import PATIENCE
@@ -21,22 +19,9 @@ from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answer, Committed, Decision, transact
 from lakequeue.storage.folder import Freed
+from lakequeue.storage.messages.emptied_rows import ErasedMessage
 from lakequeue.storage.messages.find_message import holds
 from lakequeue.storage.messages.merge_segments import rewrite
-from lakequeue.storage.messages.read import log_files
-
-_CLEARED = (
-    "message_attributes",
-    "group_id",
-    "dedup_id",
-    "sender_id",
-    "trace_header",
-    "send_id",
-    "dead_letter_note",
-)
-"""Columns set to NULL. ``body``, which is never NULL, becomes empty."""
-_COUNTING = {"group_id", "dedup_id"}
-"""Columns that stay while the message's deduplication id counts, in its group or in the queue."""
 
 
 def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
@@ -52,12 +37,12 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.
     """
-    blank, cleared = _Blank(message_id, keep_from), False
+    erased, cleared = ErasedMessage(message_id, keep_from), False
     table.refresh()
     for offset in offsets:
 
         def decide(_: int, offset: int = offset) -> Decision[object]:
-            return rewrite(table, offset, blank) if blank.is_due(table, offset) else Answer(None)
+            return rewrite(table, offset, erased.empty) if erased.is_due(table, offset) else Answer(None)
 
         cleared |= isinstance(transact(table, decide, busy="the log of the queue is too busy"), Committed)
     return cleared
@@ -91,29 +76,3 @@ def _live(table: Table) -> set[str]:
     """Returns the names of the files of the newest snapshot."""
     table.refresh()
     return {file.name for file in table.files()}
-
-
-@attrs.frozen
-class _Blank:
-    message_id: str
-    keep_from: int
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        mine = pc.equal(rows["message_id"], self.message_id)
-        old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
-        for name in ("body", *_CLEARED):
-            cleared = pc.and_(mine, old) if name in _COUNTING else mine
-            empty = pa.scalar("" if name == "body" else None, rows[name].type)
-            rows = layout.with_column(rows, name, pc.if_else(cleared, empty, rows[name]))
-        return rows
-
-    def is_due(self, table: Table, offset: int) -> bool:
-        """Returns True if the row at an offset still has content to clear."""
-        file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
-        if file is None:  # The segment was dropped.
-            return False
-        row = file.rows_of(table, ["sent_at", "body", *_CLEARED], offset, offset)
-        full = {name for name in ("body", *_CLEARED) if row[name][0].as_py()}
-        if file.sent_at(row)[0].as_py() > self.keep_from:
-            full -= _COUNTING
-        return bool(full)

@@ -1,0 +1,53 @@
+"""The paths of a shard's tables, and the state that a queue's shards share in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from lakequeue.runtime.home_shard import HomeShard
+from lakequeue.runtime.shard_races import RaceCounts
+from lakequeue.runtime.waiters import Waiters
+from lakequeue.storage.clock_guard import ClockGuard
+from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.layout import messages_path, receipts_path
+
+
+@attrs.frozen
+class ShardTables:
+    """The two tables of a shard."""
+
+    engine: Engine
+    number: int
+    """Number of the shard in its queue."""
+    messages: str
+    """Path of the log."""
+    receipts: str
+    """Path of the ledger."""
+
+    @classmethod
+    def of(cls, engine: Engine, root: str, key: str, number: int) -> ShardTables:
+        return cls(engine, number, *(path(root, key, number) for path in (messages_path, receipts_path)))
+
+
+@attrs.frozen
+class Shared:
+    """State that the shards of a queue share in this process."""
+
+    waiters: Waiters
+    home: HomeShard
+    """Shard where receives start."""
+    sends: HomeShard
+    """Shard where sends start; at first the same object as ``home``."""
+    races: RaceCounts
+    guard: ClockGuard
+    grow: Callable[[], Callable[[int], None] | None]
+    """Returns a function that takes the number of shards found in a ledger; None once the queue is not in use."""
+
+    @classmethod
+    def of(
+        cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[], Callable[[int], None] | None]
+    ) -> Shared:
+        home = HomeShard(shards)
+        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), guard, grow)
