@@ -1,4 +1,4 @@
-"""The row of a trickle: the cost of a message for consumers that mostly wait.
+"""The rows of a trickle, the cost of a message for consumers that mostly wait, and of handlers that fail.
 
 ``python -m benchmarks.trickle ROOT QUEUE SECONDS`` is one of their processes. It prints when it is ready, waits
 for a line of its input, consumes for a while, and prints its seconds of CPU and the latencies of its messages.
@@ -7,6 +7,7 @@ for a line of its input, consumes for a while, and prints its seconds of CPU and
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 import time
@@ -16,15 +17,15 @@ from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
-from benchmarks.harness import Bench, Figure, go, started
+from benchmarks.harness import BODY, Bench, Figure, go, started
 from benchmarks.store import line
-from lakequeue import Consumer, Context, LakeQueue, Message
+from lakequeue import Consumer, Context, LakeQueue, Message, SendEntry
 
 RATE = 20
 """Messages per second."""
 HANDLER = 0.005
 """Seconds of a handler."""
-PROCESSES = 8
+PROCESSES = 1, 2, 4, 8
 SETTLED = 2
 """Seconds that consumers wait before the first message, and after the last."""
 
@@ -32,7 +33,7 @@ SETTLED = 2
 def trickle(bench: Bench) -> Iterator[Figure]:
     """CPU of all consumers for a message, and the way from a send to its handler; bare: a single consumer."""
     found = {}
-    for count in sorted({1, min(PROCESSES, bench.sizes.processes)}):
+    for count in [count for count in PROCESSES if count <= bench.sizes.processes]:
         with bench.scratch() as scratch, ExitStack() as stack:
             lake = LakeQueue(scratch, engine="point")
             lake.create_queue("dead")
@@ -57,6 +58,29 @@ def trickle(bench: Bench) -> Iterator[Figure]:
     for count, (each_cpu, each_latency) in zip(list(found)[1:], rest, strict=True):
         yield Figure(f"{name} CPU of {count} consumers for a message / 1", each_cpu, cpu, 1.5)
         yield Figure(f"{name} from a send to a handler, {count} consumers / 1", each_latency, latency, 1.3)
+    failing = "a handler that fails for the last time: CPU of a message / of the trickle, 1 consumer"
+    yield Figure(failing, _failing(bench), cpu, 0.35)
+
+
+def _failing(bench: Bench) -> float:
+    """Returns the CPU seconds of a message that a consumer with ten hands moves into a dead-letter queue."""
+
+    def handle(message: Message, context: Context) -> None:
+        raise ValueError(message.message_id)
+
+    logging.getLogger("lakequeue").addHandler(logging.NullHandler())  # Else each error is printed.
+    messages = bench.sizes.slowly_consumed
+    with bench.scratch() as scratch:
+        lake = LakeQueue(scratch, engine="point")
+        dead = lake.create_queue("dead")
+        queue = lake.create_queue("failing", dead_letter_queue="dead", max_receive_count=1)
+        queue.send_batch([SendEntry(BODY) for _ in range(messages)])
+        consumer = Consumer(queue, handle, 10)
+        began = time.process_time()
+        consumer.run(until_empty=True)
+        took = time.process_time() - began
+        assert dead.counts().visible == messages
+    return took / messages
 
 
 def main(root: str, name: str, seconds: str) -> None:
