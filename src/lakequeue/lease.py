@@ -21,10 +21,10 @@ from lakequeue.errors import (
     RowsRefused,
 )
 from lakequeue.model.arguments import check_callable, check_type, check_visibility_timeout, list_of
-from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
+from lakequeue.model.clock import Duration, duration_micros, from_micros
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
-from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.heartbeat import LeaseHeartbeat
 from lakequeue.renewal.holds import Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
@@ -66,7 +66,7 @@ class Lease:
         self._runtime = leased
         self._visible_at = leased.visible_at
         self._claimed = Hold.fresh(leased.received_at, self._visible_at, leased.queue.now())
-        self._heartbeat: HeartbeatScheduler[str] | None = None
+        self._heartbeat: LeaseHeartbeat | None = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -122,10 +122,10 @@ class Lease:
         """
         now = self._queue.now()
         counts = self._extend(visibility_timeout)
-        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.get(self._runtime.lease_id)
+        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.hold
         if heartbeat and hold:
             timeout = check_visibility_timeout(self._queue.attributes, visibility_timeout)
-            heartbeat.keep({self._runtime.lease_id: hold.extended(now, timeout)})
+            heartbeat.keep(hold.extended(now, timeout))
         return counts
 
     @contextmanager
@@ -148,34 +148,30 @@ class Lease:
         trouble: list[BaseException] = []
         with _cancellable(self._queue.root.spark) as cancel:
 
-            def extend(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
-                [(_, timeout)] = wanted
+            def extend(timeout: Duration) -> Verdict:
                 try:
-                    self._extend(seconds(timeout))
+                    self._extend(timeout)
                 except QueueDoesNotExist as error:
                     trouble.append(error)
                 except (LeaseLost, InvalidParameterValue):
                     pass
                 except (QueueServiceError, QueueClientError) as error:
                     _log.warning("extending a lease of %s failed: %s", self._queue.name, error)
-                    return [Verdict.FAILED]
+                    return Verdict.FAILED
                 else:
-                    return [Verdict.EXTENDED]
-                return [Verdict.LOST]
+                    return Verdict.EXTENDED
+                return Verdict.LOST
 
             def broken(error: BaseException) -> None:
                 trouble.append(error)
                 cancel()
 
-            heartbeat = HeartbeatScheduler(
-                self._queue.root.clock,
-                policy,
-                extend,
-                lambda _: broken(LeaseLost(0, self.message_count)),
-                broken,
-            )
+            def lost() -> None:
+                broken(LeaseLost(0, self.message_count))
+
+            heartbeat = LeaseHeartbeat(self._queue.root.clock, policy, extend, lost, broken)
             heartbeat.start()
-            heartbeat.keep({self._runtime.lease_id: self._hold(policy)})
+            heartbeat.keep(self._hold(policy))
             self._heartbeat = heartbeat
             try:
                 yield self
@@ -269,7 +265,7 @@ class Lease:
                 number = delivering.append(rows, merge_schema)
                 return number, attrs.evolve(delivering.counts, released=released)
             if self._heartbeat:
-                self._heartbeat.drop(self._runtime.lease_id)
+                self._heartbeat.drop()
             return 0, LeaseCounts(0, 0, released)
         except RowsRefused:
             parts = delivering.anew()
@@ -315,13 +311,12 @@ class Lease:
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
         """Settles the lease, and ends its heartbeat unless a retry may succeed."""
-        heartbeat, lease_id = self._heartbeat, self._runtime.lease_id
-        hold = heartbeat.drop(lease_id) if heartbeat else None
+        heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.drop()
         try:
             return settle(self._runtime)
         except (RequestThrottled, QueueClientError):
             if heartbeat and hold:
-                heartbeat.keep({lease_id: hold})
+                heartbeat.keep(hold)
             raise
 
 

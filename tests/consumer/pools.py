@@ -16,6 +16,8 @@ from lakequeue.consumer.jobs import Job, Rules, State, Turn
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.shared_hands import Controls, SharedHands
 from lakequeue.entry_verbs import FreeHands
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
+from lakequeue.renewal import holds
 from lakequeue.renewal.holds import Verdict
 from lakequeue.renewal.policies import Hold
 from lakequeue.testing import ManualClock
@@ -49,7 +51,6 @@ class Queue:
                 prefetch=chance.choice([None, None, None, 0, 3]),
                 batch=batch,
                 batch_wait=chance.choice([0, SECOND]),
-                waits=batch > 1,
                 fifo=fifo,
                 largest=chance.choice([None, 10]),
                 weight=chance.choice([1, 3]),
@@ -66,12 +67,21 @@ class Queue:
         self.ends: Counter[Job] = Counter()
         self.groups: dict[str, list[Job]] = {}
         """The messages of each group that have not ended, in their order."""
+        self.until: dict[Job, int] = {}
+        """The end of each receipt."""
+        self.limit: dict[Job, int] = {}
+        """Twelve hours after the begin of each receipt."""
+        self.doubt = set[Job]()
+        """Messages whose last extension failed."""
+        self.attempts: list[holds.Extend] = []
+        self.due: int | None = None
+        """When the renewal has something to do."""
         self.pending: events.Exchange | events.Receive | None = None
         self.free: int | None = None
         self.stopped = False
         self.received = 0
         self.work = self.__class__.__name__
-        world.hands_of.add(self)  # type: ignore[arg-type]
+        world.hands_of.receiving[self.pool] = self  # type: ignore[assignment]
 
     # --- as `Served`
 
@@ -110,7 +120,13 @@ class Queue:
                 for done in action.done:
                     self._move(done.job, State.SETTLING)
                 left.append(action)
-            elif not isinstance(action, events.Wake | events.Warn | events.Renew):
+            elif isinstance(action, holds.WakeRenewal):
+                self.due = self.world.now
+            elif isinstance(action, events.Lose):
+                for job in action.jobs:
+                    assert not (action.found and (job.context.lost or self.model[job] is State.ENDED))
+                    job.context.lost = True  # type: ignore[assignment]
+            elif not isinstance(action, events.Wake | events.Warn):
                 left.append(action)
         self._drop_unseen()
         self.check()
@@ -186,7 +202,7 @@ class Queue:
 
     def _drop_unseen(self) -> None:
         """Ends what the pool has ended because it is lost: nothing is asked of anybody for such a message."""
-        active = set(self.pool.jobs())
+        active = set(self.pool.active.values())
         for job in [job for job, state in self.model.items() if state is not State.ENDED and job not in active]:
             assert job.context.lost, f"forgotten: {job} {self.model[job]}"
             self._end(job)
@@ -224,11 +240,15 @@ class Queue:
         """Compares the pool with the model, and checks what holds at any time."""
         pool = self.pool
         active = {job: state for job, state in self.model.items() if state is not State.ENDED}
-        assert {job: job.state for job in pool.jobs()} == active
-        kept = pool.holds._held.keys()
-        assert all(job.handle in kept for job, state in active.items() if state in (State.WAITING, State.RUNNING))
+        assert {job: job.state for job in pool.active.values()} == active
+        world, kept = self.world, pool.holds._held.keys()
         assert kept <= {job.handle for job in active}
-        world = self.world
+        for job, state in active.items():
+            if state in (State.WAITING, State.RUNNING):
+                assert job.handle in kept
+                if world.punctual and isinstance(pool.rules.renewal, HeartbeatRenewal) and job not in self.doubt:
+                    ends = self.until[job]
+                    assert job.context.lost or ends > world.now or ends > self.limit[job] - SECOND, "HBN-1: ended"
         assert world.hands_of.totals.held == sum(len(queue.pool) for queue in world.queues)
 
     # --- actions
@@ -259,7 +279,7 @@ class Queue:
     def _check_nothing_is_held_too_long(self) -> None:
         """HBN-23: without groups, batches and other queues, all hands are busy where something waits."""
         rules = self.pool.rules
-        if rules.prefetch is None and not rules.fifo and not rules.waits and len(self.world.queues) == 1:
+        if rules.prefetch is None and not rules.fifo and rules.batch == 1 and len(self.world.queues) == 1:
             busy = self.world.running >= self.world.hands
             late = [job for job in self._in(State.WAITING) if self.world.now - job.since >= TIMEOUT // 3]
             assert not (late and busy), "HBN-23: held for more than a third of its receipt"
@@ -273,8 +293,8 @@ class Queue:
             self.on(events.RoundFailed(pending))
             return
         turns = self._claim(pending.room) if pending.room and chance.random() < 0.8 else []
-        if pending.room:
-            self.on(events.ClaimEnded(bool(turns)))
+        if isinstance(pending, events.Receive) and not turns:
+            self.on(events.MessagesReceived([], {}))
         if isinstance(pending, events.Exchange):
             weights = [20, 2, 1] if not self.stopped else [20, 0, 1]
             results = chance.choices(list(Settlement), weights, k=len(pending.done))
@@ -324,7 +344,10 @@ class Queue:
 
     def _receive(self, turns: list[Turn]) -> None:
         now, jobs = self.world.now, [job for turn in turns for job in turn.jobs]
-        self.on(events.MessagesReceived(turns, {job.handle: Hold(now, now + TIMEOUT, TIMEOUT) for job in jobs}))
+        begun = now if self.chance.random() < 0.9 else now + 2 * TIMEOUT - LONGEST_RECEIPT
+        self.until |= dict.fromkeys(jobs, now + TIMEOUT)
+        self.limit |= dict.fromkeys(jobs, begun + LONGEST_RECEIPT)
+        self.on(events.MessagesReceived(turns, {job.handle: Hold(begun, now + TIMEOUT, TIMEOUT) for job in jobs}))
         kept = [job for job in jobs if job.context.message.last_receive and self.model[job] is State.WAITING]
         if kept and not self.pool.rules.prefetch and not self.resized:
             waiting = sum(
@@ -339,9 +362,8 @@ class Queue:
         """Ends a call of the handler."""
         fates = []
         for job in call.jobs:
-            hold = self.pool.holds.get(job.handle)
-            job.context.over = hold is not None and hold.is_over(self.world.now)  # type: ignore[attr-defined]
-            job.context.in_doubt = hold is not None and hold.failed  # type: ignore[attr-defined]
+            job.context.over = self.until[job] <= self.world.now  # type: ignore[attr-defined]
+            job.context.in_doubt = job in self.doubt  # type: ignore[attr-defined]
             fate = self.chance.choices(list(Fate), [48, 16, 8, 8, 1])[0]
             if fate is Fate.LATE and not (job.context.lost or job.context.over):  # type: ignore[attr-defined]
                 fate = Fate.SUCCESS
@@ -352,18 +374,47 @@ class Queue:
         self.on(events.HandlerEnded(call.jobs, fates, took, {}))
 
     def renew(self) -> None:
-        """Extends receipts, as the renewal does."""
-        holds, now = self.pool.holds, self.world.now
-        wanted = holds.wanted(holds.due(now), now)
-        verdicts = {key: self.chance.choices(list(Verdict), [10, 1, 1])[0] for key in wanted}
-        tight = holds.tight(wanted, verdicts, now)
-        self.lose([*holds.renewed(wanted | tight, verdicts, now), *holds.lose(holds.to_watch(now)[:1])])
-        assert (at := holds.next()) is None or at > now or verdicts
+        """Performs what the timer of the pool asks for. Attempts may end later, unless renewals are punctual."""
+        while not self.attempts or self.extended():
+            [*actions] = self.on(holds.Due())
+            for action in actions:
+                if isinstance(action, holds.Extend):
+                    assert all(self._is_held(self.jobs[key]) for key in action.wanted), "HBN-20: not held any more"
+                    assert len(action.wanted) <= (self.pool.rules.largest or len(action.wanted))
+                    self.attempts.append(action)
+                elif isinstance(action, holds.FindGone):
+                    assert all(self._is_held(self.jobs[key]) for key in action.keys)
+                    self.on(holds.Gone(action.keys[:1] if self.chance.random() < 0.05 else []))
+                else:
+                    assert isinstance(action, holds.WaitUntil) and len(actions) == 1
+                    assert action.until is None or action.until > self.world.now
+                    self.due = action.until
+                    return
+            if not self.world.punctual:
+                return
 
-    def lose(self, handles: Sequence[str]) -> None:
-        for handle in handles:
-            if (job := self.pool.active.get(handle)) is not None:
-                job.context.lost = True  # type: ignore[assignment]
+    def _is_held(self, job: Job) -> bool:
+        return not job.context.lost and self.model[job] is not State.ENDED
+
+    def extended(self) -> bool:
+        """Ends the attempts to extend receipts."""
+        while self.attempts:
+            attempt = self.attempts.pop()
+            verdicts = self.chance.choices(list(Verdict), [10, 1, 1], k=len(attempt.wanted))
+            again = dict[str, int]()
+            for action in self.on(holds.Extended(attempt, verdicts)):
+                assert isinstance(action, holds.Extend) and not attempt.tight
+                self.attempts.append(action)
+                again |= action.wanted
+            for (key, timeout), verdict in zip(attempt.wanted.items(), verdicts, strict=True):
+                job, until = self.jobs[key], attempt.at + timeout
+                assert until <= self.limit[job], "HBN-22: longer than twelve hours"
+                (self.doubt.add if verdict is Verdict.FAILED else self.doubt.discard)(job)
+                if verdict is Verdict.EXTENDED:
+                    self.until[job] = until
+                elif verdict is Verdict.LOST and key not in again:
+                    assert job.context.lost or self.model[job] not in (State.WAITING, State.RUNNING)
+        return True
 
     # --- the end
 
@@ -384,11 +435,9 @@ class Queue:
 
     def wind_up(self) -> None:
         self.on(events.GraceOver())
+        self.extended()
         self.settle()
-        for job in self.pool.jobs():
-            job.context.lost = True  # type: ignore[assignment]
-        for _ in range(2):  # the first round may raise
-            self.settle()
+        self.on(events.RunOver())
         assert not len(self.pool) and self.pool.busy == 0
         assert all(self.ends[job] == 1 for job in self.model), "never ended"
 
@@ -401,6 +450,8 @@ class World:
         self.now = 1_000 * SECOND
         self.hands = chance.choice([1, 2, 3, 6])
         self.paused = False
+        self.punctual = chance.random() < 0.25
+        """True if receipts are extended as soon as the pools ask for it."""
         self.moves: Moves = Counter()
         self.calls: list[Call] = []
         self.polling, self.broken = 0, False
@@ -460,7 +511,7 @@ class World:
             self.pass_time()
         elif chance < 0.97:
             queue = self.chance.choice(self.queues)
-            queue.lose(queue.pool.holds.lose([job.handle for job in queue.pool.jobs()[:1]]))
+            queue.on(holds.Gone([job.handle for job in list(queue.pool.active.values())[:1]]))
         elif chance < 0.985:
             self.controls.concurrency = self.chance.choice([1, 2, 3, 6])
         else:
@@ -481,16 +532,9 @@ class World:
         self.polling = 0
 
     def _taken(self) -> Call | None:
-        if len(self.queues) == 1:
-            found = self.queues[0].take()
-            queue = self.queues[0]
-        else:
-            taken, _ = self.hands_of._next(self.now)
-            if taken is None:
-                return None
-            found = taken[1]
-            queue = next(queue for queue in self.queues if found[0] in queue.model)
-        return Call(queue, found) if found else None
+        several = len(self.queues) > 1
+        found = (self.hands_of._next(self.now)[0] or (None, None))[1] if several else self.queues[0].take()
+        return Call(next(queue for queue in self.queues if found[0] in queue.model), found) if found else None
 
     def end(self) -> None:
         if self.calls:
@@ -502,10 +546,19 @@ class World:
         """Lets time pass until a loop has something to do at most, which then does it."""
         until = self.now + self.chance.choice([1_000, SECOND // 10, SECOND, 5 * SECOND, 40 * SECOND])
         events_at = [at for queue in self.queues if (at := queue.pool.next_event()) is not None]
-        self.now = max(self.now, min([until, *events_at]))
+        until = max(self.now, min([until, *events_at]))
+        while self.punctual:
+            due = [queue for queue in self.queues if queue.due is not None and queue.due <= until]
+            if not due:
+                break
+            first = min(due, key=lambda queue: queue.due or 0)
+            self.now = max(self.now, first.due or 0)
+            first.renew()
+        self.now = until
         self.wake(self.hands)  # for batches that are due
         for queue in self.queues:
-            queue.renew()
+            if not self.punctual:
+                queue.renew()
             if (at := queue.pool.next_event()) is not None and at <= self.now and not queue.stopped:
                 if queue.pending is not None:
                     queue.finish()

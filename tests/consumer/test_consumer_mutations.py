@@ -149,12 +149,12 @@ def deletes_once(patch: Patch) -> None:
     )
 
 
-_beating: list[HeartbeatScheduler[str]] = []
+_beating: list[HeartbeatScheduler] = []
 """Those that a mutation kept from stopping."""
 
 
 def looks_at_extensions_only(patch: Patch) -> None:
-    patch.setattr(Holds, "to_watch", lambda self, now: setattr(self, "_watched", now) or [])
+    patch.setattr(QueueLoop, "_gone", lambda self, handles: ())
 
 
 def never_drops(patch: Patch) -> None:
@@ -213,11 +213,6 @@ MUTATIONS = [
     ),
     Mutation("never stops", never_stops, {a_heartbeat_ends_with_its_consumer: "HNS-15"}),
     Mutation(
-        "never beats",
-        replace(HeartbeatRenewal, "next_check", lambda self, hold, since: None),
-        {shown(consuming.test_messages_that_wait_for_their_group_are_kept_too, fifo=True): "HBN-1"},
-    ),
-    Mutation(
         "knows no groups",
         knows_no_groups,
         {shown(consuming.test_groups_go_in_parallel_and_their_messages_in_turn, False, fifo=True): "HBN-19"},
@@ -229,7 +224,7 @@ MUTATIONS = [
     ),
     Mutation(
         "keeps losses to itself",
-        replace(QueueLoop, "_lost", lambda self, handle: None),
+        replace(QueueLoop, "_lose", lambda self, action: None),
         {shown(consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost, **LONG): "HBN-20"},
     ),
     Mutation(

@@ -16,6 +16,7 @@ from lakequeue.consumer.ahead import Ahead
 from lakequeue.consumer.jobs import Done, State, Turn
 from lakequeue.consumer.pool import Pool
 from lakequeue.renewal import holds, policies
+from lakequeue.renewal.holds import Holds, ReceiptsLost
 from mutations import Case, Mutation, Patch, each_case, replace
 from unseen import first_seed
 
@@ -70,9 +71,7 @@ def test_a_pool_has_no_threads_clocks_or_queues(module: object) -> None:
 def test_a_last_receive_that_waits_for_its_batch_holds_up_no_hand() -> None:
     world = next(world for world in map(World, range(100)) if len(world.queues) == 2 and world.hands > 1)
     queue = world.queues[0]
-    queue.pool.rules = attrs.evolve(
-        queue.pool.rules, batch=3, batch_wait=SECOND, waits=True, prefetch=None, fifo=False
-    )
+    queue.pool.rules = attrs.evolve(queue.pool.rules, batch=3, batch_wait=SECOND, prefetch=None, fifo=False)
     queue.begin()
     assert queue.pool.claim is not None
     queue.free, queue.pool.claim.passed = 1, 1
@@ -129,6 +128,19 @@ MUTATIONS = [
     ),
     Mutation("holds what waits for ever", replace(Ahead, "behind", 10**12), {random_sequences: "HBN-23"}),
     Mutation("wakes nobody for a group", wakes_nobody_for_a_group, {random_sequences: "HBN-19"}),
+    Mutation("never says when to extend", replace(Holds, "_next", lambda *_: None), {random_sequences: "HBN-1"}),
+    Mutation(
+        "extends what is lost",
+        replace(Holds, "_lose", lambda self, keys: [ReceiptsLost([key for key in keys if key in self._held])]),
+        {random_sequences: "HBN-20"},
+    ),
+    Mutation(
+        "keeps losses to itself",
+        replace(
+            Pool, "_renewal", lambda self, event: [self._do(each) for each in self.holds.on(event, self._now)]
+        ),
+        {random_sequences: "HBN-20"},
+    ),
 ]
 
 

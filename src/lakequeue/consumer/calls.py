@@ -12,14 +12,13 @@ from typing import Any
 import attrs
 
 from lakequeue.consumer.events import Fate, HandlerEnded
-from lakequeue.consumer.handler import Outcome, checked_outcome, is_async
+from lakequeue.consumer.handler import Outcome, checked_outcome, is_async, results_of
 from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.errors import LeaseLost
 from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.failures import DeadLetterReason
-from lakequeue.model.messages import Message
 
 _log = logging.getLogger("lakequeue")
 
@@ -38,17 +37,6 @@ class Call:
     jobs: deque[Job] = attrs.field(factory=deque)
     result: object = None
     raised: BaseException | None = None
-
-    def results(self) -> Sequence[object]:
-        """Returns the handler's result for each message of a batch, from one outcome for all or a list."""
-        count = len(self.jobs)
-        if not isinstance(self.result, list | tuple):
-            return [self.result] * count
-        if len(self.result) == count:
-            return self.result
-        wanted = f"a handler of {count} messages returns an Outcome for all or a list of {count}"
-        self.raised = TypeError(f"{wanted}, not a list of {len(self.result)}")
-        return [None] * count
 
 
 class Calls:
@@ -82,11 +70,6 @@ class Calls:
         self._broken = broken
         self._handler: Any = options.handler
         self._batches = options.batch is not None
-        self._shown: Callable[[list[Message]], Any] = list
-        if options.as_arrow:
-            from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
-
-            self._shown = table_of
         self.running = set[Call]()
         awaited = is_async(self._handler)
         self.work: Callable[[Sequence[Job]], Any] = self._work_async if awaited else self._work
@@ -125,8 +108,13 @@ class Calls:
             except BaseException as error:  # SystemExit would end an event loop under the other handlers
                 call.raised = self._raised(error, call.jobs)
             took = to_micros(self._clock.now()) - call.began
-            results = call.results() if self._batches else [call.result]
-            for job, result in zip(call.jobs, results, strict=bool(call.jobs)):
+            results: Sequence[object] = [call.result] * len(call.jobs)
+            if self._batches:
+                try:
+                    results = results_of(call.result, len(call.jobs))
+                except TypeError as error:
+                    call.raised = error
+            for job, result in zip(call.jobs, results, strict=True):
                 with self._breaking():
                     with spans[job]:
                         outcome = self._outcome(job, call, result, took, failures)
@@ -145,7 +133,7 @@ class Calls:
         if not contexts:
             return ()
         messages = [context.message for context in contexts]
-        return (self._shown(messages), contexts) if self._batches else (messages[0], contexts[0])
+        return (self._options.shown(messages), contexts) if self._batches else (messages[0], contexts[0])
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
         """Returns a handler's error; for a cancelled task LeaseLost or RuntimeError, which end no consumer."""

@@ -187,7 +187,7 @@ class Consumer:
                 ]
                 self._loops = [*loops]
                 hands.start(self._handler, loops[0].fail)
-                running.callback(hands.stop)
+                running.callback(hands.hands.stop)
                 running.callback(presence().stop)
                 if len(loops) == 1:
                     run_work(loops[0].run(until_empty), self._clock, loops[0].woken)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, hold_of, is_async
+from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, hold_of, is_async, results_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health
-from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, REFUSED_PAUSE, RunLoop
+from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
 from lakequeue.consumer.shared_hands import Controls
 from lakequeue.entry_verbs import claim_delivery, wait_for_more
 from lakequeue.errors import (
@@ -35,11 +35,11 @@ from lakequeue.errors import (
     RequestThrottled,
     RowsRefused,
 )
-from lakequeue.model.clock import MICROS, NEVER, duration_micros, seconds, start_thread, to_micros
+from lakequeue.model.clock import MICROS, NEVER, Duration, duration_micros, start_thread, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.model.waiting_work import run as run_work
-from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.heartbeat import LeaseHeartbeat
 from lakequeue.renewal.holds import Verdict
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ class DeliveryLoop(RunLoop):
         return self._health(active, active)
 
     def _consume(self, until_empty: bool) -> None:
-        failures = 0
         while not self._stopping:
             self.interrupt.clear()
             if self.outages.final is not None:
@@ -106,17 +105,10 @@ class DeliveryLoop(RunLoop):
             try:
                 timeout = self._options.renewal.receive_timeout
                 found = claim_delivery(self.queue, self._options.batch or 1, timeout, self._options.name)
-            except (OverLimit, RequestThrottled) as error:
-                _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
-                self._clock.wait(now + REFUSED_PAUSE, self.interrupt)
+            except (OverLimit, RequestThrottled, QueueClientError) as error:
+                self._clock.wait(self._next_try(error), self.interrupt)
                 continue
-            except QueueClientError as error:
-                if not self.outages.failed("receiving", error):
-                    raise
-                failures += 1
-                self._clock.wait(self.outages.next_try(failures), self.interrupt)
-                continue
-            failures = 0
+            self._failures = 0
             self.outages.worked("receiving", committed=found is not None)
             if found is not None:
                 batch = _Batch(found, to_micros(now))
@@ -162,23 +154,17 @@ class DeliveryLoop(RunLoop):
     # --- one batch
 
     def _work(self, batch: _Batch) -> None:
-        delivering, lease_id = batch.delivering, batch.delivering.leased.lease_id
-        heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
-            self._clock,
-            self._options.renewal,
-            lambda wanted: self._extend(batch, wanted),
-            lambda _: self._lose(batch),
-            self.fail,
-        )
+        delivering, lose, policy = batch.delivering, partial(self._lose, batch), self._options.renewal
+        heartbeat = LeaseHeartbeat(self._clock, policy, partial(self._extend, batch), lose, self.fail)
         heartbeat.start()
         try:
             messages = delivering.messages()
             now = self._clock.now()
             self._observers.received(messages, now)
             if messages:
-                heartbeat.keep({lease_id: hold_of(messages[0], to_micros(now))})
-                hold, lost = partial(heartbeat.get, lease_id), Lost()
-                batch.contexts = [Context(each, self.queue, hold, lost) for each in messages]
+                heartbeat.keep(hold_of(messages[0], to_micros(now)))
+                lost = Lost()
+                batch.contexts = [Context(each, self.queue, lambda: heartbeat.hold, lost) for each in messages]
                 self._deliver(batch, delivering, batch.contexts)
             self.outages.worked("deleting")
         except (LeaseLost, RequestThrottled) as error:
@@ -243,17 +229,12 @@ class DeliveryLoop(RunLoop):
         messages = [each.message for each in contexts]
         if not messages:
             return None, [], None
-        given: Any = messages
-        if self._options.as_arrow:
-            from lakequeue.consumer.arrow_batches import table_of
-
-            given = table_of(messages)
         handler: Any = self._options.handler
         try:
             with ExitStack() as stack:
                 for message in messages if self._observers else ():
                     stack.enter_context(self._observers.handling(message))
-                result = handler(given, list(contexts))
+                result = handler(self._options.shown(messages), list(contexts))
                 if is_async(handler):
                     result = asyncio.run(result)
             rows, found = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
@@ -307,17 +288,16 @@ class DeliveryLoop(RunLoop):
 
     # --- renewal
 
-    def _extend(self, batch: _Batch, wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
-        [(_, timeout)] = wanted
+    def _extend(self, batch: _Batch, timeout: Duration) -> Verdict:
         try:
-            batch.delivering.extend(seconds(timeout))  # of all its messages, also those in halves
+            batch.delivering.extend(timeout)  # of all its messages, also those in halves
         except (LeaseLost, InvalidParameterValue, QueueDoesNotExist):
-            return [Verdict.LOST]
+            return Verdict.LOST
         except (QueueServiceError, QueueClientError) as error:
             _log.warning("extending a batch of %s failed: %s", self.queue.name, error)
-            return [Verdict.FAILED]
+            return Verdict.FAILED
         self._observers.extended(1)
-        return [Verdict.EXTENDED]
+        return Verdict.EXTENDED
 
     def _lose(self, batch: _Batch) -> None:
         lost = batch.contexts[0].lost if batch.contexts else Lost()
@@ -328,8 +308,4 @@ class DeliveryLoop(RunLoop):
 
 def _outcomes(given: object, count: int) -> list[Outcome]:
     """Returns an outcome for each message, from one outcome for all, a list of outcomes, or None."""
-    if not isinstance(given, list):
-        return [checked_outcome(given)] * count
-    if len(given) != count:
-        raise TypeError(f"a handler of {count} messages returns an outcome for all or a list of {count}")
-    return [checked_outcome(each) for each in given]
+    return [checked_outcome(each) for each in results_of(given, count)]

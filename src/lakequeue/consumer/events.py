@@ -10,6 +10,7 @@ import attrs
 
 from lakequeue.consumer.jobs import Done, Job, Turn
 from lakequeue.model.failures import DeadLetterReason
+from lakequeue.renewal import holds
 from lakequeue.renewal.policies import Hold
 
 
@@ -63,15 +64,8 @@ class RoundDue:
 
 
 @attrs.define
-class ClaimEnded:
-    """A claim has ended, before its messages are handed to the pool."""
-
-    any: bool
-
-
-@attrs.define
 class MessagesReceived:
-    """Messages were received. ``holds`` has the state of each receipt, by handle."""
+    """A receive has ended. ``holds`` has the state of each receipt, by handle."""
 
     turns: Sequence[Turn]
     holds: Mapping[str, Hold]
@@ -125,17 +119,23 @@ class GraceOver:
     """Running handlers get no more time."""
 
 
+@attrs.define
+class RunOver:
+    """The consumer has ended. Nothing more is settled."""
+
+
 Event: TypeAlias = (
     Tick
     | RoundDue
-    | ClaimEnded
     | MessagesReceived
     | Settled
     | RoundFailed
     | HandFree
     | HandlerEnded
+    | holds.Event
     | RunEnds
     | GraceOver
+    | RunOver
 )
 
 # --- actions
@@ -158,13 +158,6 @@ class Resize:
     """Change the number of hands."""
 
     number: int
-
-
-@attrs.define
-class Renew:
-    """Make the renewal check receipts at this instant or earlier."""
-
-    at: int
 
 
 @attrs.define
@@ -218,10 +211,15 @@ class Receive:
 
 
 @attrs.define
-class WaitUntil:
-    """Wait for an instant, or until woken. None: only until woken."""
+class Lose:
+    """Tell the handlers of messages that their receipts are lost.
 
-    until: int | None
+    Attributes:
+        found: True if the receipts were found to be lost; False if the run leaves them.
+    """
+
+    jobs: Sequence[Job]
+    found: bool
 
 
 @attrs.define
@@ -232,6 +230,5 @@ class Warn:
     job: Job
 
 
-Action: TypeAlias = (
-    Wake | WakeHands | Resize | Renew | Start | GiveBack | Gather | Linger | Exchange | Receive | WaitUntil | Warn
-)
+_Pass: TypeAlias = Gather | Linger | Exchange | Receive
+Action: TypeAlias = Wake | WakeHands | Resize | Start | GiveBack | Lose | Warn | _Pass | holds.Action

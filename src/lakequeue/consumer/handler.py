@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
@@ -153,6 +153,20 @@ def checked_outcome(result: object) -> Outcome:
         result.close()  # else Python warns that it was never awaited
     hint = "; make the handler itself `async def`" if inspect.isawaitable(result) else ""
     raise TypeError(f"a handler returns an Outcome or None, not {result!r}{hint}")
+
+
+def results_of(result: object, count: int) -> Sequence[object]:
+    """Returns the results for messages of a batch, from a handler's result for all or a list of results.
+
+    Raises:
+        TypeError: the list has another length.
+    """
+    if not isinstance(result, list | tuple):
+        return [result] * count
+    if len(result) == count:
+        return result
+    wanted = f"a handler of {count} messages returns an Outcome for all or a list of {count}"
+    raise TypeError(f"{wanted}, not a list of {len(result)}")
 
 
 def _shown(signature: inspect.Signature) -> str:

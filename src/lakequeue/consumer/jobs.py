@@ -49,7 +49,6 @@ class Rules:
         prefetch: number of messages to claim ahead. None: computed from the last durations of handlers and rounds.
         batch: maximum number of messages of a call.
         batch_wait: time that a message waits for its batch to fill.
-        waits: True if messages wait for their batch to fill.
         fifo: True if messages of a group are handled in order.
         largest: maximum number of messages of a claim; None: no maximum.
         weight: weight of the queue.
@@ -63,7 +62,6 @@ class Rules:
     prefetch: int | None
     batch: int
     batch_wait: int
-    waits: bool
     fifo: bool
     largest: int | None
     weight: int

@@ -124,6 +124,14 @@ class ConsumerOptions:
         """True if failed messages become visible at once."""
         return self.renewal.failed_visible_at_once if self.failed_at_once is None else self.failed_at_once
 
+    def shown(self, messages: list[Message]) -> Any:
+        """Returns the messages of a batch as the handler gets them: a list, or an Arrow table."""
+        if not self.as_arrow:
+            return messages
+        from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
+
+        return table_of(messages)
+
     def retry_micros(self, message: Message, now: int) -> int:
         """Returns a failed message's delay in microseconds, by ``retry_delay``. It ends with the receipt at most.
 

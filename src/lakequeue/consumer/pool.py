@@ -18,7 +18,7 @@ import attrs
 from lakequeue.consumer import events
 from lakequeue.consumer.ahead import MOST, Ahead
 from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn, newest
-from lakequeue.renewal.holds import Holds
+from lakequeue.renewal import holds
 
 if TYPE_CHECKING:
     from lakequeue.entry_verbs import FreeHands
@@ -67,6 +67,7 @@ class Pool:
     Attributes:
         active: the messages by receipt handle.
         holds: the receipts of these messages, and when to extend each.
+        ahead: computes how many messages to hold.
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
         claim: the free handlers for the last claim; None: any number, or nothing is claimed.
@@ -81,11 +82,11 @@ class Pool:
         self.unended: list[Job] = []
         self.released: list[Done] = []
         self.rules = rules
-        self.holds: Holds[str] = Holds(rules.renewal, watches=True)
+        self.holds = holds.Holds(rules.renewal, watches=True, batch=rules.largest)
         self.busy = self.handled = self.failed = 0
         self.hungry, self.full, self.taken = True, False, 0.0
         self._totals = totals
-        self._ahead = Ahead(self.concurrency, rules.prefetch, rules.longest // 3)
+        self.ahead = Ahead(self.concurrency, rules.prefetch, rules.longest // 3)
         totals.pools.append(self)
         self.active: dict[str, Job] = {}
         self._ready: deque[Turn] = deque()
@@ -101,14 +102,15 @@ class Pool:
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.Tick: self._tick,
             events.RoundDue: self._round,
-            events.ClaimEnded: self._claimed,
             events.MessagesReceived: self._received,
             events.Settled: self._settled,
             events.RoundFailed: self._round_failed,
             events.HandFree: self._hand_free,
             events.HandlerEnded: self._ended,
+            **dict.fromkeys((holds.Due, holds.Extended, holds.Gone), self._renewal),
             events.RunEnds: self._stopping,
             events.GraceOver: self._grace_over,
+            events.RunOver: self._run_over,
         }
 
     def on(self, event: events.Event, now: int) -> list[events.Action]:
@@ -125,14 +127,6 @@ class Pool:
         """Maximum number of messages that are handled at a time."""
         return self._totals.hands * self.rules.batch
 
-    @property
-    def longest_round(self) -> int:
-        """Microseconds of the longest recent round."""
-        return self._ahead.longest_round
-
-    def jobs(self) -> list[Job]:
-        return list(self.active.values())
-
     def is_over(self, job: Job, now: int) -> bool:
         """Returns True if the receipt of a message has ended, by the queue's clock."""
         hold = self.holds.get(job.handle)
@@ -142,12 +136,14 @@ class Pool:
 
     def _received(self, event: events.MessagesReceived) -> None:
         """Adds received messages. Messages of a group wait for earlier messages of the group."""
-        self.holds.keep(event.holds, self._now)
+        if not event.turns:
+            return self._release_hands()
+        self._actions += self.holds.keep(event.holds, self._now)
         refused = self._refused(event.turns)
         added = [turn for turn in event.turns if turn not in refused]
         jobs = [job for turn in added for job in turn.jobs]
         if jobs:
-            self._ahead.received([job.context.message for job in jobs])
+            self.ahead.received([job.context.message for job in jobs])
             self.active |= {job.handle: job for job in jobs}
             self._totals.held += len(jobs)
             self._totals.empty = set()
@@ -165,8 +161,6 @@ class Pool:
                 self._ready.insert(place, turn)
             else:
                 self._ready.append(turn)
-        if (at := self.holds.next(event.holds)) is not None:
-            self._do(events.Renew(at))
         self._do(events.WakeHands(len(event.turns)))
         self._return([job for turn in refused for job in turn.jobs])
 
@@ -188,7 +182,12 @@ class Pool:
         A message that was received before makes a batch of its own. So if it made its earlier batch fail, it now
         fails alone.
         """
-        if not self._is_due(self._now):
+        due = self._is_due(self._now)
+        while self.wants_hand and not (due and self.next_is_last):
+            self._kept += 1
+            self._totals.kept += 1
+            self._wake()
+        if not due:
             self.hungry = True
             return
         jobs: list[Job] = []
@@ -199,7 +198,8 @@ class Pool:
         if jobs:
             self._count_busy(len(jobs), 1)
             self._do(events.Start(jobs))
-            if self.rules.batch > 1 and self.begins(self._now):  # what was behind a batch may begin alone
+            # what was behind a batch may begin alone, and what was behind may begin in a hand that is kept
+            if (self.rules.batch > 1 or self._totals.kept) and self.begins(self._now):
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
@@ -226,7 +226,7 @@ class Pool:
         """True if a batch may begin."""
         if len(self._ready) >= self.rules.batch:
             return True
-        due = self._batch_due()
+        due = self.due()
         return due is not None and now >= due
 
     def begins(self, now: int) -> bool:
@@ -234,10 +234,7 @@ class Pool:
         return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due(now)
 
     def due(self) -> int | None:
-        """Returns when a batch begins even if it is not full; None if nothing waits, or without batches."""
-        return self._batch_due() if self.rules.waits else None
-
-    def _batch_due(self) -> int | None:
+        """Returns when a batch begins even if it is not full; None if nothing may begin."""
         if not self._ready or self._keeps_back(self._ready[0]):
             return None
         if self._is_again(self._ready[0]):
@@ -283,7 +280,7 @@ class Pool:
         """Decides how to settle a message after a call of the handler."""
         called = fate not in (events.Fate.LATE, events.Fate.BROKEN)
         if called:
-            self._ahead.took(took)
+            self.ahead.took(took)
         if job.state is not State.RUNNING:
             return  # a stop took it back
         hold = self.holds.drop(job.handle)
@@ -386,17 +383,17 @@ class Pool:
         if event.hands != self._totals.hands:
             self._totals.hands = event.hands
             for pool in self._totals.pools:
-                pool._ahead.resize(pool.concurrency)
+                pool.ahead.resize(pool.concurrency)
             self._do(events.Resize(event.hands))
         back = self._given_back_at()
         if event.paused or (back is not None and self._now >= back):
             ahead = self._held_ahead()
-            self._ahead.fell_behind()
+            self.ahead.fell_behind()
             self._end_claims()
             self._return(self._returning(ahead))  # also if hands did not come to it in time
         if self._failures or any(done.due is None for done in self._done):
             # while all hands are busy, what they finish meanwhile goes into the same commit
-            self._do(events.Gather(min(self._ahead.longest_round, _LONGEST_GATHER)))
+            self._do(events.Gather(min(self.ahead.longest_round, _LONGEST_GATHER)))
 
     def _round(self, event: events.RoundDue) -> None:
         """Settles messages that are due, and claims messages if there is room."""
@@ -416,7 +413,7 @@ class Pool:
             self.claim = self._free_hands(0)
             return self._do(events.Receive(room, at))
         instants = [instant for instant in (at, event.not_before if room else None) if instant is not None]
-        self._do(events.WaitUntil(min(instants, default=None)))
+        self._do(holds.WaitUntil(min(instants, default=None)))
 
     def _lingers_until(self) -> int:
         """Returns until when all finished messages may wait for the next claim; 0: they may not wait."""
@@ -431,7 +428,7 @@ class Pool:
         failures, self._failures = self._failures, {}
         for done in known:
             if done.job.context.lost:
-                self._do(events.Warn("%s: handled, but its receipt was lost before that was settled", done.job))
+                self._warn_lost(done)
                 self._finish([done.job, *self._end_rest(done.job)])
             elif done.due is None or done.due <= self._now:
                 done.job.state = State.SETTLING
@@ -448,7 +445,7 @@ class Pool:
         return min(instants, default=None)
 
     def _settled(self, event: events.Settled) -> None:
-        self._ahead.round(event.took)
+        self.ahead.round(event.took)
         ended = list[Job]()
         for done, result in zip(event.done, event.results, strict=True):
             done.settled = result is events.Settlement.SETTLED
@@ -457,9 +454,7 @@ class Pool:
                 continue
             done.failures += 1
             if done.hold is not None and done.failures == 1:  # keeps the receipt
-                self.holds.keep({done.handle: done.hold}, self._now)
-                if (at := self.holds.next({done.handle: done.hold})) is not None:
-                    self._do(events.Renew(at))
+                self._actions += self.holds.keep({done.handle: done.hold}, self._now)
             done.due = self._now + self.rules.pause(done.failures)
             self._add(done)
         if ended:
@@ -470,6 +465,17 @@ class Pool:
             done.job.state = State.FINISHED
         self._done = [*event.round.done, *self._done]
         self._failures = {**event.round.failures, **self._failures}
+
+    # --- renewal
+
+    def _renewal(self, event: holds.Event) -> None:
+        """Says which receipts to extend. Handlers of lost messages learn of it, and a repeated delete ends."""
+        for action in self.holds.on(event, self._now):
+            if isinstance(action, holds.ReceiptsLost):
+                self._do(events.Lose([self.active[key] for key in action.keys if key in self.active], found=True))
+                self._wake()
+            else:
+                self._do(action)
 
     # --- the end
 
@@ -486,12 +492,22 @@ class Pool:
             self.holds.drop(done.job.handle)
             self._add(done)
 
+    def _run_over(self, event: events.RunOver) -> None:
+        """Leaves what is not settled to its timeout, and the messages of handlers that still run to others."""
+        self._do(events.Lose([*self.unended, *self.active.values()], found=False))
+        for done in self._done:
+            self._warn_lost(done)
+        self._forget(list(self.active.values()))
+
+    def _warn_lost(self, done: Done) -> None:
+        self._do(events.Warn("%s: handled, but its receipt was lost before that was settled", done.job))
+
     # --- how many to claim
 
     def _room(self, done: int) -> int:
         """Returns the number of messages to ask for, when ``done`` messages are about to be settled."""
         usable, held = self._usable(), len(self.active)
-        room = max(0, self._ahead.capacity(usable) - held + done, self._kept)
+        room = max(0, self.ahead.capacity(usable) - held + done, self._kept)
         if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups
             room = max(room, min(usable - len(self._groups), MOST - held))
         self.full = not room
@@ -511,7 +527,7 @@ class Pool:
         """Returns when messages held ahead are given back; None without such messages, or with ``prefetch``."""
         if self.rules.prefetch is not None or not (ahead := self._held_ahead()):
             return None
-        return ahead[0].since + self._ahead.behind
+        return ahead[0].since + self.ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
         """Returns the newest waiting jobs, as many as exceed the usable hands, in order of receives."""
@@ -525,7 +541,7 @@ class Pool:
         return None if self.rules.prefetch else self.rules.claims(partial(self._free, done))
 
     def _free(self, done: int) -> int:
-        others, self._asked = self._totals.kept - self._kept, self._kept if self._totals.several else 0
+        others, self._asked = self._totals.kept - self._kept, self._kept
         free = max(0, self._totals.hands - self._totals.held + done - others)
         if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
             free = max(free, min(self._kept, self._totals.hands - self._begun() - others))
@@ -546,25 +562,6 @@ class Pool:
         """True if a claim left a last receive for lack of a free hand, and a hand could be kept for it."""
         waits = self.claim is not None and self.claim.passed > self._kept
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
-
-    def keep_hand(self) -> None:
-        """Keeps a hand free for a last receive."""
-        self._kept += 1
-        self._totals.kept += 1
-
-    def _claimed(self, event: events.ClaimEnded) -> None:
-        """Keeps hands free for the last receives that a claim left. Otherwise they would wait forever.
-
-        If the claim got messages, hands that were kept before stay free for them until the next pass. With several
-        queues, a queue instead keeps a hand when it is its turn (``keep_hand``).
-        """
-        if self.claim is None or self._totals.several:
-            return
-        wanted = min(self.claim.passed, self._totals.hands)
-        self._totals.kept = self._kept = max(self._kept, wanted)
-        self._asked = self._kept - wanted
-        if not event.any:
-            self._release_hands()
 
     def _release_hands(self) -> None:
         """Stops keeping the ``_asked`` hands free, and wakes as many idle hands to look for work.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -24,7 +24,7 @@ from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health
 from lakequeue.consumer.pool import Pool
-from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, REFUSED_PAUSE, RunLoop
+from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
 from lakequeue.consumer.shared_hands import Controls, SharedHands
 from lakequeue.entry_verbs import (
     Exchanged,
@@ -59,6 +59,7 @@ from lakequeue.model.clock import (
 from lakequeue.model.messages import UNAVAILABLE, Message
 from lakequeue.model.pauses import Pause
 from lakequeue.model.waiting_work import WaitingThreads, Waits
+from lakequeue.renewal import holds
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
 
@@ -67,7 +68,8 @@ _HELD_BACK_WAIT = 1
 it first.
 """
 
-_HAND_FREE, _SETTLED = events.HandFree(), events.Settlement.SETTLED
+_HAND_FREE, _RECEIVED_NOTHING = events.HandFree(), events.MessagesReceived((), {})
+_SETTLED = events.Settlement.SETTLED
 _log = logging.getLogger("lakequeue")
 
 
@@ -100,27 +102,19 @@ class QueueLoop(RunLoop):
         self._hungry.set()
         self.woken = Interrupt()
         self.pool = pool = Pool(self._rules(), hands.totals)
-        self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
-            self._clock,
-            options.renewal,
-            self._extend,
-            self._lost,
-            self.fail,
-            pool.rules.largest,
-            self._gone,
-            (pool.holds, self._lock),
-        )
+        self._heartbeat = HeartbeatScheduler(self._clock, self.report, self._extend, self.fail, self._gone)
         self._calls = Calls(options, observers, pool.is_over, self.report, self.fail)
         self.work, self.running = self._calls.work, self._calls.running
         self._quick: dict[type, Callable[[Any], object]] = {
             events.Wake: lambda action: self.wake(),
-            events.WakeHands: lambda action: hands.wake(action.number),
-            events.Resize: lambda action: hands.resize(action.number),
-            events.Renew: lambda action: self._heartbeat.look_by(action.at),
+            events.WakeHands: lambda action: hands.hands.wake(action.number),
+            events.Resize: lambda action: hands.hands.resize(action.number),
+            holds.WakeRenewal: lambda action: self._heartbeat.wake(),
+            events.Lose: self._lose,
             events.Warn: lambda action: _log.warning(action.text, action.job),
             events.GiveBack: lambda action: self._return_unseen(action.handles),
         }
-        hands.add(self)
+        hands.receiving[pool] = self
 
     def _rules(self) -> Rules:
         options, known, timeout = self._options, settings(self.queue), self._options.renewal.receive_timeout
@@ -130,7 +124,6 @@ class QueueLoop(RunLoop):
             prefetch=options.prefetch,
             batch=options.batch or 1,
             batch_wait=duration_micros(1 if options.batch_wait is None else options.batch_wait),
-            waits=options.batch is not None,
             fifo=self.queue.fifo,
             largest=known.profile_rules.max_batch,
             weight=options.weight,
@@ -152,7 +145,7 @@ class QueueLoop(RunLoop):
 
     def health(self) -> Health:
         """Returns the state of the run on this queue."""
-        return self._health(len(self.pool), self.pool.busy, self.pool.longest_round / MICROS)
+        return self._health(len(self.pool), self.pool.busy, self.pool.ahead.longest_round / MICROS)
 
     @property
     def handled(self) -> int:
@@ -207,19 +200,19 @@ class QueueLoop(RunLoop):
     # --- passes
 
     def _consume(self, until_empty: bool) -> Waits[None]:
-        failures, not_before = 0, self._now()
+        not_before = self._now()
         while True:
             self.interrupt.clear()
             if self._stopping or self._hands.all_empty:
                 return
-            if (error := self.outages.final) is not None:
-                raise error
+            if (final := self.outages.final) is not None:
+                raise final
             self._log_pauses()
             try:
                 action = yield from self._prepare(not_before, until_empty)
                 if action is None:
                     continue
-                if isinstance(action, events.WaitUntil):
+                if isinstance(action, holds.WaitUntil):
                     yield from self._wait_until(action.until)
                     continue
                 empty = self._hands.may_be_empty(self.pool) if until_empty else None
@@ -227,21 +220,14 @@ class QueueLoop(RunLoop):
                 began = self._now()
                 messages = yield from self._claim(action, empty is not None, held_back)
             except QueueDoesNotExist:
-                self._lose(self.pool.jobs())
+                self.report(holds.Gone(list(self.pool.active)))
                 raise
-            except (OverLimit, RequestThrottled) as error:
-                _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
-                not_before = self._now() + duration_micros(REFUSED_PAUSE)
-                continue
-            except QueueClientError as error:
-                if not self.outages.failed("receiving", error):
-                    raise
-                failures += 1
-                not_before = to_micros(self.outages.next_try(failures))
+            except (OverLimit, RequestThrottled, QueueClientError) as error:
+                not_before = to_micros(self._next_try(error))
                 continue
             receives = isinstance(action, events.Receive)
             if receives or messages:
-                failures = 0
+                self._failures = 0
             if receives:
                 self.outages.worked("receiving", committed=bool(messages) or not len(self.pool))
             if messages and (self._stopping or self._controls.paused):
@@ -251,29 +237,17 @@ class QueueLoop(RunLoop):
             elif receives and empty is not None and not held_back:
                 self._hands.found_empty(self.pool, empty)
             elif isinstance(action, events.Receive):
+                self.report(_RECEIVED_NOTHING)
                 yield from self._wait_until(action.event or began + duration_micros(BETWEEN_RECEIVES))
 
-    def _claim(self, action: events.Action, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
-        """Performs the pool's action, and returns the messages that it claimed.
-
-        An ``Exchange`` also settles handled messages, in the same commit. A ``Receive`` only receives.
-
-        Args:
-            last: True if the run ends once the queue is empty.
-            held_back: True if a rate limit holds messages back.
-
-        Raises:
-            QueueServiceError, QueueClientError: the claim was refused.
-        """
-        if isinstance(action, events.Exchange):
-            found = self._exchange(action)
-            if found.refused is not None:
-                raise found.refused
-            return found.messages
-        assert isinstance(action, events.Receive)
-        messages = yield from self._receive(action.room, last or action.event is not None, held_back)
-        self.report(events.ClaimEnded(bool(messages)))
-        return messages
+    def _claim(self, action: Any, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
+        """Performs an ``Exchange`` or a ``Receive``. Returns the messages, or raises why the claim was refused."""
+        if isinstance(action, events.Receive):
+            return (yield from self._receive(action.room, last or action.event is not None, held_back))
+        found = self._exchange(action)
+        if found.refused is not None:
+            raise found.refused
+        return found.messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
         """Begins a pass. Handled messages may first wait for messages to claim in the same commit.
@@ -328,13 +302,13 @@ class QueueLoop(RunLoop):
         received_at = self._clock.now()
         self._observers.received(messages, received_at)
         now = to_micros(received_at)
-        holds = {message.receipt_handle: hold_of(message, now) for message in messages}
-        self.report(events.MessagesReceived(self._turns(messages, now), holds))
+        kept = {message.receipt_handle: hold_of(message, now) for message in messages}
+        self.report(events.MessagesReceived(self._turns(messages, now), kept))
 
     def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
         turns: dict[str, Turn] = {}
         for message in messages:
-            group, held = message.group_id, partial(self._heartbeat.get, message.receipt_handle)
+            group, held = message.group_id, partial(self.pool.holds.get, message.receipt_handle)
             turn = Turn(group if self.queue.fifo else None)
             turn = turns.setdefault(turn.group or message.receipt_handle, turn)
             turn.jobs.append(Job(Context(message, self.queue, held), turn, now))
@@ -355,8 +329,6 @@ class QueueLoop(RunLoop):
             self.report(events.RoundFailed(action))
             raise
         took = int((monotonic() - began) * MICROS)
-        if room:
-            self.report(events.ClaimEnded(bool(found.messages)))
         if any(error is None for error in found.errors):
             self.outages.worked("deleting")
         each = zip(action.done, found.errors, strict=True)
@@ -396,8 +368,8 @@ class QueueLoop(RunLoop):
 
     # --- renewal
 
-    def _extend(self, wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
-        changes: list[tuple[str, Duration]] = [(handle, seconds(timeout)) for handle, timeout in wanted]
+    def _extend(self, wanted: Mapping[str, int]) -> list[Verdict]:
+        changes: list[tuple[str, Duration]] = [(handle, seconds(timeout)) for handle, timeout in wanted.items()]
         try:
             result = self.queue.change_visibility_batch(changes)
         except QueueDoesNotExist as error:
@@ -432,13 +404,11 @@ class QueueLoop(RunLoop):
             _log.debug("looking for deleted messages of %s failed: %s", self.queue.name, error)
             return ()
 
-    def _lost(self, handle: str) -> None:
-        with self._lock:
-            job = self.pool.active.get(handle)
-        if job is not None:
-            self._observers.lost(1)
+    def _lose(self, action: events.Lose) -> None:
+        if action.found and action.jobs:
+            self._observers.lost(len(action.jobs))
+        for job in action.jobs:
             job.context.lost.set()
-            self.wake()  # if its delete is being tried again, that ends
 
     # --- the end
 
@@ -471,9 +441,8 @@ class QueueLoop(RunLoop):
             self.report(events.GraceOver())
             self.unended = len(self.pool.unended)
             self._settle()
-            self._lose([*self.pool.unended, *self.pool.jobs()])  # also those whose delete would be tried again
-            self._settle()
         finally:
+            self.report(events.RunOver())
             self._heartbeat.stop()
             self.handed_back = sum(done.settled for done in self.pool.released)
             if self.unended:
@@ -482,8 +451,3 @@ class QueueLoop(RunLoop):
                     *(self.queue.name, self.unended, seconds(duration_micros(self._controls.grace))),
                     self.handed_back,
                 )
-
-    def _lose(self, jobs: Iterable[Job]) -> None:
-        """Marks the receipts of these messages as lost, for their handlers."""
-        for job in jobs:
-            job.context.lost.set()

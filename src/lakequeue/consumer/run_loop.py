@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import Controls
-from lakequeue.errors import LakeQueueError
+from lakequeue.errors import LakeQueueError, QueueClientError, QueueServiceError
 from lakequeue.model.clock import Interrupt
 
-REFUSED_PAUSE = timedelta(seconds=0.5)
+_log = logging.getLogger("lakequeue")
+_REFUSED_PAUSE = timedelta(seconds=0.5)
 """Pause after a receive that the queue refused for now."""
 BETWEEN_RECEIVES = timedelta(seconds=0.2)
 """Minimum time from one empty receive to the next, if receives do not wait."""
@@ -44,6 +46,7 @@ class RunLoop:
         self._observers = observers
         self._fatal = fatal
         self._error: BaseException | None = None
+        self._failures = 0
         self.unended = self.handed_back = 0
         self.interrupt = Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
@@ -54,6 +57,16 @@ class RunLoop:
         if not isinstance(error, LakeQueueError):
             self._fatal()
         self.interrupt.set()
+
+    def _next_try(self, error: QueueServiceError | QueueClientError) -> datetime:
+        """Returns when to receive again after an error. Raises the error if waiting cannot fix it."""
+        if isinstance(error, QueueServiceError):
+            _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
+            return self._clock.now() + _REFUSED_PAUSE
+        if not self.outages.failed("receiving", error):
+            raise error
+        self._failures += 1
+        return self.outages.next_try(self._failures)
 
     @property
     def _stopping(self) -> bool:

@@ -4,147 +4,94 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Generic
+from typing import Any
 
-from lakequeue.model.clock import NEVER, Clock, Interrupt, from_micros, to_micros
+from lakequeue.model.clock import NEVER, Clock, Duration, Interrupt, from_micros, seconds, to_micros
 from lakequeue.model.waiting_work import WaitingThreads, Waits
-from lakequeue.renewal.holds import Holds, Key, Verdict
+from lakequeue.renewal import holds
+from lakequeue.renewal.holds import Event, Extend, Holds, Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
 """Maximum number of batches that are extended in sequence. More batches are extended in parallel."""
 _AT_ONCE = 32
+_LEASE = "lease"
 
 _log = logging.getLogger("lakequeue")
 
 
-class HeartbeatScheduler(Generic[Key]):
-    """Extends receipts by a policy. A receipt is extended from `keep` until `drop`.
+class HeartbeatScheduler:
+    """Performs what a state machine of receipts asks for, see ``Holds``.
 
     Args:
         clock: the queue's clock.
-        policy: decides when to extend a receipt, and by how much.
-        extend: extends receipts. Gets pairs (key, microseconds from now), and returns a verdict for each, in
-            order.
-        lost: called with the key of each lost receipt, after its renewal has stopped.
+        report: passes an event to the state machine, and returns its actions.
+        extend: extends receipts. Gets microseconds from now by key, and returns a verdict for each, in order.
         broken: called with the error that ended the scheduler.
-        batch: maximum number of receipts in one call of ``extend``. None: any number (HBN-11).
-        watch: called every second with the keys of all held receipts. Returns the keys whose messages were
-            deleted. None: only extensions detect that a message was deleted.
-        shared: receipts and lock of a holder that also protects other data with the lock. None: the scheduler has
-            its own receipts and lock.
+        gone: returns the keys among these whose messages were deleted.
     """
 
     def __init__(
         self,
         clock: Clock,
-        policy: Renewal,
-        extend: Callable[[Sequence[tuple[Key, int]]], Sequence[Verdict]],
-        lost: Callable[[Key], None],
+        report: Callable[[Event], Sequence[Any]],
+        extend: Callable[[Mapping[str, int]], Sequence[Verdict]],
         broken: Callable[[BaseException], None],
-        batch: int | None = None,
-        watch: Callable[[Sequence[Key]], Iterable[Key]] | None = None,
-        shared: tuple[Holds[Key], AbstractContextManager[Any]] | None = None,
+        gone: Callable[[Sequence[str]], Collection[str]] = lambda keys: (),
     ) -> None:
-        self._holds: Holds[Key] = Holds(policy, watch is not None)
-        self._lock: AbstractContextManager[Any] = threading.Lock()
-        if shared is not None:
-            self._holds, self._lock = shared
         self._clock = clock
+        self._report = report
         self._extend = extend
-        self._lost = lost
         self._broken = broken
-        self._batch = batch
-        self._watch = watch
-        self._until: int | None = None
+        self._gone = gone
         self._wake = Interrupt()
         self._stopped = threading.Event()
         self._beating = threading.RLock()
-
-    def keep(self, holds: Mapping[Key, Hold]) -> None:
-        with self._lock:
-            self._holds.keep(holds, self._now())
-            at = self._holds.next(holds)
-        if at is not None:
-            self.look_by(at)
-
-    def look_by(self, at: int) -> None:
-        """Makes the scheduler check receipts at this instant or earlier."""
-        if self._until is None or at < self._until:  # a consumer keeps hundreds at a time, due after the first one
-            self._wake.set()
-
-    def drop(self, key: Key) -> Hold | None:
-        """Stops renewing a receipt. Returns its last state, or None if it was not kept."""
-        with self._lock:
-            return self._holds.drop(key)
-
-    def get(self, key: Key) -> Hold | None:
-        """Returns the state of a receipt; None if it is not kept."""
-        with self._lock:
-            return self._holds.get(key)
 
     def start(self, threads: WaitingThreads | None = None) -> None:
         """Starts the scheduler, in threads that several schedulers share, or in a thread of its own."""
         threads = threads or WaitingThreads(self._clock, 1, "lakequeue heartbeat", late=True)
         threads.add(self._run(), self._wake)
 
+    def wake(self) -> None:
+        """Makes the scheduler report ``Due``."""
+        self._wake.set()
+
     def stop(self) -> None:
-        """Ends the scheduler. Extends nothing after this method returns."""
-        with self._lock:
-            self._holds.clear()
+        """Ends the scheduler. Extends and reports nothing after this method returns."""
         self._stopped.set()
         self._wake.set()
         with self._beating:  # it may be extending
             pass
 
     def beat(self) -> datetime:
-        """Extends the receipts that are due. Returns when to check again."""
-        with self._lock:
-            due = self._holds.due(self._now())
-        size = self._batch or len(due) or 1
-        batches = [due[start : start + size] for start in range(0, len(due), size)]
-        if len(batches) <= _IN_TURN:
-            for batch in batches:
-                self._renew(batch)
+        """Extends the receipts that are due. Returns when to do it again."""
+        actions = self._report(holds.Due())
+        attempts = [action for action in actions if isinstance(action, Extend)]
+        if len(attempts) <= _IN_TURN:
+            for attempt in attempts:
+                self._renew(attempt)
         else:  # in parallel: the batches share commits, and none delays another
-            with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
-                list(pool.map(self._renew, batches))
-        self._look()
-        with self._lock:
-            self._until = self._holds.next()
-        return NEVER if self._until is None else from_micros(self._until)
+            with ThreadPoolExecutor(min(len(attempts), _AT_ONCE)) as pool:
+                list(pool.map(self._renew, attempts))
+        until = self._clock.now()
+        for action in actions:
+            if isinstance(action, holds.FindGone):
+                self._report(holds.Gone(self._gone(action.keys)))
+            elif isinstance(action, holds.WaitUntil):
+                until = NEVER if action.until is None else from_micros(action.until)
+        return until
 
-    def _look(self) -> None:
-        """Stops renewing messages that other processes deleted. Searches for them at most once a second."""
-        with self._lock:
-            keys = self._holds.to_watch(self._now())
-        if not keys or self._watch is None:
+    def _renew(self, attempt: Extend) -> None:
+        if self._stopped.is_set():
             return
-        found = list(self._watch(keys))
-        with self._lock:
-            lost = self._holds.lose(found)
-        for key in lost:
-            self._lost(key)
-
-    def _renew(self, keys: Iterable[Key]) -> None:
-        with self._lock:
-            now = self._now()
-            wanted = self._holds.wanted(keys, now)
-        verdicts = self._extended(wanted)
-        with self._lock:
-            tight = self._holds.tight(wanted, verdicts, now)
-        verdicts |= self._extended(tight)
-        with self._lock:
-            lost = self._holds.renewed(wanted | tight, verdicts, now)
-        for key in lost:
-            self._lost(key)
-
-    def _extended(self, wanted: dict[Key, int]) -> dict[Key, Verdict]:
-        return dict(zip(wanted, self._extend(list(wanted.items())), strict=True)) if wanted else {}
+        ended = holds.Extended(attempt, self._extend(attempt.wanted))
+        for action in () if self._stopped.is_set() else self._report(ended):
+            if isinstance(action, Extend):
+                self._renew(action)
 
     def _run(self) -> Waits[None]:
         try:
@@ -161,5 +108,50 @@ class HeartbeatScheduler(Generic[Key]):
             _log.exception("the heartbeat ended")
             self._broken(error)
 
-    def _now(self) -> int:
-        return to_micros(self._clock.now())
+
+class LeaseHeartbeat(HeartbeatScheduler):
+    """Extends one lease by a policy, from `keep` until `drop` or `stop`.
+
+    Args:
+        clock, broken: see ``HeartbeatScheduler``.
+        policy: decides when to extend the lease, and by how much.
+        extend: makes the lease end in these seconds.
+        lost: called once the lease is lost.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        policy: Renewal,
+        extend: Callable[[Duration], Verdict],
+        lost: Callable[[], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(clock, self._on, lambda wanted: [extend(seconds(wanted[_LEASE]))], broken)
+        self._holds = Holds(policy)
+        self._lock = threading.Lock()
+        self._lost = lost
+
+    def keep(self, hold: Hold) -> None:
+        """Begins to extend the lease, or replaces its state."""
+        with self._lock:
+            actions = self._holds.keep({_LEASE: hold}, to_micros(self._clock.now()))
+        if actions:
+            self.wake()
+
+    def drop(self) -> Hold | None:
+        """Stops extending the lease. Returns its last state, or None if it was not kept."""
+        with self._lock:
+            return self._holds.drop(_LEASE)
+
+    @property
+    def hold(self) -> Hold | None:
+        """Returns the state of the lease; None if it is not kept."""
+        return self._holds.get(_LEASE)
+
+    def _on(self, event: Event) -> Sequence[Any]:
+        with self._lock:
+            actions = self._holds.on(event, to_micros(self._clock.now()))
+        if any(isinstance(action, holds.ReceiptsLost) for action in actions):
+            self._lost()
+        return actions

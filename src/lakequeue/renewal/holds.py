@@ -1,10 +1,14 @@
-"""The receipts that a holder keeps, and when to extend each: arithmetic without threads and clocks (HNS-21)."""
+"""The receipts that a holder keeps, as a state machine that says when to extend each of them (HNS-21).
+
+``Holds.on`` takes events and returns actions, without threads and clocks. Instants and durations are whole
+microseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import TypeAlias
 
 import attrs
 
@@ -13,8 +17,6 @@ from lakequeue.renewal.policies import Hold, Renewal
 _SECOND = 1_000_000
 _WATCH = _SECOND
 """Time between two searches for messages that other processes deleted, for example by a cancellation (HBN-26)."""
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 class Verdict(Enum):
@@ -27,111 +29,172 @@ class Verdict(Enum):
     """The extension may not have taken effect, and may be tried again."""
 
 
-class Holds(Generic[Key]):
-    """Receipts that are extended by a policy, each from `keep` until `drop`. Not thread-safe.
+# --- events
 
-    Instants and durations are whole microseconds.
+
+@attrs.define
+class Due:
+    """The instant of ``WaitUntil`` has come, or the actions of the last ``Due`` are done."""
+
+
+@attrs.define
+class Extended:
+    """An attempt has ended, with a verdict for each receipt, in order."""
+
+    attempt: Extend
+    verdicts: Sequence[Verdict]
+
+
+@attrs.define
+class Gone:
+    """Other processes deleted the messages of these receipts."""
+
+    keys: Collection[str]
+
+
+Event: TypeAlias = Due | Extended | Gone
+
+# --- actions
+
+
+@attrs.define
+class Extend:
+    """Extend receipts.
+
+    Attributes:
+        wanted: the new timeout of each receipt.
+        at: instant at which the timeouts were computed.
+        tight: True if the timeouts are a second less than in an attempt before.
+    """
+
+    wanted: Mapping[str, int]
+    at: int
+    tight: bool = False
+
+
+@attrs.define
+class FindGone:
+    """Find the messages among these that other processes deleted."""
+
+    keys: Sequence[str]
+
+
+@attrs.define
+class WaitUntil:
+    """Wait for an instant, or until woken. None: only until woken."""
+
+    until: int | None
+
+
+@attrs.define
+class WakeRenewal:
+    """Report ``Due`` now, because a new receipt is due before the instant of the last ``WaitUntil``."""
+
+
+@attrs.define
+class ReceiptsLost:
+    """Receipts are lost, and no longer extended."""
+
+    keys: Sequence[str]
+
+
+Action: TypeAlias = Extend | FindGone | WaitUntil | WakeRenewal | ReceiptsLost
+
+
+class Holds:
+    """Receipts that are extended by a policy, each from `keep` until `drop`. Not thread-safe.
 
     Args:
         policy: decides when to extend a receipt, and by how much.
-        watches: True if the holder searches every second for messages that other processes deleted.
+        watches: True to search every second for messages that other processes deleted.
+        batch: maximum number of receipts to extend at once. None: any number (HBN-11).
     """
 
-    def __init__(self, policy: Renewal, watches: bool) -> None:
+    def __init__(self, policy: Renewal, watches: bool = False, batch: int | None = None) -> None:
         self._policy = policy
         self._watches = watches
-        self._held: dict[Key, Hold] = {}
-        self._over: set[Key] = set()
+        self._batch = batch
+        self._held: dict[str, Hold] = {}
+        self._over = set[str]()
         self._since = self._watched = 0
+        self._until: int | None = None
 
-    def keep(self, holds: Mapping[Key, Hold], now: int) -> None:
+    def keep(self, holds: Mapping[str, Hold], now: int) -> list[Action]:
+        """Begins to extend receipts."""
         if not self._held:
             self._since = self._watched = now
         self._held |= holds
+        at = self._next(holds)
+        if at is None or (self._until is not None and self._until <= at):
+            return []  # a consumer keeps hundreds at a time, due after the first one
+        self._until = at
+        return [WakeRenewal()]
 
-    def drop(self, key: Key) -> Hold | None:
+    def drop(self, key: str) -> Hold | None:
         """Stops renewing a receipt. Returns its last state, or None if it was not kept."""
         self._over.discard(key)
         return self._held.pop(key, None)
 
-    def get(self, key: Key) -> Hold | None:
+    def get(self, key: str) -> Hold | None:
         """Returns the state of a receipt; None if it is not kept."""
         return self._held.get(key)
 
-    def clear(self) -> None:
-        self._held.clear()
+    def on(self, event: Event, now: int) -> list[Action]:
+        """Handles an event. Returns the actions to perform, in order."""
+        if isinstance(event, Due):
+            return self._due(now)
+        return self._extended(event) if isinstance(event, Extended) else self._lose(event.keys)
 
-    def next(self, holds: Mapping[Key, Hold] | None = None) -> int | None:
-        """Returns when the next action for some receipts, by default for all, is due; None: never."""
-        chosen = self._held if holds is None else holds
-        instants = [at for _, at in self._checks(chosen)]
-        if self._watches and not chosen.keys() <= self._over:
+    def _due(self, now: int) -> list[Action]:
+        """Extends the receipts that are due, except receipts that have reached twelve hours."""
+        wanted: list[tuple[str, int]] = []
+        for key in [key for key, at in self._checks(self._held) if at <= now]:
+            timeout = self._policy.extension(self._held[key], now)
+            if timeout > 0:
+                wanted.append((key, timeout))
+            else:
+                self._held[key] = attrs.evolve(self._held[key], exhausted=True)
+        size = self._batch or len(wanted) or 1
+        starts = range(0, len(wanted), size)
+        actions: list[Action] = [Extend(dict(wanted[start : start + size]), now) for start in starts]
+        if self._watches and now >= self._watched + _WATCH:
+            self._watched = now
+            actions += [FindGone(keys)] if (keys := [key for key in self._held if key not in self._over]) else []
+        self._until = now if actions else self._next(self._held)
+        return actions or [WaitUntil(self._until)]
+
+    def _extended(self, event: Extended) -> list[Action]:
+        """Records the outcomes of an attempt. Receipts that were dropped meanwhile do not count (HBN-20).
+
+        A refused receipt gets a second attempt if the first may just have exceeded the limit of twelve hours,
+        because its commit came later than the instant of the attempt.
+        """
+        attempt, tight, lost = event.attempt, dict[str, int](), list[str]()
+        for (key, timeout), verdict in zip(attempt.wanted.items(), event.verdicts, strict=True):
+            if (hold := self._held.get(key)) is None:
+                continue
+            extended = hold.extended(attempt.at, timeout)
+            if verdict is not Verdict.LOST:
+                self._held[key] = extended if verdict is Verdict.EXTENDED else hold.refused(attempt.at)
+            elif extended.exhausted and timeout > _SECOND and not attempt.tight:
+                tight[key] = timeout - _SECOND
+            else:
+                lost.append(key)
+        return [*([Extend(tight, attempt.at, tight=True)] if tight else []), *self._lose(lost)]
+
+    def _lose(self, keys: Collection[str]) -> list[Action]:
+        lost = [key for key in keys if key in self._held and key not in self._over]
+        self._over.update(lost)
+        return [ReceiptsLost(lost)] if lost else []
+
+    def _next(self, holds: Mapping[str, Hold]) -> int | None:
+        """Returns when the next action for some receipts is due; None: never."""
+        instants = [at for _, at in self._checks(holds)]
+        if self._watches and not holds.keys() <= self._over:
             instants.append(self._watched + _WATCH)
         return min(instants, default=None)
 
-    def due(self, now: int) -> list[Key]:
-        """Returns the receipts to extend now."""
-        return [key for key, at in self._checks(self._held) if at <= now]
-
-    def wanted(self, keys: Iterable[Key], now: int) -> dict[Key, int]:
-        """Returns the timeouts to which to extend receipts. Omits receipts that have reached twelve hours."""
-        wanted: dict[Key, int] = {}
-        for key in keys:
-            if (hold := self._held.get(key)) is None:
-                continue
-            timeout = self._policy.extension(hold, now)
-            if timeout > 0:
-                wanted[key] = timeout
-            else:
-                self._held[key] = attrs.evolve(hold, exhausted=True)
-        return wanted
-
-    def tight(self, wanted: Mapping[Key, int], verdicts: Mapping[Key, Verdict], now: int) -> dict[Key, int]:
-        """Returns shorter timeouts for receipts that were perhaps refused because of the limit of twelve hours.
-
-        The commit came later than ``now``, so the extension may just have exceeded the limit.
-        """
-        return {
-            key: wanted[key] - _SECOND
-            for key, verdict in verdicts.items()
-            if verdict is Verdict.LOST
-            and wanted[key] > _SECOND
-            and (hold := self._held.get(key)) is not None
-            and hold.extended(now, wanted[key]).exhausted
-        }
-
-    def renewed(self, wanted: Mapping[Key, int], verdicts: Mapping[Key, Verdict], now: int) -> list[Key]:
-        """Records the outcomes of extensions computed at ``now``. Returns the receipts that are lost.
-
-        Receipts that were dropped meanwhile do not count (HBN-20).
-        """
-        lost = []
-        for key, verdict in verdicts.items():
-            if (hold := self._held.get(key)) is None:
-                continue
-            if verdict is Verdict.EXTENDED:
-                self._held[key] = hold.extended(now, wanted[key])
-            elif verdict is Verdict.FAILED:
-                self._held[key] = hold.refused(now)
-            else:
-                lost.append(key)
-        return self.lose(lost)
-
-    def to_watch(self, now: int) -> list[Key]:
-        """Returns the receipts to check now for messages that were deleted, at most once a second."""
-        keys = [key for key in self._held if key not in self._over]
-        if not self._watches or now < self._watched + _WATCH:
-            return []
-        self._watched = now
-        return keys
-
-    def lose(self, keys: Collection[Key]) -> list[Key]:
-        """Stops extending receipts that are lost. Returns the receipts among them that were still kept."""
-        lost = [key for key in keys if key in self._held]
-        self._over.update(lost)
-        return lost
-
-    def _checks(self, holds: Mapping[Key, Hold]) -> Iterator[tuple[Key, int]]:
+    def _checks(self, holds: Mapping[str, Hold]) -> Iterator[tuple[str, int]]:
         for key, hold in holds.items():
             at = None if key in self._over else self._policy.next_check(hold, self._since)
             if at is not None:
