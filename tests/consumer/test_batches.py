@@ -36,14 +36,6 @@ def test_full_batches_begin_at_once_and_the_last_one_after_its_wait(harness: Har
     assert sorted(sum(seen.bodies, [])) == sorted([*map(str, range(25)), "late"])
 
 
-@pytest.mark.spec("HBN-18")
-def test_concurrency_counts_calls(harness: Harness) -> None:
-    harness.send(*(str(number) for number in range(100)))
-    seen = harness.handler(1)
-    harness.consume(seen, 10, concurrency=3, batch=10, batch_wait=0)
-    assert seen.most == 3 and sum(sizes(seen)) == 100
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_each_message_of_a_batch_has_an_outcome(harness: Harness, asynchronous: bool) -> None:
     outcomes = {"good": Outcome.SUCCESS, "bad": Outcome.FAILED, "plain": None}
@@ -131,14 +123,6 @@ def test_a_hand_that_was_kept_begins_nothing_before_the_last_receive_that_was_cl
     handler = harness.handler(0.1, raises(ValueError("not now")))
     harness.consume(handler, 6, concurrency=1, retry_failed_at_once=True, **options)
     assert len(taken) >= 10 and not any(taken)
-
-
-@pytest.mark.spec("FIF-1")
-def test_a_batch_has_one_message_of_each_group(fifo: Harness) -> None:
-    fifo.send("a1", "a2", "b1", "b2", "c1")
-    seen = fifo.handler()
-    fifo.consume(seen, 5, batch=10, batch_wait=1)
-    assert [sorted(bodies) for bodies in seen.bodies] == [["a1", "b1", "c1"], ["a2", "b2"]]
 
 
 @pytest.mark.spec("HBN-20")

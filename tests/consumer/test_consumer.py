@@ -208,16 +208,6 @@ def test_a_free_hand_begins_another_group_however_many_messages_wait_in_the_firs
         assert consumer.health.active == min(most, 4 + 3 + 2 + 1)
 
 
-@pytest.mark.spec("HBN-19", "HBN-1")
-def test_messages_that_wait_for_their_group_are_kept_too(fifo: Harness) -> None:
-    fifo.send("a1", "a2")
-    with fifo.running(fifo.consumer(sleeper(40)), until_empty=True):
-        fifo.clock.advance(100)
-    assert fifo.queue.changes("a1") == [(25, 30)]
-    assert fifo.queue.changes("a2") == [(25, 30), (50, 30), (75, 30)]
-    assert fifo.queue.deletes() == [(40, "a1"), (80, "a2")]
-
-
 @pytest.mark.spec("HBN-19", "FIF-1")
 @pytest.mark.parametrize(("at_once", "again"), [(False, 30), (True, 5)])
 def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Harness, at_once: bool, again: float) -> None:

@@ -10,7 +10,6 @@ import pytest
 from consumer.harness import Handler, Harness
 from lakequeue import (
     ComputedRenewal,
-    Consumer,
     HeartbeatRenewal,
     NoRenewal,
     Outcome,
@@ -126,14 +125,3 @@ def test_a_queue_that_hides_nothing_is_consumed(make: Callable[..., Harness]) ->
     handler = harness.handler()
     harness.consume(handler, 1, renewal=NoRenewal(), concurrency=1)
     assert set(handler.bodies) == {"a", "b"} and harness.other.counts().visible == 0
-
-
-def test_several_queues_do_the_same(make: Callable[..., Harness]) -> None:
-    harness = make(fifo=True, visibility_timeout=LIMIT)
-    harness.send("x0", "x1", "x2")
-    other = harness.lq.create_queue("other", visibility_timeout=LIMIT)
-    other.send("y0")
-    handler = Punctual(harness, SECONDS, None)
-    with harness.running(Consumer([harness.queue, other], handler, renewal=NoRenewal(), concurrency=4)):
-        harness.clock.advance(30)
-    assert handler.late == [] and [each for each in handler.bodies if each != "y0"] == ["x0", "x1", "x2"]

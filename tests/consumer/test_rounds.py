@@ -247,16 +247,6 @@ def test_a_stop_amid_a_claim_makes_no_dead_letters(make: Make) -> None:
     assert sorted(handler.bodies) == ["A", "B", "C"] and not dead.peek()
 
 
-@pytest.mark.spec("HBN-1", "HBN-23")
-def test_what_is_claimed_ahead_is_kept(harness: Harness) -> None:
-    harness.send("A", "B")
-    with harness.running(harness.consumer(sleeper(40), concurrency=1, prefetch=1), until_empty=True):
-        harness.clock.advance(100)
-    assert harness.queue.changes("A") == [(25, 30)]
-    assert harness.queue.changes("B") == [(25, 30), (50, 30), (75, 30)]
-    assert harness.queue.deletes() == [(40, "A"), (80, "B")]
-
-
 @pytest.mark.spec("HBN-23", "VIS-4")
 @pytest.mark.parametrize("end", ["stop", "pause"])
 def test_a_stop_and_a_pause_hand_back_what_was_not_begun(harness: Harness, end: str) -> None:
