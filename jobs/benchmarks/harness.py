@@ -65,6 +65,8 @@ class Sizes:
     soaked: int = 1_000_000
     consumed: int = 50_000
     slowly_consumed: int = 1_000
+    delivered: int = 100_000
+    stored: int = 1_000_000
     consumer_rounds: int = 3
     fleets: int = 7
     processes: int = 24
@@ -106,6 +108,8 @@ QUICK = Sizes(
     soaked=40_000,
     consumed=4_000,
     slowly_consumed=200,
+    delivered=4_000,
+    stored=10_000,
     consumer_rounds=1,
     fleets=1,
     processes=8,

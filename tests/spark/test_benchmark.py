@@ -110,6 +110,13 @@ def test_rows_of_syncs_and_of_the_parts_of_a_commit_are_measured(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_rows_of_deliveries_have_their_bounds(tmp_path: Path) -> None:
+    document = measured(tmp_path, "--quick", "--scale", "0.02", "--only", "deliveries")
+    assert [row["bound"] for row in document["rows"]] == [1.1, 1.1, None, 1.3, 1.3, None, None]
+    assert os.listdir(tmp_path) == [], "what the benchmark made is still there"
+
+
+@pytest.mark.slow
 def test_rows_of_the_server_have_their_latencies_and_bounds(tmp_path: Path) -> None:
     document = measured(tmp_path, "--quick", "--scale", "0.01", "--only", "serve")
     rows = {row["row"]: row for row in document["rows"]}
