@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from lakequeue.operations.concerns import COMPACTION_SECONDS, STUCK_SECONDS
-from lakequeue.operations.shortage import LEAST_FREE, LOW_BYTES, LOW_FILES
+from lakequeue.operations.shortage import LOW_BYTES, LOW_FILES
+from lakequeue.storage.reserve import LEAST_FREE
 from serve.promql import Known, consumed, problems
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -29,6 +29,7 @@ from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.engines import disk_turn, file_lock, locks, log_trimming
 from lakequeue.storage.inspection import found_log
 from lakequeue.storage.messages import read
+from lakequeue.storage.reserve import Space
 from simulation import tables
 from simulation.disk import Disk, System
 from simulation.object_store import Object, ObjectStore
@@ -165,7 +166,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "uuid": draws,
         "obstore": store,
         "shutil": SimpleNamespace(copyfileobj=None),
-        "space_of": lambda _: SimpleNamespace(free_bytes=2**20 * 3, free_files=None),
+        "space_of": lambda _: Space(2**40, 2**20 * 3, None),
         "no_links": SimpleNamespace(
             crooked=lambda *_: None,
             open_table=system.open,

@@ -11,8 +11,8 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
 from lakequeue.storage.reserve import Space, space_of
 
-LEAST_FREE, LOW_BYTES, LOW_FILES = 0.2, 10 * 2**30, 100_000
-"""Space is short below this share and these bytes of a disk, or below this number of free files."""
+LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
+"""Numbers of free bytes and files of a disk below which space is short, see ``Space``."""
 FULL_BYTES = 2**20
 """Free bytes below which the disk counts as full. A commit may need as much."""
 _SHOWN = 3
@@ -53,15 +53,10 @@ def shortage(root: Root) -> Shortage | None:
     space = space_of(root.path)
     if space is None:
         return None
-    little = space.free_bytes < LEAST_FREE * space.size_bytes
-
-    def short(least_bytes: int, least_files: int) -> bool:
-        few = space.free_files is not None and space.free_files < least_files
-        return few or (little and space.free_bytes < least_bytes)
-
-    if not short(FREE_BYTES, FREE_FILES):
+    if not (space.lacks_bytes(FREE_BYTES) or space.lacks_files(FREE_FILES)):
         cure = "make room, or run lakequeue compact --now 1h"
-        return Shortage(_text(space), cure) if short(LOW_BYTES, LOW_FILES) else None
+        low = space.lacks_bytes(LOW_BYTES) or space.lacks_files(LOW_FILES)
+        return Shortage(_text(space), cure) if low else None
     rows = [row for row in root.rows() if row.deleted_at is None]
     largest = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
     shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)

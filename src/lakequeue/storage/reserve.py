@@ -21,11 +21,25 @@ PLENTY_FILES = 4 * RESERVED_FILES
 """Free inodes of the disk from which missing reserve files are created."""
 
 
+LEAST_FREE = 0.2
+"""Share of a file system from which its free bytes or files are never too few, however small it is."""
+
+
 class Space(NamedTuple):
     size_bytes: int
     free_bytes: int
     free_files: int | None
     """Number of files that the file system can still hold; None without such a limit."""
+    size_files: int = 0
+    """Number of files that the file system can hold."""
+
+    def lacks_bytes(self, least: int) -> bool:
+        """Returns True if fewer than ``least`` bytes are free, and less than ``LEAST_FREE``."""
+        return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
+
+    def lacks_files(self, least: int) -> bool:
+        """Returns True if there is room for fewer than ``least`` files, and less than ``LEAST_FREE``."""
+        return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
 def space_of(path: str) -> Space | None:
@@ -35,7 +49,7 @@ def space_of(path: str) -> Space | None:
         return None
     status = os.statvfs(local)
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    return Space(size, free, status.f_favail if status.f_files else None)
+    return Space(size, free, status.f_favail if status.f_files else None, status.f_files)
 
 
 @contextmanager

@@ -43,9 +43,9 @@ def space_problems(path: str) -> Iterator[str]:
     space = space_of(path)
     if space is None:
         return
-    if space.free_bytes < FREE_BYTES:
+    if space.lacks_bytes(FREE_BYTES):
         yield f"only {space.free_bytes // 2**20} MiB are free on its file system"
-    if space.free_files is not None and space.free_files < FREE_FILES:
+    if space.lacks_files(FREE_FILES):
         yield f"its file system has room for only {space.free_files:,} more files"
 
 
