@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -361,6 +363,47 @@ def test_a_consumer_whose_hands_are_full_leaves_the_watch_to_others_sooner(
     watch = log_watch.log_watch()
     assert watch is not None
     assert [place.stay for table, place in watch._places.items() if table.startswith(str(tmp_path))] == [stay]
+
+
+@pytest.mark.spec("LPL-6")
+def test_a_process_that_may_open_few_files_watches_without_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
+    watch, woken, one, two = LogWatch(), threading.Event(), tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    with (
+        watch.waking(str(one), [str(one)], lambda: None) as first,
+        watch.waking(str(two), [str(two)], woken.set) as second,
+    ):
+        assert first.lock.exclusive and not second.lock.exclusive
+        assert [path.name for path in tmp_path.glob("*/*")] == ["_watch.lock"]
+        (two / "1").touch()
+        assert woken.wait(10)
+
+
+@pytest.mark.spec("LPL-6")
+def test_threads_that_wait_for_the_first_time_share_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, together = LogWatch(), threading.Barrier(4)
+
+    def make() -> LogWatch:
+        time.sleep(0.05)  # the others ask meanwhile
+        makes.append(1)
+        return made
+
+    def ask(_: int) -> LogWatch | None:
+        together.wait(10)
+        return log_watch.log_watch()
+
+    makes: list[int] = []
+    monkeypatch.setattr(log_watch, "LogWatch", make)
+    log_watch._log_watch.cache_clear()
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(ask, range(4))) == {made} and len(makes) == 1
+    finally:
+        log_watch._log_watch.cache_clear()
 
 
 @pytest.mark.spec("LPL-6")

@@ -191,8 +191,9 @@ class LogWatch:
                 self._forget(known, [] if known.sign is None else [known.sign])
         place = Place(self._lock, WatchLock.of(table), folders)
         with suppress(OSError):
-            place.lock.take(exclusive=True)  # makes the file
-            place.sign = self._watch(place, place.lock.path, self._closed)
+            if sum(other.sign is not None for other in self._places.values()) < most_locks():
+                place.lock.take(exclusive=True)  # makes the file
+                place.sign = self._watch(place, place.lock.path, self._closed)
         if place.sign is None:  # the system watches as many as it may: nobody would see that this process has it
             place.lock.release()
         return place
@@ -315,13 +316,34 @@ class LogWatch:
         return [place]
 
 
-@cache
+def most_locks() -> int:
+    """Returns the number of locks, each of which keeps a file open. Further queues are watched without a lock."""
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+
+
+_first = threading.Lock()
+
+
 def log_watch() -> LogWatch | None:
     """Returns the log watch of this process; None if the system has no inotify."""
+    with _first:  # or threads that wait for the first time would make one each
+        return _log_watch()
+
+
+@cache
+def _log_watch() -> LogWatch | None:
     with suppress(ImportError, OSError):
         return LogWatch()
     return None
 
 
+def _begin_anew() -> None:
+    global _first
+    _first = threading.Lock()
+    _log_watch.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=log_watch.cache_clear)
+    os.register_at_fork(after_in_child=_begin_anew)
