@@ -17,6 +17,7 @@ from lakequeue.model.states import MessageState
 from lakequeue.operations.message_states import (
     JUDGED,
     NO_INSTANT,
+    Integers,
     Judge,
     integers,
     log_columns,
@@ -40,6 +41,11 @@ ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
 """Maximum bytes in memory of an average batch. 8,192 messages with the largest bodies would take 8 GiB."""
+FEW = 16
+"""Number of messages with which the first batch is full, so that a reader of one message opens few files."""
+
+_Stored = tuple[Integers, Integers, pa.RecordBatch]
+"""Offsets, arrival instants and rows of consecutive messages."""
 
 
 @attrs.frozen(eq=False)
@@ -105,8 +111,13 @@ class JudgedShard:
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         """Yields columns of ``JUDGED`` in bounded batches, for the messages that may meet a condition."""
-        folder = store.folder(self.messages)
-        needed, purged = ["position", "emptied", *log_columns(names)], self.judge.head.purged_offset
+        needed = ["position", "emptied", *log_columns(names)]
+        for offsets, came_at, rows in _joined(self._stored(store.folder(self.messages), needed, condition)):
+            yield self.judge.judge(offsets, came_at, rows, names)
+
+    def _stored(self, folder: Folder, needed: Sequence[str], condition: ds.Expression | None) -> Iterator[_Stored]:
+        """Yields columns of the files that may have messages that meet a condition, by offset."""
+        purged = self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
             file = self.files[index]
@@ -119,7 +130,7 @@ class JudgedShard:
                     whole = pc.is_null(batch["emptied"])
                     offsets, batch = offsets[whole.to_numpy(zero_copy_only=False)], batch.filter(whole)
                 if len(batch):
-                    yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)
+                    yield offsets, file.sent_at(batch).to_numpy(), batch
 
     def _rows(
         self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
@@ -193,6 +204,33 @@ class JudgedShard:
             or bool(np.any(hidden & (kinds == MessageState.VISIBLE.value))),
         }
         return [state for state, possible in found.items() if possible]
+
+
+def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
+    """Joins the batches of small files, because judging one message takes as long as judging a thousand."""
+    parts: list[_Stored] = []
+    rows = size = 0
+    most = FEW
+    for part in stored:
+        length, more, schema = len(part[0]), part[2].nbytes, part[2].schema
+        if parts and (rows + length > ROWS or size + more > BYTES or schema != parts[0][2].schema):
+            yield _one(parts)
+            parts, rows, size = [], 0, 0
+        parts.append(part)
+        rows, size = rows + length, size + more
+        if rows >= most:  # at once, as the reader may need no further file
+            yield _one(parts)
+            parts, rows, size, most = [], 0, 0, min(2 * most, ROWS)
+    if parts:
+        yield _one(parts)
+
+
+def _one(parts: Sequence[_Stored]) -> _Stored:
+    if len(parts) == 1:
+        return parts[0]
+    offsets, came_at, batches = zip(*parts, strict=True)
+    [rows] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return np.concatenate(offsets), np.concatenate(came_at), rows
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
