@@ -44,7 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Factor of the poll interval of all waiters but the first, which normally wakes them."""
+"""Poll interval of other waiters in multiples of the first waiter's. The first waiter normally wakes them."""
 
 MOST_FAILURES = 32
 """Number of failed reads after which a receive stops splitting unreadable ranges."""

@@ -65,7 +65,7 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Ends a receipt ``timeout`` microseconds from now. 0 makes the message visible (VIS-1, VIS-4)."""
+    """Makes a receipt end in ``timeout`` microseconds. 0 makes the message visible (VIS-1, VIS-4)."""
 
     offset: int
     lease_id: str
@@ -102,7 +102,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Ends the receipts that a lease still holds ``timeout`` microseconds from now. 0 releases the messages."""
+    """Makes the receipts that a lease still holds end in ``timeout`` microseconds. 0 releases the messages."""
 
     lease_id: str
     spans: Spans

@@ -44,7 +44,7 @@ def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
 
 
 def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[None, bool]:
-    """Ends a receipt ``timeout`` microseconds from now (VIS-1, VIS-3). 0 makes the message visible (VIS-4).
+    """Makes a receipt end in ``timeout`` microseconds (VIS-1, VIS-3). 0 makes the message visible (VIS-4).
 
     Raises:
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is not

@@ -217,7 +217,7 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records the released messages before a change that would hold them again (INF-9)."""
+        """Records which messages were released, before a change that would hold them again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:

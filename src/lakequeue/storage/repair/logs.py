@@ -23,9 +23,9 @@ class Undone:
 
     log: FoundLog
     versions: list[int]
-    """Versions of entries with such features or properties."""
+    """Versions of entries whose features and properties a repair removes."""
     checkpoints: list[int]
-    """Versions of checkpoints with such features or properties."""
+    """Versions of checkpoints whose features and properties a repair removes."""
 
 
 def without_features(log: FoundLog) -> Undone:
