@@ -1,8 +1,7 @@
 """One structured log record per call of a verb, from the logger ``lakequeue.verbs`` at level DEBUG.
 
-Fields: verb, queue, shards (numbers of the shards with a commit), messages, commits, lost_races, seconds, and
-error (class of the error that ended the call, or None). Concurrent calls share commits. The call that ran a commit
-counts it.
+Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (its class or None).
+The call that runs a shared commit counts it.
 """
 
 from __future__ import annotations
@@ -111,11 +110,7 @@ class Tallies:
 
 
 class Steps:
-    """The commits of one call, in sequence.
-
-    Args:
-        call: name of the call in errors.
-    """
+    """The commits of one call, in sequence. ``call`` is its name in errors."""
 
     def __init__(self, call: str) -> None:
         self._call = call
@@ -123,11 +118,7 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Runs one commit.
-
-        Raises:
-            QueueClientError: the commit failed after an earlier commit succeeded; ``outcome_unknown`` is set.
-        """
+        """Runs one commit. Raises QueueClientError with ``outcome_unknown`` if it fails after another commit."""
         try:
             yield
         except QueueDoesNotExist:

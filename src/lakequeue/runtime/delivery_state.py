@@ -10,7 +10,7 @@ import attrs
 
 @attrs.define
 class DeliveryState:
-    """What a process knows of a queue's delivery table. Neither stored nor pickled.
+    """The delivery table of a queue in this process. Neither stored nor pickled.
 
     Attributes:
         options: storage options of the table; None: the root's, if on the same kind of storage.

@@ -45,10 +45,8 @@ class GroupCommit(Generic[Request, Answer]):
     """Runs the requests of concurrent callers in batches. One of the callers, the leader, runs each batch.
 
     A caller that finds no batch running becomes the leader. It runs one batch, then wakes a caller that arrived
-    meanwhile. At most one batch runs at a time, without an extra thread. The lead is a lock. An interrupted leader
-    always releases it, and a waiter that nobody wakes takes it.
-
-    Callers on an event loop do not lead. They ``offer`` requests, and let a thread ``run`` the waiting ones.
+    meanwhile. A waiter whose leader was interrupted takes the lead. Callers on an event loop ``offer`` requests,
+    and let a thread ``run`` them.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class GroupCommit(Generic[Request, Answer]):
 
         Args:
             run: returns an answer per request, in order. If it raises, every request gets the error.
-            turn: entered before each batch. Entering may take a while, and requests of that time join the batch.
+            turn: entered before each batch. Requests that arrive meanwhile join the batch.
         """
         self._run = run
         self._turn = turn

@@ -1,10 +1,8 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
-Commits of two processes to the same shard wait for each other; commits to different shards do not. So each process
-has a home shard, where its receives start, and a home shard for its sends. A process that keeps losing races moves
-its home to a shard that no other process seems to use. With at least as many shards as processes, each process
-soon has its own. A process that keeps finding its messages in another shard moves there. Sends also move to the
-next shard with each segment, so that one producer fills all shards.
+Each process has a home shard for its receives, and one for its sends. A process that keeps losing races, or keeps
+finding its messages elsewhere, moves its home. Sends also move on with each segment, so that a producer fills all
+shards.
 """
 
 from __future__ import annotations
@@ -16,9 +14,7 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """One in this many receives starts at another shard, so that few consumers still serve every shard."""
 _ALONE = 0.125
-"""Strain that a commit without a lost race removes; each lost race adds 1. Occasional commits by another process
-then cause no lasting strain, but a process with the same home does.
-"""
+"""Strain that a commit without a lost race removes. Each lost race adds 1."""
 _LEAST, _MOST = 2.0, 64.0
 """Lowest and highest strain at which the home moves. It rises if processes outnumber shards."""
 _QUIET = 64
@@ -55,10 +51,7 @@ class HomeShard:
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns another shard to try before the home on every ``ELSEWHERE_EVERY``-th call, otherwise None.
-
-        The first of these calls is random.
-        """
+        """Returns another shard to try before the home on every ``ELSEWHERE_EVERY``-th call, otherwise None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -90,11 +83,7 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """Moves the home if the strain is high enough.
-
-        Args:
-            activity: returns for each given shard a value that changes with every commit to the shard.
-        """
+        """Moves the home if the strain is high. ``activity`` returns values that change with commits to shards."""
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

@@ -23,10 +23,7 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that become requests after this process met other processes."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain of a lost race, and strain from which calls become requests. Commits without lost races subtract 1.
-
-One lost race is not enough, because a process that has read nothing for a while always loses a race.
-"""
+"""Strain of a lost race, and strain from which calls become requests. A commit without a lost race subtracts 1."""
 LOOKS = 8
 """Number of looks without a new entry after which a process stops waiting for the owner of an older request."""
 _ATTRIBUTES = "attributes"
@@ -70,11 +67,7 @@ class LedgerRequests:
         self._strain = max(0, self._strain - 1)
 
     def lost(self, commands: Sequence[Command]) -> None:
-        """Records a lost race.
-
-        Raises:
-            OthersMet: the commands must be posted, because other processes commit often and can commit them.
-        """
+        """Records a lost race. Raises OthersMet if the commands must be posted, because others commit often."""
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
@@ -86,10 +79,7 @@ class LedgerRequests:
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """Returns True if commands should be posted.
-
-        False for claims that may find nothing, because a request takes a commit, and a look takes none.
-        """
+        """Returns True if commands should be posted. False for claims that may find nothing."""
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 
@@ -117,7 +107,7 @@ class LedgerRequests:
         Args:
             table: the ledger, of which the newest version is loaded.
             posted: the request.
-            read: reads the inputs of a commit. Runs concurrently with the reads of the other requests.
+            read: reads the inputs of a commit, concurrently with the other requests.
 
         Returns:
             The results of the request, or the turn to commit it.

@@ -1,11 +1,9 @@
 """Wakes waiting receives of this process when logs change on a local disk (inotify).
 
-Of all processes of a machine that wait on a queue, one watches the logs, so that a message wakes one process only.
-The watcher holds a lock on a file. Closing that file releases the lock, and wakes the other processes. The watcher
-closes it when logs change while none of its receives waits or while its handlers run, because an idle process
-receives faster. It also closes it when a receive does not poll after its wake-up, as in a blocked event loop. The
-system closes it when the watcher dies. The watcher shows a sign while it knows that it leaves no message. Without
-a recent sign, the other processes poll at intervals.
+Of all processes that wait on a queue, one watches the logs, and holds a lock on a file. Closing that file wakes
+the other processes. The watcher closes it if it cannot receive at once when logs change: its handlers run, no
+receive waits, or a receive does not poll. While it leaves no message, it shows a sign. Without a recent sign, the
+other processes poll at intervals.
 """
 
 from __future__ import annotations
@@ -28,13 +26,9 @@ PAUSE = 0.02
 GRACE = 0.05
 """Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
-"""Seconds that a process keeps watching after the last receive of a consumer with free hands, because the consumer
-receives again as soon as it has committed.
-"""
+"""Seconds that a process keeps watching after the last receive of a consumer with free hands."""
 RETRY = 0.005
-"""Seconds that processes with running handlers wait before they take the lock, so that idle processes get it
-first. The lock of a dead process is released shortly after its file is closed.
-"""
+"""Seconds that processes with running handlers wait for the lock, so that idle processes get it first."""
 SIGN = 0.2
 """Seconds between two signs of the watcher."""
 SIGNS = 5
@@ -54,7 +48,7 @@ class Wait:
     Attributes:
         wake: called when there may be messages to claim.
         idle: True if its process has nothing else to do.
-        woken_for: returns the seconds since a receive of the queue was woken that has not polled since, else 0.0.
+        woken_for: returns the seconds since a receive was woken that has not polled, else 0.0.
     """
 
     wake: Callable[[], None]
@@ -153,16 +147,12 @@ class LogWatch:
     ) -> Iterator[Place]:
         """Calls ``wake`` during the block when there may be messages to claim.
 
-        Of all processes that wait on a queue, one watches the folders and reacts to new files. If it stops
-        reacting, another process takes over.
-
         Args:
             table: path of the table whose lock the watching process holds.
             folders: directories of the logs.
             wake: called to make the waiting receive poll.
             idle: True if this process has nothing else to do.
-            comes_back: called at the end of the block. Returns True if the caller will soon wait again, so that
-                this process keeps watching for ``STAY`` seconds instead of ``GRACE``.
+            comes_back: called at the end of the block. Returns True if the caller will soon wait again.
             woken_for: see ``Wait``.
         """
         wait = Wait(wake, idle, woken_for)
@@ -303,10 +293,7 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Tries to become the watcher of a place. Returns a list of the place if that worked, so that it polls.
-
-        The list is empty if no receive waits, a woken receive has not polled, or another process is the watcher.
-        """
+        """Tries to become the watcher of a place. Returns the place in a list if its receives are to poll."""
         if place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []

@@ -38,9 +38,9 @@ class OpenQueue:
         row: the catalog's row, as last read.
         attributes: the attributes of that row.
         shards: the queue's shards in this process.
-        dead_letter_queues: destinations of dead letters by the ARN of their queue, until one is found deleted.
+        dead_letter_queues: known destinations of dead letters by the ARN of their queue.
         delivery: the delivery table in this process.
-        finishing_moves: lock held while a move is being finished, so that a second thread finds nothing to do.
+        finishing_moves: lock held while a move is completed.
     """
 
     def __init__(self, root: Root, row: QueueRow) -> None:
@@ -113,11 +113,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Checks at intervals that the catalog still has the queue. A restored backup may lack it (DUR-7).
-
-        Raises:
-            DamagedTable: the catalog lacks the queue, which still takes messages that other processes cannot find.
-        """
+        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Seldom checks."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without a wait: who holds the lock may make tables
@@ -150,10 +146,7 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Runs a check. Returns the version of the attributes before the check, and its result.
-
-        A refusal is raised only if the check used the newest attributes.
-        """
+        """Runs a check by the newest attributes if it fails. Returns the version of attributes, and the result."""
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -165,11 +158,7 @@ class OpenQueue:
             return version, check()
 
     def reload(self) -> bool:
-        """Reads the catalog's row again. True if the attributes changed.
-
-        Raises:
-            QueueDoesNotExist: the queue was deleted.
-        """
+        """Reads the catalog's row again. Returns True if attributes changed. Raises QueueDoesNotExist."""
         row = self.root.living(self.key)
         if row is None:
             raise QueueDoesNotExist()
@@ -187,11 +176,7 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Updates the catalog's row to newer attributes of the shards, as after a restore (DUR-7).
-
-        Returns:
-            True if the shards' attributes are newer.
-        """
+        """Adopts newer attributes of the shards, as after a restore (DUR-7). Returns True if they are newer."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))

@@ -1,7 +1,7 @@
 """One shard in this process: a ledger, a reader and a sender, each with its own lock.
 
-All objects of a process share one ``OpenShard`` per root, queue, shard and engine. So only processes race for a
-commit, never threads. Locks are taken in the order sender, ledger.
+All objects of a process share an ``OpenShard``, so only processes race for commits. Locks are taken in the order
+sender, ledger.
 """
 
 from __future__ import annotations
@@ -40,13 +40,7 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads ledgers and logs of several shards of a store concurrently, so that claims need fewer requests.
-
-    Reads nothing on a disk, where claims read as fast themselves.
-
-    Returns:
-        The number of the look, for ``ShardLedger.command``; infinity if nothing was read.
-    """
+    """Reads several shards of an object store concurrently. Returns the number of the look; infinity on a disk."""
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
         return inf
@@ -64,12 +58,9 @@ class OpenShard:
     """One shard. Thread-safe.
 
     Attributes:
-        number: number of the shard in its queue.
         tables: paths of its tables.
         shared: state shared with the queue's other shards.
         ledger: commands and queries.
-        reader: reads messages.
-        sender: appends messages.
     """
 
     def __init__(self, engine: Engine, root: str, key: str, number: int, shared: Shared) -> None:
@@ -87,16 +78,11 @@ class OpenShard:
         self.reader.bodies.clear()
 
     def compact(self, now: int, dedup: int | None) -> MergeCounts:
-        """Drops the part of the log below the floor, merges small files, and empties rows of settled messages.
-
-        Returns the numbers of replaced segments.
+        """Compacts the log of an existing queue, else raises QueueDoesNotExist. Returns numbers of segments.
 
         Args:
             now: the instant, in microseconds.
             dedup: microseconds for which deduplication ids count; None: they do not count.
-
-        Raises:
-            QueueDoesNotExist: the log is closed.
         """
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self.tables.engine.open(self.tables.messages)
@@ -108,11 +94,7 @@ class OpenShard:
         return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
     def _forgotten(self) -> ForgottenMessages:
-        """Reads from storage the messages that the ledger no longer needs.
-
-        Call it after the log was opened. The ledger in memory does not suffice, because a repair may have
-        withdrawn it. A withdrawn ledger cannot be read, or was read before the repair raised the log's fence.
-        """
+        """Reads the messages that the ledger in storage no longer needs. Call it after the log was opened."""
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 

@@ -30,11 +30,7 @@ class PickledRoot:
 
     @classmethod
     def of(cls, root: Root) -> PickledRoot:
-        """Returns the values of an open root.
-
-        Raises:
-            QueueClientError: the root has a clock of its own, which another process cannot share.
-        """
+        """Returns the values of an open root. Raises QueueClientError for a clock of its own."""
         if not isinstance(root.clock, SystemClock):
             raise QueueClientError("a root with a clock of its own cannot be pickled: open it without clock")
         store = root.engine.store
@@ -50,11 +46,7 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the root. In the process that pickled it, the same object. Elsewhere, equal copies share a root.
-
-        Raises:
-            QueueClientError: the root is on a network file system here, or the process was forked too late.
-        """
+        """Returns the root, opened once for equal copies. Raises QueueClientError if it must not be used here."""
         known = by_id.get(self.id)
         if known is not None:
             return known
@@ -78,12 +70,7 @@ class PickledQueue:
         return cls(PickledRoot.of(queue.root), queue.name, queue.region, queue.key)
 
     def open(self) -> OpenQueue:
-        """Returns the queue in this process.
-
-        Raises:
-            QueueDoesNotExist: the queue was deleted.
-            QueueClientError: the root cannot be reached.
-        """
+        """Returns the queue. Raises QueueDoesNotExist, or QueueClientError if the root cannot be reached."""
         root = self.root.open()
         with root.storage_errors():
             row = root.living(self.key)
@@ -97,10 +84,7 @@ _Open = TypeVar("_Open")
 
 
 class Reopened(Generic[_Values, _Open]):
-    """Base of faces that are pickled as values. A copy opens its root or queue on first use.
-
-    Unpickling reads nothing and raises nothing, because an error there ends a worker of ``multiprocessing``.
-    """
+    """Base of faces that are pickled as values. A copy opens its root or queue on first use, not before."""
 
     _values: ClassVar[type[PickledRoot | PickledQueue]]
     _pickled: _Values

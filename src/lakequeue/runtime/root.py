@@ -35,13 +35,9 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""Maximum pause between polls on object stores, in microseconds. Without messages for less than 15 times as long,
-the pause is 1/15 of that time, but at least the poll interval.
-"""
+"""Maximum pause in microseconds between polls on object stores. It grows to 1/15 of the time without messages."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Maximum time for which a handled message waits, so that its deletion goes into one commit with the next claim;
-on disks and on object stores, in microseconds.
-"""
+"""Microseconds for which a handled message waits for a common commit with the next claim, on disks and stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
 """Intervals of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""
@@ -133,14 +129,12 @@ class Root:
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
         through_spark: True to commit through Spark instead of the point engine.
-        poll_interval: longest pause between two polls of a waiting receive, in microseconds; None: by the storage.
+        poll_interval: longest pause between polls of a waiting receive, in microseconds; None: by the storage.
 
     Attributes:
-        engine: the engine that commits.
         id: unique among the roots of all processes.
         catalog: the table of queues; use it under ``lock``.
         notes: the compactor's notes.
-        lock: guards the catalog's handle.
         tallies: totals of each queue.
     """
 

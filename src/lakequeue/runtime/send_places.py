@@ -1,4 +1,4 @@
-"""Which messages of a group of sends are new, and at which offsets of the shard they are stored."""
+"""Finds out which messages of sends are new, and their offsets in the shard."""
 
 from __future__ import annotations
 
@@ -106,11 +106,7 @@ class PlaceFinder:
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
-        """Returns the offsets of stored messages that have the deduplication ids of sends.
-
-        The ledger is read within the call, and only a rewind brings removed messages back. So the log's fence
-        suffices: a message that is deleted meanwhile existed during the call (JOB-6).
-        """
+        """Returns the offsets of stored messages that have the deduplication ids of sends (JOB-6)."""
         ids = {message.entry.dedup_id for send in sends for message in send.messages}
         found = {offset: id for id in ids if id is not None for offset in window.find(id)}
         if not found:
@@ -135,10 +131,7 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many messages the cap on stored messages still allows; None without a cap.
-
-        ``end`` is the end of the loaded log.
-        """
+        """Returns how many messages the cap on stored messages still allows after ``end``; None without a cap."""
         limit = attributes.stored_limit
         if limit is None:
             return None

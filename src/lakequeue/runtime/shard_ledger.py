@@ -42,7 +42,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
-    """Decides commands on the newest ledger, and commits their changes. Thread-safe."""
+    """Decides commands on the newest ledger and log of a shard, and commits their changes. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
         super().__init__(tables, shared)
@@ -52,12 +52,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             self._turns = self._requests.turns
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands in one commit, maybe together with commands of other callers. Returns the results.
+        """Applies commands in a common commit. Raises RequestThrottled after too many lost races.
 
         ``look``: number of a look. If that look has read this shard, the commands do not read it again.
-
-        Raises:
-            RequestThrottled: too many lost races; nothing was changed.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -68,12 +65,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Commits that the log will be emptied. Returns the mark that links the emptied log to this ledger.
-
-        Args:
-            now: the caller's clock.
-            known: the mark of the log's last emptying.
-        """
+        """Commits that the log will be emptied. Returns a new mark. ``known`` is the log's last mark."""
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
         if result.error is not None:

@@ -29,11 +29,7 @@ READ_COMMITS_EVERY = 8
 LATELY = MICROS // 2
 """Microseconds for which ``are_stored`` relies on the last read of the ledger."""
 TRUSTED = 10 * MICROS
-"""Microseconds for which a wait on an object store relies on its last read of the ledger of an empty shard.
-
-In that time it looks only for new entries of the log. A deletion closes the log before the ledger, so a read of
-the ledger in between does not show the deletion yet.
-"""
+"""Microseconds for which a wait on an object store trusts its last read of an empty shard's ledger."""
 _looks = count(1)
 _T = TypeVar("_T")
 
@@ -44,10 +40,7 @@ def new_look() -> int:
 
 
 class ShardQueries(ShardTable[Request, Answer]):
-    """Answers queries about a shard, and keeps its state machine. Commits nothing. Thread-safe.
-
-    Has handles on the ledger, and on the log that the ledger's runs refer to.
-    """
+    """Answers queries about a shard from its ledger and log, and keeps its state machine. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
         super().__init__(tables, shared, tables.receipts)
@@ -62,10 +55,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log, for later commands and queries with this number.
-
-        If this process committed since the last look, the look also confirms both. The next commit then need not.
-        """
+        """Reads the newest ledger and log, for later commands and queries with this number."""
         with self._held():
             sure, self._committed = self._committed, False
             self._fresh_machine(sure)
@@ -77,18 +67,12 @@ class ShardQueries(ShardTable[Request, Answer]):
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows, by the ledger in memory.
-
-        None if the queue has no limit, or the ledger was not read.
-        """
+        """Returns how many messages the rate limit allows by the known ledger, or None."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would surely find nothing: the last claim took everything, and nothing came since.
-
-        Reads no table. Checks only if ledger or log have newer entries.
-        """
+        """True if a claim would find nothing, because the last claim took everything. Reads no table."""
         with self._held():
             machine, log = self._machine, self._open_log()
             if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
@@ -96,10 +80,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """True if a shard on an object store was empty at a recent read of its ledger, and no message came since.
-
-        Checks only for the next entry of the log, because only a send can bring messages to an empty shard.
-        """
+        """True if an object store's shard was empty at a recent read, and its log has no new entry."""
         with self._held():
             machine, log, read_at = self._machine, self._open_log(), self._read_at
             if log.table.folder.local is not None or machine is None or read_at is None:
@@ -109,10 +90,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if no process claimed new messages since this process last read the ledger. At first False.
-
-        Most calls assume that any commit was a claim, because reading all commits of a busy shard took 0.3 s.
-        """
+        """True if no process claimed new messages since this process last read the ledger, mostly by a guess."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -127,28 +105,20 @@ class ShardQueries(ShardTable[Request, Answer]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Returns the number of newest commits of all processes to the shard, and of races lost before them.
-
-        Reads up to ``most`` commits of ledger and log each.
-        """
+        """Returns numbers of commits, and of races lost before them, from ``most`` entries of each log."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Returns the number of runs and of files of the newest ledger, and the instant of its last commit.
-
-        The instant is in microseconds.
-        """
+        """Returns the newest ledger's number of runs, number of files, and last commit in microseconds."""
         with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of a query on a fresh snapshot of the state machine.
-
-        ``look``: number of a look. If that look has read this shard, the snapshot of the look is fresh enough.
+        """Returns the result of a query on the newest state machine, or the state machine of a ``look``.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -172,9 +142,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns for each received message True if it is stored, False if it was deleted.
-
-        Reads the ledger at most once, by one request on a store; not at all within half a second of the last read.
+        """Returns for each received message True if it is stored, from a read within half a second.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -212,11 +180,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
     @contextmanager
     def reading(self) -> Iterator[LogReader]:
-        """Yields the handle on the log, for reads of its files.
-
-        Does not hold the lock while the caller reads. With the lock, receivers whose messages are already claimed
-        would wait until the next commit ends.
-        """
+        """Yields the handle on the log, for reads of its files, without the lock."""
         log = self._log  # read once: another thread may let go of it
         if log is None:
             with self._held():
@@ -225,17 +189,13 @@ class ShardQueries(ShardTable[Request, Answer]):
             yield log
 
     def confirm(self) -> None:
-        """Checks that ledger and log are still the tables that this process has read.
-
-        Raises:
-            ReplacedLog: a backup was restored since, or a repair was made.
-        """
+        """Raises ReplacedLog if ledger or log were restored or repaired since this process has read them."""
         with self._held():
             self._open_ledger().table.confirm()
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Passes a commit of another handle to this handle on the log, to save reading it."""
+        """Passes a commit of another handle to this handle on the log."""
         log = self._log
         if log is not None:
             log.table.learn(table)
@@ -274,7 +234,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the instant of the last commit, and the longest pause between two commits, in microseconds."""
+        """Returns the last commit's instant, and the longest pause between commits, in microseconds."""
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old

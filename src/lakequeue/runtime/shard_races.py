@@ -22,11 +22,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Commits of this process to the shards of a queue, and the races lost before them. Thread-safe.
-
-    A race avoided by a turn counts as lost, too: another process committed, so this process decided again. Avoided
-    races cause no warning, because nothing was written in vain.
-    """
+    """Commits of this process to the shards of a queue, and races lost or avoided before them. Thread-safe."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue

@@ -15,11 +15,7 @@ from lakequeue.storage.messages.body_cache import BodyCache
 
 
 class ShardReader:
-    """Reads messages by offset. Thread-safe.
-
-    Attributes:
-        bodies: cached messages.
-    """
+    """Reads messages by offset, and caches them in ``bodies``. Thread-safe."""
 
     def __init__(self, tables: ShardTables, ledger: ShardLedger) -> None:
         self._messages = tables.messages
@@ -27,11 +23,7 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages of a range in order, as dicts from column to value; None for a removed message.
-
-        Raises:
-            QueueClientError: a message is missing, but was not removed.
-        """
+        """Returns messages as dicts, None for removed ones. Raises QueueClientError if another one is missing."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

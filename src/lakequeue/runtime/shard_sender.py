@@ -174,22 +174,14 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after the send.
-
-        The next handle would not notice the restore.
-        """
+        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after the send."""
         try:
             appender.table.confirm()
         except ReplacedLog as error:
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages, unless they arrived before. False if the log is closed.
-
-        Raises:
-            RequestThrottled: too many lost races; nothing was appended.
-            DamagedTable: the ledger's head is beyond the end of the log; as for sends, nothing is appended.
-        """
+        """Appends moved messages once, or returns False if the log is closed. Raises RequestThrottled."""
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.settle_clock)
@@ -203,11 +195,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def _delivering(self) -> Iterator[Table]:
-        """Yields the newest log on a handle of its own, so that sends need not wait for a delivery.
-
-        The fences separate the commits of both handles. The next delivery uses the handle again, unless this
-        delivery fails. A new handle would read the whole log.
-        """
+        """Yields the newest log on a handle for deliveries, so that sends need not wait."""
         with self._held():
             self._open_appender().refresh()
             table, self._delivers = self._delivers, None  # another delivery meanwhile opens another handle

@@ -24,10 +24,7 @@ _T = TypeVar("_T")
 
 
 class ShardTable(ABC, Generic[Request, Answer]):
-    """Collects requests of all threads, and answers all waiting requests in one transaction. Thread-safe.
-
-    Its lock guards its handles. An error drops the handles, and the next call opens new handles.
-    """
+    """Answers all waiting requests of threads in one transaction. Its lock guards its handles. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:
         self._tables = tables
@@ -46,10 +43,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the open handle on the table, or None if none is open; and a second value.
-
-        The second value is True if requests may be prepared before this process has its turn.
-        """
+        """Returns the open handle or None, and True if requests may be prepared before this process's turn."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:

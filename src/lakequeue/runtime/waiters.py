@@ -21,11 +21,7 @@ import attrs
 
 
 class WatchedPlace(Protocol):
-    """The logs of a queue on a disk. Of all processes of the machine that wait for them, one watches.
-
-    Attributes:
-        changes: number of changes that the watcher has seen. Read it before a check for messages.
-    """
+    """The logs of a queue on a disk, watched by one process. ``changes`` counts the changes that it saw."""
 
     changes: int
 
@@ -34,19 +30,11 @@ class WatchedPlace(Protocol):
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many more seconds this process needs no check for messages; 0.0: it must check.
-
-        It needs none for ``seconds`` after another process, the watcher, last knew that it had left no message.
-        """
+        """Returns for how many seconds this process may trust the watcher that no message is left."""
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Reports a check that left no message to other processes, for the signs of the watcher.
-
-        Args:
-            changes: value of ``changes`` before the check.
-            seconds: time until there may be messages without a change; None: there will be none.
-        """
+        """Reports a check after ``changes`` that left no message, valid for ``seconds``; None: until a change."""
         ...
 
 

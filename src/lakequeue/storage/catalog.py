@@ -36,9 +36,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Seconds that creating the tables of a queue may take on an object store. Later its row is not added."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""On an object store, age in seconds from which the tables of a queue that has no row in the catalog may be
-removed. Tables that hold messages are kept.
-"""
+"""Age in seconds from which an object store's tables without a catalog row and messages may be removed."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -88,11 +86,7 @@ class Catalog:
         self._known: dict[str, list[QueueRow]] = {}  # By file.
 
     def rows(self) -> list[QueueRow]:
-        """Returns every incarnation, also deleted ones, from the newest snapshot.
-
-        Raises:
-            QueueClientError: the root or its table does not exist, or has a newer layout.
-        """
+        """Returns all rows, also of deleted queues. Raises QueueClientError if there is no readable table."""
         opened = self._table is not None
         table = self._open()
         if opened:
@@ -171,11 +165,7 @@ class Catalog:
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of new queues from the sweep until their rows exist.
-
-        Yields a function that returns True while they are protected. Object stores have no lock, so there it is
-        True for ``longest`` seconds.
-        """
+        """Protects the tables of new queues from removal. Yields a function that returns True while this holds."""
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
             yield lambda: local_path(path) is not None or time.time() - began < longest
@@ -355,11 +345,7 @@ def lost_row(root: str, key: str, name: str) -> DamagedTable:
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """Returns True if messages were sent to a queue that was not deleted, or if its log is damaged (DUR-7).
-
-    If such a queue has no row, the catalog has lost the row. False for the target of a killed copy: its tables
-    have only their first version.
-    """
+    """Returns True if messages were sent to a queue that was not deleted, or if its log is damaged (DUR-7)."""
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))

@@ -1,8 +1,4 @@
-"""Checks names that were read from storage, so that no path leaves its table or the root.
-
-Anybody who may write a root chooses the names in its logs, manifests and catalog, and other users open the paths.
-So names are checked here, where they are read, and joined to paths nowhere else (DUR-70).
-"""
+"""Checks names that were read from storage, so that no path leaves its table or the root (DUR-70)."""
 
 from __future__ import annotations
 
@@ -49,11 +45,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """Returns the directory of a queue below ``q``, from its row in the catalog.
-
-    Raises:
-        Misplaced: the key does not belong to this region and name.
-    """
+    """Returns the directory of a queue below ``q``. Raises Misplaced if its key fits no region and name."""
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")
         if expected == name_hash(region, name) and _INCARNATION.fullmatch(incarnation):
@@ -62,11 +54,7 @@ def queue_folder(key: object, region: object, name: object) -> str:
 
 
 def shard_count(found: object) -> int:
-    """Returns the number of shards of a queue, from its row.
-
-    Raises:
-        Misplaced: the number is not from 1 to ``MOST_SHARDS``.
-    """
+    """Returns the number of shards in a row. Raises Misplaced unless it is from 1 to ``MOST_SHARDS``."""
     if isinstance(found, int) and 1 <= found <= MOST_SHARDS:
         return found
     raise Misplaced(f"has a queue of {shown(found)} shards")

@@ -1,9 +1,7 @@
 """Removes unneeded data of tables: unused files, old log entries, empty directories, deleted queues.
 
-The compactor calls most of it. Busy tables on local disks also remove their own unused files as they commit.
-Nothing here commits, and only this module and ``log_trimming`` remove files. On local disks, files are removed
-while no process is in a commit to the table; see ``locks``. On object stores, only files that are days old are
-removed. Any function may run twice, in two processes at once, or be interrupted, without harm.
+The compactor and busy tables on disks call it. Local files are removed while no process commits to the table
+(``locks``), files of object stores only after days. All functions may run twice, or be interrupted.
 """
 
 from __future__ import annotations
@@ -51,11 +49,7 @@ _log = logging.getLogger("lakequeue")
 
 
 def pin_files(messages: Folder) -> None:
-    """Keeps all files of the messages table that are live from now on for ``PINNED_HOURS``.
-
-    For readers that open files by name later, even if these are merged or dropped meanwhile. Call it before
-    loading the snapshot. A process that may only read the root pins nothing.
-    """
+    """Keeps all files of the messages table for ``PINNED_HOURS``. Call it before loading the snapshot."""
     if messages.local is None:
         return  # On a store all files stay longer anyway.
     with contextlib.suppress(OSError):
@@ -63,11 +57,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Calls ``vacuum`` after one of ``VACUUM_EVERY`` commits to a table of a local disk. Never fails.
-
-    Runs in its own thread, so that no call waits for the removal of hundreds of files. Keeps files of bulk sends,
-    because only the compactor knows which of them wait for a commit.
-    """
+    """Calls ``vacuum`` in a thread after one of ``VACUUM_EVERY`` commits to a table on a disk. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 
@@ -209,13 +199,9 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes all data that is not needed by readers of the last ``seconds``, at once, on a local disk (DUR-65).
+    """Removes local data that readers of the last ``seconds`` do not need (DUR-65). Raises LockHeld.
 
-    A reader that began earlier, such as a lease, a DataFrame or a view, finds files missing, and can begin again.
-    Uncommitted files of bulk sends stay.
-
-    Raises:
-        LockHeld: another process holds the lock. Nothing was removed.
+    An earlier reader, such as a lease, a DataFrame or a view, finds files missing, and can begin again.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
@@ -228,10 +214,7 @@ def free(table: Table, seconds: float) -> Freed:
 
 
 def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
-    """Removes empty directories of former segments on local disks, once unchanged for ``kept_seconds``.
-
-    Younger directories stay, because a writer creates a directory right before it uses it.
-    """
+    """Removes empty local directories that have not changed for ``kept_seconds``."""
     if table.local is None:
         return
     horizon = storage_now(table) - kept_seconds
@@ -248,11 +231,7 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 
 
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
-    """Removes the directory of a queue that is not in the catalog, unless a file was written after ``until``.
-
-    Raises:
-        LockHeld: another process is committing to a table of the queue, and would create its directories again.
-    """
+    """Removes the directory of an unlisted queue without files after ``until``. Raises LockHeld."""
     with ExitStack() as alone:
         if folder.local is not None:
             for shard in map(str, shard_folders(folder.folders())):

@@ -1,9 +1,4 @@
-"""Detects a wrong clock before a commit.
-
-A clock a year ahead would expire all messages, and a shard's time never runs back.
-
-A clock far behind would give messages a send time that is too old, so that they may have expired already.
-"""
+"""Detects a wrong clock before a commit, because a clock that is ahead would expire messages for good."""
 
 from __future__ import annotations
 
@@ -45,11 +40,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Checks the clock of this process when a commit would be far after the last commit (DUR-82). Thread-safe.
-
-    Args:
-        store: the root's storage, which has a clock of its own.
-    """
+    """Checks this process's clock, by the storage's, before a commit far after the last (DUR-82). Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -70,18 +61,12 @@ class ClockGuard:
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
-        """Checks that a commit may be made at an instant.
-
-        On object stores the store's clock decides. A disk has the machine's clock, which is read again after
-        ``SECOND_LOOK``. A clock that passed the check is trusted until it is set.
+        """Raises QueueClientError, without changes, if a commit at ``instant`` shows a wrong clock.
 
         Args:
             instant, last: this commit and the last one, in microseconds.
             where: the table.
-            create: True to create the file of a local root whose time is compared. Otherwise the file must exist.
-
-        Raises:
-            QueueClientError: the clock is wrong, or was just set. Nothing was changed.
+            create: True to create the local file whose time is compared.
         """
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
@@ -102,10 +87,7 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read leaves out expired messages, like ``check``.
-
-        Trusts the clock of a process that may not write, because it cannot be compared. For a trusted clock, or
-        within ``ahead`` of the last commit, it does nothing, and does not call ``expired``.
+        """Checks the clock before a read omits expired messages, if it is far after the last commit.
 
         Raises:
             QueueClientError: ``expired`` returned True, and the clock is wrong.
@@ -128,13 +110,7 @@ class ClockGuard:
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Checks the clock by which a queue is created or deleted.
-
-        These verbs have no earlier commit to compare with (DUR-82).
-
-        Raises:
-            QueueClientError: the clock differs from the storage's by more than ``TOLERANCE``. Nothing was changed.
-        """
+        """Raises QueueClientError if the clock differs from the storage's by more than ``TOLERANCE`` (DUR-82)."""
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
         difference = self._difference(self.now)
@@ -174,11 +150,7 @@ def _ahead() -> int:
 
 
 def storage_now(table: Folder) -> float:
-    """Returns the time by the clock that stamps a table's files, in seconds. Ages of files count from it (DUR-84).
-
-    Raises:
-        QueueClientError: this machine's clock differs by more than ``TOLERANCE``, so one of the two is wrong.
-    """
+    """Returns the storage's time in seconds (DUR-84). Raises QueueClientError for a wrong clock."""
     place = "/".join(table.uri.split("/")[:3])
     stamp, at = _stamps.get(place, (0.0, -_STAMP_SECONDS))
     now = stamp + time.monotonic() - at

@@ -1,8 +1,6 @@
-"""Notes of the compactor about each queue, so that an unchanged queue costs it only one read.
+"""Notes of the compactor about each queue, so that an unchanged queue costs only one read.
 
-The notes are a file in the directory of the statistics table. They only save work: a missing, torn or outdated
-note means a whole pass over its queue. If two compactors run at once, the later notes stay. The notes of both are
-true.
+A missing, torn or outdated note leads to a whole pass.
 """
 
 from __future__ import annotations
@@ -53,10 +51,7 @@ class Note:
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True until the queue has been idle twice as long as at the last whole pass. Then the next pass is due.
-
-        A pass removes data that is past a minimum age. The wait at most doubles that age.
-        """
+        """True until the queue has been idle twice as long as at the last whole pass."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:

@@ -1,8 +1,4 @@
-"""The files that show running consumers: one for each run, replaced once a minute, and removed at its end.
-
-The files are not part of any commit, and nothing depends on them. A file that is missing, torn or old means that
-its consumer is not listed.
-"""
+"""The files that show running consumers: one for each run, replaced once a minute, removed at its end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Copies tables: the files of a snapshot, and a new Delta log whose only entry names them.
-
-The copy has no history, so it cannot be read as of an earlier time. Application ids are copied, so every fence
-holds in the copy as in the original.
-"""
+"""Copies tables: the files of a snapshot, and a new Delta log with all application ids and no history."""
 
 from __future__ import annotations
 
@@ -55,12 +51,7 @@ class TableSnapshot:
 
 
 class Copier:
-    """Copies snapshots of tables from one root to another, each file once.
-
-    Args:
-        source, target: the roots.
-        report: called after each file. Calls come from any thread, but never at the same time.
-    """
+    """Copies snapshots of tables, each file once. ``report`` is called after each file."""
 
     def __init__(self, source: Store, target: Store, report: Callable[[], None]) -> None:
         self._source, self._target = source, target
@@ -82,12 +73,7 @@ class Copier:
         return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
-        """Copies the files of a snapshot that were not copied before.
-
-        Raises:
-            StaleSnapshot: a file was merged and removed since. Take a new snapshot.
-            DamagedTable: a file is missing or has another size.
-        """
+        """Copies missing files of a snapshot. Raises StaleSnapshot for removed files, DamagedTable for others."""
         source, target = snapshot.table.folder, self._folder(snapshot)
 
         def copy(file: LiveFile) -> None:
@@ -102,9 +88,7 @@ class Copier:
         (source if source.local is None else target).for_each(copy, self._missing(snapshot))
 
     def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
-        """Checks the copied files, and writes the Delta log that names them.
-
-        The log also has ``transactions``, the versions by application id.
+        """Checks the copied files, and writes a Delta log with the application ids ``transactions``.
 
         Raises:
             DamagedTable: a file is missing in the copy or has another size.

@@ -138,10 +138,7 @@ class Listing:
 
     @property
     def readable_from(self) -> int:
-        """The lowest version that can be loaded: 0, or a checkpoint that still has its entry.
-
-        A process that was stopped may write a checkpoint after its entry and the next ones were trimmed.
-        """
+        """The lowest version that can be loaded: 0, or a checkpoint that still has its entry."""
         return min({0, *self.checkpoints} & self.entries.keys())
 
     @property
@@ -193,11 +190,7 @@ def whole(number: Any) -> int:
 
 
 def parse(data: bytes) -> Entry:
-    """Parses an entry of the log.
-
-    Raises:
-        ValueError: the entry is empty or torn.
-    """
+    """Parses an entry of the log. Raises ValueError if it is empty or torn."""
     entry = entry_of([json.loads(line) for line in data.splitlines()])
     if signed(data) != data:  # Checked last, because other errors say more.
         raise ValueError("has another checksum than its content")
@@ -205,11 +198,7 @@ def parse(data: bytes) -> Entry:
 
 
 def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
-    """Builds an entry from its actions.
-
-    Raises:
-        ValueError: the list is empty, or lacks actions of the commit.
-    """
+    """Builds an entry from its actions. Raises ValueError if actions of the commit are missing."""
     entry = Entry()
     for action in actions:
         if add := action.get("add"):
@@ -249,12 +238,7 @@ def signed(data: bytes) -> bytes:
 
 
 def read_entry(folder: Folder, version: int) -> Entry:
-    """Reads an entry of a table's log.
-
-    Raises:
-        FileNotFoundError: the entry does not exist.
-        DamagedTable: the entry is empty or torn.
-    """
+    """Reads a log entry. Raises FileNotFoundError, or DamagedTable if it is empty or torn."""
     data, mark = folder.read_marked(entry_name(version))
     try:
         entry = attrs.evolve(parse(data), mark=mark)
@@ -311,11 +295,7 @@ class TableState:
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """Returns True for an entry or checkpoint behind a gap that a restore has left over (DUR-86).
-
-    On a disk, a data file stays as long as an entry of the log names it. So if only an entry is lost, its data
-    file still exists. A restore removes both.
-    """
+    """Returns True for an entry or checkpoint that a restore has left over behind a gap (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:
@@ -326,12 +306,7 @@ def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
 
 
 def read_checkpoint(folder: Folder, version: int) -> TableState:
-    """Reads a checkpoint of a table's log.
-
-    Raises:
-        FileNotFoundError: the checkpoint does not exist.
-        DamagedTable: the checkpoint is empty or torn.
-    """
+    """Reads a checkpoint. Raises FileNotFoundError, or DamagedTable if it is empty or torn."""
     data = folder.read(checkpoint_name(version))
     try:
         with reader(pa.BufferReader(data), CHECKPOINT) as file:

@@ -111,12 +111,9 @@ class _BaseFolder(ABC):
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
-        """Opens a Parquet file of a known size. Read it with ``use_threads=False``.
+        """Opens a Parquet file of a known size that has ``columns``. Read it with ``use_threads=False``.
 
-        It must have ``columns``. The default is the columns of this directory's table, if it is a table.
-
-        Arrow's threads must not hold Python objects: 4 of 300 processes that ended right after ``read_table`` of
-        an open file were aborted ("terminate called"). A small file also reads seven times faster without threads.
+        Arrow's threads must not hold Python objects: 4 of 300 processes that ended after such a read were aborted.
         """
         if columns is None:
             columns = layout.FILES.get(self.uri.rpartition("/")[2], ANY)
@@ -149,11 +146,7 @@ class _BaseFolder(ABC):
 
 
 class LocalFolder(_BaseFolder):
-    """A local directory, which need not exist yet.
-
-    With ``syncs``, files and their directories are on the disk before a writing call returns (DUR-1). With a
-    ``descriptor`` of the directory, files are opened through it instead of the path; see ``pinned``.
-    """
+    """A local directory, which need not exist yet. ``syncs``: writes reach the disk (DUR-1)."""
 
     def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
         super().__init__(uri, prefix)
@@ -169,10 +162,7 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Opens the directory and yields a folder that stays with it, even if its path leads elsewhere later.
-
-        If a root is swapped for a backup during a call, the call neither writes to the backup nor removes files of
-        it (DUR-85). ``place`` and ``parquet`` still use the path.
+        """Yields a folder that stays with this directory, even if its path changes (DUR-85).
 
         Raises:
             FileNotFoundError: the directory does not exist, or a symbolic link is on the way.
@@ -242,16 +232,13 @@ class LocalFolder(_BaseFolder):
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        """Creates a file atomically and returns its mark; None if the file exists already.
+        """Creates a file atomically, and returns its mark; None if the file exists.
 
         Args:
-            name: name of the file.
-            data: content of the file.
             new_folder: True to create a missing directory. Otherwise raises ``FileNotFoundError``.
 
         Raises:
-            AlreadyExistsError: a store answered for eight seconds that it is busy with another request for the
-                file, which may not exist.
+            AlreadyExistsError: for eight seconds, a store answered that it is busy with the file.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
@@ -272,11 +259,7 @@ class LocalFolder(_BaseFolder):
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Writes a draft and links or renames it to its name. VACUUM removes the draft of a killed process.
-
-        Draft and file are reached from the root by descriptors, so no link leads elsewhere (DUR-72). VACUUM also
-        removes the draft of a process that was stopped for an hour, before or after it was placed.
-        """
+        """Writes a draft, and links or renames it to its name, without following links (DUR-72)."""
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
@@ -424,10 +407,7 @@ class LocalFolder(_BaseFolder):
 
 
 class RemoteFolder(_BaseFolder):
-    """A directory of an object store, at ``prefix`` below the client's root. Same methods as ``LocalFolder``.
-
-    ``client`` is called for each request, with its kind.
-    """
+    """A directory of an object store at ``prefix``, with the methods of ``LocalFolder``."""
 
     local: None = None
     descriptor: None = None

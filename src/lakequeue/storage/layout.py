@@ -1,9 +1,7 @@
 """Schemas, partitions, table properties, paths and application ids of a root.
 
-A root holds the tables ``queues`` and ``stats``, the table ``schedules`` if it has any, and a directory
-``q/<key>`` for each queue incarnation. The queue's directory has a directory for each shard with its tables
-``messages`` and ``receipts``. Commits to a table wait for each other even if they touch different partitions, so
-each shard has its own tables.
+A root has the tables ``queues``, ``stats`` and maybe ``schedules``, and a directory ``q/<key>`` for each queue.
+The directory of a queue has a directory for each shard with the tables ``messages`` and ``receipts``.
 """
 
 from __future__ import annotations
@@ -160,10 +158,7 @@ HEAD = pa.struct(
         ("emptying", pa.string()),
     ]
 )
-"""State of the shard, on its head row (first_offset = -1); see ``shard.runs.Head``.
-
-NULL on runs. ``tracked`` is never written.
-"""
+"""State of the shard, on its head row; see ``shard.runs.Head``. NULL on runs. ``tracked`` is never written."""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
@@ -237,10 +232,7 @@ HEAD_OFFSET = -1
 
 @attrs.frozen
 class Retention:
-    """How long a table keeps files and log entries that its newest snapshot does not need.
-
-    Files also stay as long as a version in a local log names them.
-    """
+    """How long a table keeps files and log entries that its newest snapshot does not need."""
 
     file_minutes: int
     log_minutes: int = 10
@@ -250,9 +242,7 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files are kept that a lease may still read by name, or that a bulk send may still commit. A
-lease and a bulk send each take at most 12 hours.
-"""
+"""Hours for which files are kept for leases and bulk sends, which take at most 12 hours each."""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -316,10 +306,7 @@ def receipts_path(root: str, key: str, shard: int) -> str:
 
 
 def table_name(path: str) -> str | None:
-    """Returns the name that the table at a path should have in its metadata; None if it is not a shard's table.
-
-    Another name in the metadata shows that the directory was moved.
-    """
+    """Returns the name of a shard's table in its metadata; None for another path."""
     name = "/".join(path.rsplit("/", 3)[1:])
     return name if _TABLE_NAME.fullmatch(name) else None
 
@@ -341,9 +328,7 @@ CLOCK_ID = "clock"
 FILES_ID = "files"
 """Application id on ``messages``; its version is the number of merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
-"""Application id on ``messages``; its version is the newest epoch that removed bodies. Ledgers of older
-epochs still refer to these bodies.
-"""
+"""Application id on ``messages``; its version is the newest ledger epoch that removed bodies."""
 EMPTYING_ID = "emptying"
 """Application id on ``messages``; its version is the mark of the last emptying, which older ledgers lack."""
 ATTRIBUTES_ID = "attributes"

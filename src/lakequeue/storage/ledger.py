@@ -100,13 +100,10 @@ class Ledger:
         return head, to_runs(unsettled), to_runs(settled)
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
-        """Builds the state machine of the shard from the loaded snapshot.
-
-        Calls ``log`` for the newest log after reading the head, because the head refers to the log.
+        """Builds the state machine from the loaded snapshot. ``log`` returns the newest log.
 
         Raises:
-            DamagedTable: the log lacks delivered messages, or was emptied by a later or another ledger. In the
-                second case this ledger was restored from an older backup, and would deliver emptied messages.
+            DamagedTable: the log lacks messages, or a later or another ledger has emptied it.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -133,13 +130,10 @@ class Ledger:
         return self._head(rows.slice(0, 1)), rows
 
     def forgotten(self, log: Callable[[], ShardLog]) -> ForgottenMessages:
-        """Returns the messages that the loaded snapshot has forgotten.
-
-        Calls ``log`` for the newest log after reading the head, because the head refers to the log.
+        """Returns the messages that the loaded snapshot has forgotten. ``log`` returns the newest log.
 
         Raises:
-            DamagedTable: rows contradict each other, another program removed rows whose messages still exist, or
-                the log lacks delivered messages.
+            DamagedTable: rows contradict each other or are missing, or the log lacks messages.
         """
         head, rows = self.rows()
         check_head(head, log().end, self.table.path)
@@ -180,12 +174,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[list[Result]]:
-        """Returns the change that commits a decision made on the loaded epoch.
-
-        Rewrites the whole ledger from the runs of ``machine`` after the decision if the ledger has many or uneven
-        files, or with ``rewrite``. ``more_ids`` are further application ids. ``answers`` are the answers to
-        requests of other processes, for the entry.
-        """
+        """Returns the change that commits a decision on the loaded epoch, maybe with a rewrite of all files."""
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)

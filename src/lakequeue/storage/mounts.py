@@ -1,8 +1,4 @@
-"""Detects network file systems. A root on a network file system is used only if the user asks for it.
-
-Locks and atomic creates on a network file system work at best within one machine. Two machines would overwrite
-each other's commits without an error, and lose messages.
-"""
+"""Detects network file systems, where two machines would overwrite each other's commits."""
 
 from __future__ import annotations
 
@@ -29,15 +25,7 @@ class Mount(NamedTuple):
 
 
 def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
-    """Checks that a path is on a file system of this machine.
-
-    Args:
-        path: a local path, which need not exist yet.
-        mounts: mounted file systems in the order of mounting. None to ask the system.
-
-    Raises:
-        QueueClientError: the path is on a network file system.
-    """
+    """Raises QueueClientError if a path is on a network file system. ``mounts``: in the order of mounting."""
     mount = mount_of(os.path.realpath(path), mounted() if mounts is None else mounts)
     if mount is not None and NETWORK.fullmatch(mount.type.lower()):
         raise QueueClientError(

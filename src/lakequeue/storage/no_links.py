@@ -1,8 +1,4 @@
-"""Opens and changes local files below a root without following symbolic links.
-
-Anybody who may write a root may put symbolic links there. They could lead to any file that another user of the
-root may read, write or remove (DUR-72).
-"""
+"""Opens and changes local files below a root without following symbolic links of other users (DUR-72)."""
 
 from __future__ import annotations
 
@@ -22,11 +18,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a symbolic link, or the path if ``is_kind`` refuses it.
-
-    Returns None if no link is on the way, or the path does not exist. With ``descriptor``, a relative root is in
-    that directory.
-    """
+    """Returns the first part of a path that is a symbolic link, or that ``is_kind`` refuses; else None."""
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
@@ -49,10 +41,7 @@ def _split(table: str) -> tuple[str, str]:
 
 
 def open_folder(root: str, name: str) -> int:
-    """Opens a directory below a root and returns its descriptor.
-
-    Raises FileNotFoundError if a link is on the way.
-    """
+    """Opens a directory below a root. Returns its descriptor. Raises FileNotFoundError for a link."""
     try:
         return _opened(root, name)
     except OSError as error:
@@ -72,10 +61,7 @@ class Opener(NamedTuple):
 
 
 def folders(path: str, beginning: str, descriptor: int | None = None) -> list[str]:
-    """Returns the sorted names of subdirectories that start with ``beginning``. Empty if they cannot be listed.
-
-    With ``descriptor``, a relative path is in that directory.
-    """
+    """Returns the sorted names of subdirectories that start with ``beginning``; empty if unreadable."""
     with suppress(OSError):
         opened = os.open(path, _FOLDER, dir_fd=descriptor)
         try:
@@ -123,11 +109,7 @@ def open_lock_in(folder: int, name: str, flags: int) -> int:
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
-    """Removes a file and returns its size in bytes.
-
-    Raises:
-        FileNotFoundError, NotADirectoryError: the file does not exist, or a link is on the way.
-    """
+    """Removes a file. Returns its bytes. Raises FileNotFoundError, NotADirectoryError, also for a link."""
     with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
@@ -170,11 +152,9 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Opens the directory of a file, and yields its descriptor and the file's name in it.
+    """Yields the descriptor of a file's directory, and the file's name in it.
 
-    Opens the directories of the path one by one, each relative to the one before and without following links. So a
-    link is not followed even if it appears meanwhile. ``below``: an open descriptor of the root, to use instead of
-    opening the root.
+    Opens the directories one by one without following links. ``below``: an open descriptor of the root.
 
     Raises:
         FileNotFoundError: a directory of the path is missing.

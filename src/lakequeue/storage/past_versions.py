@@ -37,11 +37,7 @@ def versions(store: Store, path: str) -> list[Version]:
 
 
 def version_at(store: Store, path: str, instant: int) -> int | None:
-    """Returns the version that was current at an instant by the machine's clock; None before the first version.
-
-    Raises:
-        QueueClientError: the log no longer reaches back so far.
-    """
+    """Returns the version at an instant, or None. Raises QueueClientError if the log begins later."""
     known = versions(store, path)
     before = [version.number for version in known if version.committed_at <= instant]
     if before:
@@ -53,11 +49,7 @@ def version_at(store: Store, path: str, instant: int) -> int | None:
 
 
 def opened(store: Store, path: str, version: int) -> Table:
-    """Opens an earlier version read-only. Do not refresh it.
-
-    Raises:
-        FileNotFoundError: the log of this version was trimmed since.
-    """
+    """Opens an earlier version read-only. Raises FileNotFoundError if its log was trimmed."""
     try:
         return Table(store, path, version)
     except LogTrimmed as error:

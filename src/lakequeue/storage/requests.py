@@ -1,15 +1,11 @@
 """Requests to the ledger of a shard on an object store: one process commits the requests of all processes.
 
-Of the processes that decide on one version of a ledger, one commits and the others lose the race. A process that
-keeps losing posts its commands as a file. The process with the oldest file applies the commands of all files that
-wait, in one commit. The log entry names the requests with their answers, so no other process commits, and no
-process loses a race.
+A process that keeps losing races posts its commands as a file. The process with the oldest file applies the
+commands of all waiting files in one commit, whose log entry has the answers.
 
-No request is applied twice. The file's name begins with a version of the ledger that its process knew before it
-drew the request's random id, so no entry up to that version names it. A process that applies it knows all later
-entries, and its own entry is the next or is refused. An entry that names requests always raises the epoch of the
-ledger. A request of another process is applied within ``VERSIONS`` and ``RECENT`` only, so a process that gives up
-earlier does not know the outcome.
+No request is applied twice: its name begins with a version of the ledger that its process knew, so only later
+entries can name it. Other processes apply a request within ``VERSIONS`` and ``RECENT`` only. A process that gives
+up earlier does not know the outcome.
 """
 
 from __future__ import annotations
@@ -67,9 +63,7 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes and returns a request. ``text`` makes its content, given the token of the newest entry.
-
-    Removes the ``last`` request of the process at the same time, because it is no longer needed.
+    """Writes and returns a request, and removes the ``last`` one. ``text`` makes its content from a token.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
@@ -107,7 +101,7 @@ def look(table: Table, posted: PostedRequest) -> list[ListedFile]:
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
-    """Returns the answers to all requests since one was posted, from the loaded snapshot, by their ids.
+    """Returns the answers to all requests since one was posted, by id, from the loaded snapshot.
 
     Raises:
         QueueClientError: the log was replaced, or does not reach back so far; ``outcome_unknown`` is set.

@@ -21,11 +21,7 @@ EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def root_of(root: str | os.PathLike[str]) -> str:
-    """Normalizes a root given by a user to an absolute local path or a URI, without a trailing slash.
-
-    Raises:
-        InvalidParameterValue: the root is not a path or URI, or the libraries cannot work in such a directory.
-    """
+    """Returns a root as an absolute path or a URI without a trailing slash. Raises InvalidParameterValue."""
     text = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
         raise _refused(root, "Must be a path or URI")
@@ -87,11 +83,7 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why other users make a local root unsafe: they own or may write a part of it. None if safe.
-
-    A root that its group may write is shared on purpose. An empty directory may have had another user's catalog in
-    it when it became a root.
-    """
+    """Returns why other users make a local root unsafe: they own or may write a part of it; or None."""
     if not os.path.isdir(path):
         return None
     root = os.stat(path)
@@ -108,11 +100,7 @@ def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Creates the directory of a new root if it is missing, and private directories above it.
-
-    Raises:
-        QueueClientError: another user owns the directory or its nearest parent, and could replace it.
-    """
+    """Creates the directory of a new root. Raises QueueClientError if another user could replace it."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)

@@ -37,20 +37,12 @@ class ScheduleTable:
         """The rows as an Arrow table, as they are stored."""
 
     def rows(self) -> list[Schedule]:
-        """Returns all schedules, of every region, from the newest version.
-
-        Raises:
-            DamagedTable: the rows were not written by lakequeue.
-        """
+        """Returns all schedules, of every region. Raises DamagedTable if lakequeue has not written them."""
         with self._lock, self._dropping():
             return self._rows()
 
     def change(self, change: ScheduleChange) -> list[Schedule]:
-        """Applies a change to the newest rows, again after each lost race. Returns all rows after the change.
-
-        Raises:
-            RequestThrottled: too many races were lost; nothing was changed.
-        """
+        """Applies a change to the newest rows, and returns all. Raises RequestThrottled after many lost races."""
 
         def decide(table: Table) -> Decision[tuple[int, list[Schedule], pa.Table]]:
             found = self._rows()

@@ -1,8 +1,4 @@
-"""The newest version of a table, kept current by applying new log entries.
-
-delta-rs reads every entry since the last checkpoint whenever it lists the live files. Here each entry is read
-once, so following a log costs one request if nothing is new.
-"""
+"""The newest version of a table, kept current by applying new log entries, each read once."""
 
 from __future__ import annotations
 
@@ -35,12 +31,7 @@ _log = logging.getLogger("lakequeue")
 _ONE_BY_ONE = 2
 """Number of entries that a snapshot on an object store reads one by one. It lists further entries."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds that a snapshot on an object store goes without a check of the log: with new entries, and without.
-
-The check shows that the entries continue the log that was read. It reads the entry before the new entries by name,
-concurrently with another request. If the last listing is older than ``_IDLE``, it lists the log, because only a
-listing shows entries behind a gap.
-"""
+"""Seconds that a snapshot on an object store goes without a check of the log: with new entries, and without."""
 _LEARNED = 100
 """Maximum number of entries that wait to be applied, and of latest entries that are kept."""
 _ANCHORS = (0.3, 5.0)
@@ -73,10 +64,7 @@ _OTHER = "is not what this process read: a backup was restored, or a repair was 
 
 
 class ReplacedLog(DamagedTable):
-    """The log of a table is not the log that this process read: a backup was restored, or the table was repaired.
-
-    Everything that the process knew of the root is dropped, so the call can be repeated (DUR-80).
-    """
+    """The log is not the log that this process read: a backup was restored, or the table was repaired (DUR-80)."""
 
     in_place = False
     """True if a commit has left an entry in the log that is now at the path."""
@@ -113,7 +101,7 @@ class Snapshot(TableState):
     """A version of a table, read from its log. ``follow`` brings it up to date."""
 
     def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
-        """Loads a version, None for the newest. With ``put_back``, entries behind a gap count as left over.
+        """Loads a version, None for the newest. With ``put_back``, ignores entries behind a gap.
 
         Raises:
             FileNotFoundError: the table does not exist.
@@ -167,9 +155,6 @@ class Snapshot(TableState):
     def follow(self) -> bool:
         """Applies new commits. Returns True if ``learn`` had not stored all of them.
 
-        On a disk, also checks that the commits continue the log from which this snapshot was read. On an object
-        store, ``confirm`` checks this.
-
         Raises:
             LogTrimmed: entries after this version were removed.
             ReplacedLog: the commits belong to another log.
@@ -199,10 +184,7 @@ class Snapshot(TableState):
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, check_at: int | None, base: _Base) -> None:
-        """Applies new commits one by one. On an object store, reads many of them as ``_catch_up`` does.
-
-        On an object store, checks the entry ``base`` after ``check_at`` commits; None for no check.
-        """
+        """Applies new commits one by one, and checks the entry ``base`` after ``check_at`` commits."""
         for followed in count():
             if self._folder.local is None and followed == _ONE_BY_ONE:
                 self._catch_up(base)
@@ -227,11 +209,7 @@ class Snapshot(TableState):
             return None
 
     def is_based(self, folder: Folder) -> bool:
-        """Returns True if a local log still has the entry of this version. False if it was trimmed.
-
-        Raises:
-            ReplacedLog: the log has another entry of this version.
-        """
+        """Returns True if a local log still has this version's entry. Raises ReplacedLog for another entry."""
         try:
             self._expect(self._base, folder)
         except LogTrimmed:
@@ -243,11 +221,7 @@ class Snapshot(TableState):
         return _Base(self.version, self.mark, self.token)
 
     def is_anchored(self, folder: Folder) -> bool:
-        """Returns False if a local log lost an older entry that this handle knew, but not by trimming.
-
-        A restore removes entries one by one. A quick writer could continue from an entry that the restore had not
-        listed, without noticing that older entries are gone.
-        """
+        """Returns False if a local log lost an older known entry, but not by trimming."""
         known = [anchor.version for anchor in self._anchors]
         for anchor in self._anchors:
             anchor.move(self.version)
@@ -332,10 +306,7 @@ class Snapshot(TableState):
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers of entries after a version, by request.
-
-        Raises FileNotFoundError if an entry was trimmed.
-        """
+        """Returns the answers of later entries, by request. Raises FileNotFoundError if one was trimmed."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:
@@ -349,11 +320,7 @@ class Snapshot(TableState):
         return self._newest
 
     def next(self) -> Entry:
-        """Returns the entry after this version.
-
-        Raises:
-            FileNotFoundError: the log has no such entry, or a restore left the entry over.
-        """
+        """Returns the entry after this version. Raises FileNotFoundError if there is none of this log."""
         entry = self._entry(self.version + 1)
         if not self.leads_to(entry):
             self._note_strays([(self.version + 1, entry)])
@@ -388,11 +355,7 @@ class Snapshot(TableState):
         return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Stores the next entries of a local log as strays, because they do not follow this version (DUR-86).
-
-        Raises:
-            DamagedTable: the log is on an object store, or another program has committed after these entries.
-        """
+        """Stores the next local entries as strays (DUR-86). Raises DamagedTable if that is impossible."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})

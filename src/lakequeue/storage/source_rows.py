@@ -33,10 +33,7 @@ _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping
 
 
 class VersionRows:
-    """The rows that a version adds, always in the same order and pieces.
-
-    Rows come in the order of the files in the version's entry, and within a file in their order there. The pieces
-    follow from the footers of these files. So every process that relays the version makes the same pieces.
+    """The rows that a version adds, in the same order and pieces in every process.
 
     Attributes:
         schema: the columns, including the columns of a change feed.
@@ -142,11 +139,7 @@ class _OpenSourceFile:
 
 
 class _Columns:
-    """The columns of a version: their places in its files, and their types.
-
-    Raises:
-        QueueClientError: lakequeue does not know a type.
-    """
+    """The columns of a version with their types. Raises QueueClientError for an unknown type."""
 
     def __init__(self, change: SourceChange) -> None:
         from deltalake import Schema

@@ -1,8 +1,7 @@
 """A Delta table of the user as a source: its versions, and the files with the rows that each version adds.
 
-The library ``deltalake`` finds the state of a version, because it reads every kind of checkpoint. But it has no
-call for the actions of a single version. Its reader of the change feed returns rows in no fixed order, needs the
-feed from version 0 on, and does not support column mapping. So entries are read here.
+``deltalake`` finds the state of a version. It has no call for the actions of one version, so entries are read
+here.
 """
 
 from __future__ import annotations
@@ -34,13 +33,7 @@ _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTim
 
 @attrs.frozen
 class SourceVersion:
-    """The metadata of a version.
-
-    Attributes:
-        id: id of the table, which stays when the table is moved.
-        schema: columns, as Delta's JSON.
-        configuration: properties of the table.
-    """
+    """The metadata of a version: id, schema as Delta's JSON, and properties."""
 
     version: int
     id: str
@@ -83,11 +76,7 @@ class SourceChange:
 
 
 class SourceTable:
-    """A Delta table that is only read.
-
-    Args:
-        store: reaches the table, which is the root of the store.
-    """
+    """A Delta table that is only read, at the root of ``store``."""
 
     def __init__(self, store: Store) -> None:
         self.path = store.root
@@ -95,11 +84,7 @@ class SourceTable:
         self._options = store.delta_options
 
     def state(self, version: int | None = None) -> SourceVersion:
-        """Returns the metadata of a version; None: of the newest version.
-
-        Raises:
-            QueueClientError: the table does not exist, or the library cannot read it.
-        """
+        """Returns the metadata of a version, None for the newest. Raises QueueClientError if it is unreadable."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -114,11 +99,7 @@ class SourceTable:
         return SourceVersion(found.version(), metadata.id, schema, metadata.configuration)
 
     def versions(self, first: int) -> range:
-        """Lists the versions from ``first`` on.
-
-        Raises:
-            QueueClientError: the log begins after ``first``, or ends before the version before it.
-        """
+        """Lists the versions from ``first`` on. Raises QueueClientError if the log begins later or ends before."""
         found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
         if not found:
             if first > 0 and not self.folder.exists(entry_name(first - 1)):
@@ -134,11 +115,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version committed at or after an instant; without one, the number of the next version.
-
-        Raises:
-            QueueClientError: the log does not reach back to the instant.
-        """
+        """Returns the first version from an instant on, or the next. Raises QueueClientError if too early."""
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()
 
@@ -160,8 +137,7 @@ class SourceTable:
         """Reads the entry of a version.
 
         Args:
-            version: the version.
-            before: the state of the previous version, or of this version.
+            before: the state of this or the previous version.
             changes: ``appends``, or ``feed``.
             skip: True to leave out a version that does more than append.
 

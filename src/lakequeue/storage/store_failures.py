@@ -1,8 +1,4 @@
-"""Explains failures of object stores in one line: the cause, the request, and the setting to change.
-
-obstore reports failures as nested text around the store's answer, without types. The line never contains the query
-of a URL, which may contain a signature. It contains only the code of the answer.
-"""
+"""Explains failures of object stores in one line without secrets: cause, request, and setting to change."""
 
 from __future__ import annotations
 
@@ -166,10 +162,7 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a failed commit may still create; None if it cannot create one.
-
-    A request may land after the client gave up waiting. This was seen after "no answer came in time" was reported.
-    """
+    """Returns the version that a failed commit may still create, because a late request may land; or None."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):

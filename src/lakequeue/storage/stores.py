@@ -68,10 +68,7 @@ _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
 """Matches options of repeated requests, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
-"""Default limits of a request and its repetitions. The environment may change the two timeouts.
-
-obstore's own defaults wait 30 s for an answer, so that one receive took 30 s, and repeat for three minutes.
-"""
+"""Default limits of a request and its repetitions. The environment may change the two timeouts."""
 _ADDRESSES = frozenset(
     {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
 )
@@ -87,10 +84,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 class Requests:
-    """Requests to an object store since the process started, by kind. Thread-safe.
-
-    A listing of any length counts once. Repeats of a request do not count.
-    """
+    """Requests to an object store since the process started, by kind, without repetitions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -177,12 +171,7 @@ class Store:
         return self._opened(path, lambda: self._client(path))
 
     def check(self) -> None:
-        """Checks the options without a request.
-
-        Raises:
-            InvalidParameterValue: an option is unknown to all libraries, has a value that is not text, or must be
-                a URL and is not.
-        """
+        """Checks the options without a request. Raises InvalidParameterValue for an unknown or invalid one."""
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
@@ -198,11 +187,7 @@ class Store:
                 pass
 
     def check_mount(self) -> None:
-        """Checks that a local root is not on a network file system.
-
-        Raises:
-            QueueClientError: the root is on a network file system. The text names the setting that allows this.
-        """
+        """Raises QueueClientError if a local root is on a network file system without permission."""
         local = local_path(self.root)
         if local is not None:
             check_local(local)
@@ -213,11 +198,7 @@ class Store:
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Checks that only one of two writers can create a file, because every commit relies on that.
-
-        Raises:
-            QueueClientError: the storage overwrites files that it was asked to create.
-        """
+        """Raises QueueClientError if two writers could both create a file, on which commits rely."""
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
@@ -237,10 +218,7 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """Raises QueueClientError if there are no credentials, and no metadata service that might provide them.
-
-        Without this check, the libraries would wait for the service until they stop repeating requests.
-        """
+        """Raises QueueClientError if there are neither credentials nor a metadata service."""
         bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
         if not sources or not bare_options.keys().isdisjoint(sources):
@@ -266,11 +244,7 @@ class Store:
         return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
-        """Raises InvalidParameterValue for invalid options.
-
-        These are server addresses that are not URLs, names of a bucket, and control characters, such as a line
-        break after a secret, which make obstore panic.
-        """
+        """Raises InvalidParameterValue for addresses that are no URLs, bucket names, and control characters."""
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():

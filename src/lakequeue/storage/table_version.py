@@ -53,10 +53,7 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """Returns rows like ``read``, with all data columns, and caches them. For small tables.
-
-        A merge writes a file or two. Neither the merge nor a load after a lost race reads the other files again.
-        """
+        """Returns rows like ``read``, with all data columns, and caches them. For small tables."""
         fresh = [file for file in files if file.path not in self._rows]
         known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
         self._rows = {path: known[path] for path in self.state.live if path in known}

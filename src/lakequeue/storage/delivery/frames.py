@@ -1,7 +1,4 @@
-"""Rows of a Spark DataFrame for a delivery table: tasks write files, and this process commits them (TAB-30).
-
-Spark does not commit, because on a local disk and on S3 its commit could overwrite the block of another process.
-"""
+"""Rows of a Spark DataFrame for a delivery table: tasks write files, this process commits them (TAB-30)."""
 
 from __future__ import annotations
 
@@ -54,8 +51,7 @@ class TaskFiles:
 class RowsTask:
     """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
 
-    The rows go into a temporary table with the columns, partitions and constraints of the delivery table. So the
-    rows get the same types, checks, statistics and errors as rows that are appended without Spark.
+    The rows go through a temporary table with the same columns and constraints, to get the same checks and errors.
 
     Attributes:
         store: reaches the delivery table.
@@ -77,12 +73,7 @@ class RowsTask:
         yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     def write(self, pieces: Iterable[pa.Table]) -> TaskFiles:
-        """Writes rows into files of the delivery table, and returns the files.
-
-        Raises:
-            RowsRefused: the table does not accept a row. Names the column.
-            TableUnavailable: a file cannot be written.
-        """
+        """Writes rows into the delivery table's files. Raises RowsRefused, TableUnavailable."""
         rows = 0
         with TemporaryDirectory(prefix="lakequeue-rows-") as scratch:
             snapshot = None
@@ -133,11 +124,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """A DataFrame whose rows are appended. It is evaluated once, unless the table's columns or constraints change.
-
-    Args:
-        df: the rows.
-        merge_schema: True to add columns that the table does not have.
+    """A DataFrame to append, evaluated once unless the table changes. ``merge_schema``: True to add columns.
 
     Raises:
         QueueClientError: the DataFrame's session was stopped.
@@ -170,9 +157,7 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Returns the files that hold the rows. Writes them at the first call.
-
-        Writes them again only if the table's columns or properties have changed since, and the files do not fit.
+        """Returns the files that hold the rows. Writes them at the first call, or if the table has changed.
 
         Raises:
             RowsRefused: the table does not accept a row.

@@ -16,7 +16,6 @@ class DeliveryIdentity:
     Attributes:
         app_id: application id of the queue's slot.
         number: number of the claim. The rows have the version ``2 * number``, a block ``2 * number + 1``.
-        lease_id: written into the commit of the rows.
         at: instant in microseconds, stored with the application id.
     """
 

@@ -16,11 +16,7 @@ def is_frame(rows: object) -> bool:
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Converts a handler's result to an Arrow table.
-
-    Args:
-        rows: an Arrow table, batches, or reader; a frame of polars or pandas; or a list of dicts.
-        schema: schema of the delivery table, for the types of dicts. None if there is no table yet.
+    """Converts a handler's result to an Arrow table. ``schema``: of the delivery table, or None.
 
     Raises:
         RowsRefused: a value does not fit its column.
@@ -57,11 +53,7 @@ def _of_dicts(rows: Sequence[Mapping[str, object]], schema: pa.Schema | None) ->
 
 
 def new_schema(rows: pa.Table) -> pa.Schema:
-    """Returns the schema of a new delivery table for these rows.
-
-    Raises:
-        RowsRefused: a column has no type, because all its values are NULL.
-    """
+    """Returns the schema of a new delivery table. Raises RowsRefused for a column with only NULLs."""
     for field in rows.schema:
         if pa.types.is_null(field.type):
             raise RowsRefused(
@@ -71,11 +63,7 @@ def new_schema(rows: pa.Table) -> pa.Schema:
 
 
 def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Table:
-    """Returns the rows in the columns and types of a delivery table. Missing columns are NULL.
-
-    Raises:
-        RowsRefused: names the column that the table does not have, or a value that its type cannot hold.
-    """
+    """Returns rows in the columns and types of a table. Raises RowsRefused with the name of a column."""
     names = set(schema.names)
     extra = [name for name in rows.column_names if name not in names]
     if extra and not merge_schema:

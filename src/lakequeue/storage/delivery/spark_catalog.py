@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def location(spark: SparkSession, name: str) -> str | None:
-    """Returns the path or URI of a Delta table by its name in the session's catalogs; None if it does not exist.
-
-    Raises:
-        TableUnavailable: the catalog cannot be reached, or the table is not a Delta table.
-    """
+    """Returns the path or URI of a Delta table in a session's catalogs, or None. Raises TableUnavailable."""
     from pyspark.errors import PySparkException
 
     try:

@@ -77,13 +77,8 @@ class DeltaDeliveryTable:
     """A delivery table by its path or URI. It need not exist.
 
     Args:
-        uri: path or URI of the table.
-        options: storage options.
         syncs: True if rows must be on a local disk before their messages are deleted (DUR-1).
         root: the queue's root, in which no delivery table may be.
-
-    Attributes:
-        store: reaches the table.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], root: str, syncs: bool = True) -> None:
@@ -98,12 +93,7 @@ class DeltaDeliveryTable:
         return self.store.folder(self.uri)
 
     def read(self) -> DeltaDeliverySnapshot | None:
-        """Returns the newest snapshot; None if the table does not exist.
-
-        Raises:
-            TableUnavailable: the table cannot be reached.
-            UnsupportedTable: no queue can deliver into such a table.
-        """
+        """Returns the newest snapshot, or None without a table. Raises TableUnavailable, UnsupportedTable."""
         if is_inside(self.uri, self._root):
             raise UnsupportedTable(self.uri, "it is inside the root of the queue")
         with self._errors():
@@ -114,11 +104,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot if the table still has its newest entry, else a new snapshot.
-
-        A commit on an older snapshot is safe, because it is refused if the delivery was settled since. Each thread
-        gets its own snapshot, because a commit advances a snapshot past entries that another thread has not seen.
-        """
+        """Returns a kept snapshot that is still the newest, or a new one. Each thread gets its own."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -138,11 +124,7 @@ class DeltaDeliveryTable:
                 return None
 
     def create(self, schema: pa.Schema) -> None:
-        """Creates the table without rows, unless it exists.
-
-        Only one of several processes creates it. With ``deltalake`` alone, the second process would commit its own
-        metadata, with another id, as the next version.
-        """
+        """Creates the table without rows, unless it exists. Only one of several processes creates it."""
         with self._errors(), TemporaryDirectory() as scratch:
             DeltaTable.create(scratch, schema)
             made = LocalFolder(scratch).read(entry_name(0))
@@ -175,10 +157,7 @@ class DeltaDeliveryTable:
         return [json.loads(line) for line in text.splitlines() if line]
 
     def sync(self, version: int) -> None:
-        """Syncs the log up to a version to a local disk, with the files that its new entries add (TAB-24).
-
-        The first call in a process syncs all entries in the log.
-        """
+        """Syncs the log up to a version, and the files of new entries, to a local disk (TAB-24)."""
         folder = self._folder
         if folder.local is None or not self.store.syncs or version <= self._synced:
             return
@@ -251,11 +230,9 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery, or of its block, in the entries of the log.
+        """Finds the commit of a delivery or of its block. Returns its version and lease id, or None for unknown.
 
-        Returns:
-            The version of the commit, and its lease id, which is None for a write by the user. -1 if the whole log
-            has no such commit. None if older entries were cleaned up, or are too many.
+        The version is -1 if the whole log has no such commit. The lease id is None for a write by the user.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):
@@ -272,12 +249,7 @@ class DeltaDeliverySnapshot:
         return None if newest >= _SEARCHED else (-1, None)
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table | WrittenRows, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Returns once the commit is acknowledged; read the table to be sure.
-
-        Raises:
-            CommitRefused: the commit did not land, or its outcome is unknown.
-            RowsRefused: the table does not accept these rows; nothing was committed.
-        """
+        """Appends rows as a delivery. Raises RowsRefused, or CommitRefused for an unknown outcome, too."""
         if not isinstance(rows, pa.Table):
             return self._add(delivery, rows)
         fitting = columns_of(rows, self.schema, merge_schema)
@@ -317,11 +289,7 @@ class DeltaDeliverySnapshot:
             )
 
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Commits an empty entry, after which no rows of the deliveries can land. Errors as ``append``.
-
-        Args:
-            deliveries: deliveries of different application ids.
-        """
+        """Commits an entry after which no rows of these deliveries can land. Errors as ``append``."""
         blocks = [_transaction(each, each.block) for each in deliveries]
         properties = _properties(deliveries[0].lease_id, *blocks)
         with self._commit():

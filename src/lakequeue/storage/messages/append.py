@@ -160,13 +160,7 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends messages. Call its value after the commit.
-
-        ``more_ids`` are further application ids of the commit.
-
-        Raises:
-            QueueDoesNotExist: the log is closed.
-        """
+        """Returns the change that appends messages, whose value to call afterwards. Raises QueueDoesNotExist."""
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -225,7 +219,7 @@ class Appender:
         return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """Returns the messages of a staged send in the loaded snapshot; None if no process has committed it.
+        """Returns the messages of a staged send, or None if it is not committed.
 
         Raises:
             QueueClientError: the log has moved too far since the send was staged; ``outcome_unknown`` is set.
@@ -284,11 +278,7 @@ class Appender:
         self._synced = folders
 
     def place(self, now: int) -> AppendPlace:
-        """Returns the place for messages appended to the loaded snapshot at an instant.
-
-        Raises:
-            QueueDoesNotExist: the log is closed.
-        """
+        """Returns the place for messages appended to the loaded snapshot. Raises QueueDoesNotExist."""
         self.check_open()
         first, sent_at = self.end, max(now, self.last_sent_at)
         segment = before = self._loaded.open

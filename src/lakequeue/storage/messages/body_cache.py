@@ -1,8 +1,4 @@
-"""Reads messages by offset, ahead of need, and keeps them in a bounded cache.
-
-Bodies never change and merges keep offsets, so only a change of the log's lineage (a restore) empties the cache.
-Rows that this process sent are cached at once.
-"""
+"""Reads messages by offset, ahead of need, and keeps them in a bounded cache until a restore."""
 
 from __future__ import annotations
 

@@ -32,11 +32,7 @@ def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Yields messages sent after an instant, from an offset on, by offset.
-
-    Yields for each file the first offset, the send times, and the rows with group and deduplication id. The id of
-    a moved message is NULL, because moved messages do not count (DDP-16).
-    """
+    """Yields for each file its first offset, send times, and rows with group and deduplication id (DDP-16)."""
     files = log_files(table)
     # A segment has no messages sent after the next segment was opened.
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
@@ -57,10 +53,7 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Offsets, by key, of messages sent less than ``micros`` ago. Follows the log of a shard.
-
-    Stores 64 bits of each key, so the caller must verify each answer in the log. Not thread-safe: the owner locks.
-    """
+    """Offsets of messages sent less than ``micros`` ago, by 64 bits of the key. Verify the answers."""
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group

@@ -1,8 +1,4 @@
-"""Appends moved messages to the logs of another queue, each move once.
-
-Each log of the target has, as an application id, the number of the last move from each source shard. A repeated or
-late move finds its number there.
-"""
+"""Appends moved messages to logs, once: the log has the number of each source shard's last move."""
 
 from __future__ import annotations
 
@@ -42,10 +38,7 @@ Settle = Callable[[int, int, Table], Mapping[str, int]]
 def deliver(
     table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], settle: Settle
 ) -> bool:
-    """Appends messages to a shard of the target in one commit, unless they arrived before.
-
-    Returns:
-        True if the commit closed a segment, so that files may be merged.
+    """Appends messages once to a shard of the target. Returns True if the commit closed a segment.
 
     Raises:
         QueueDoesNotExist: the target was deleted.

@@ -1,8 +1,7 @@
-"""Empties rows of the log: those of messages that a ledger has forgotten, and of a message that is erased.
+"""Empties the rows of messages that a ledger has forgotten, or that are erased.
 
-A reader finds a message by the number of its row, so rows above the floor keep their places. But a message below
-the head without a run, stored or in the history, is gone for good: no later commit gives it a run again. Its row
-needs no body.
+Rows keep their places, because a reader finds a message by its row. A message below the head without a run is gone
+for good, so its row needs no body.
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ _COUNTING = {"group_id", "dedup_id"}
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages that a committed version of a ledger has forgotten above its floor.
-
-    Forgotten messages stay forgotten: heads only rise, and new runs come only from runs, the history, and messages
-    from the head on.
-    """
+    """The messages above its floor that a committed ledger has forgotten for good."""
 
     epoch: int
     head: int
@@ -51,10 +46,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Returns the rows, without the content of forgotten messages.
-
-        With ``sent_before``, messages that were sent at this instant or later keep their content.
-        """
+        """Returns rows without the content of forgotten messages, at most those sent before ``sent_before``."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

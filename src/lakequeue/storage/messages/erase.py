@@ -1,8 +1,7 @@
 """Erases a message from the log of a shard: empties its row, which stays in place.
 
-The segment is replaced under its fence. On a local disk, all files that ever held the message are removed at once,
-with the log entries that name them. An object store has no locks, so there the files are removed like all files,
-after ``Retention.remote_file_hours``.
+On a local disk, all files that ever held the message are removed at once, on an object store after
+``Retention.remote_file_hours``.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     """Clears the rows of a message in the newest snapshot. Returns True if there was content to clear.
 
     Args:
-        table: a handle on ``messages`` that nothing else uses meanwhile.
-        message_id: id of the message.
+        table: a handle on ``messages`` that nothing else uses.
         offsets: offsets of the message, see ``find_message.offsets_of``.
-        keep_from: deduplication ids and groups of messages sent after this instant stay, so that a repeated send
-            does not bring the message back (DDP-1, DDP-14).
+        keep_from: deduplication ids and groups of later messages stay (DDP-1, DDP-14).
 
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.
@@ -49,13 +46,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
-    """Removes files of a local table that held a message and are not in its newest snapshot.
-
-    Returns the number and the size of the files.
-
-    Raises:
-        LockHeld: another process holds the table's lock.
-    """
+    """Removes local files that held a message. Returns their number and size. Raises LockHeld."""
     if table.folder.local is None:
         return Freed()
     with table.folder.pinned() as folder:

@@ -13,10 +13,7 @@ from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_fi
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of the message with this id. There are several if it was moved away and back.
-
-    ``sent`` limits the search to files that may hold messages sent then.
-    """
+    """Returns the offsets of a message id, several after moves. ``sent`` limits the searched files."""
 
     def files() -> list[LogFile]:
         if sent is None:
@@ -35,7 +32,7 @@ def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = Non
 
 
 def holds(folder: Folder, entry: ListedFile, message_id: str) -> bool:
-    """Returns True if a file holds the message. False for a file that is being written, or was removed."""
+    """Returns True if a file contains the message. False for a file that is being written or was removed."""
     try:
         return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0
     except (OSError, DamagedTable):

@@ -1,8 +1,7 @@
 """Keeps the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
 
-A segment is closed if the snapshot of the commit has a later one. The last segment is open. The open segment is
-replaced only after an hour without a send, or when all of it lies below the floor. That commit carries ``send``
-unchanged, so it conflicts with appends. All commits are fenced by ``files``, and may fail or be killed.
+The last segment is open: it is replaced only after an hour without a send, or if all of it is below the floor, by
+a commit that conflicts with appends. All commits are fenced by ``files``, and may fail or be killed.
 """
 
 from __future__ import annotations
@@ -63,12 +62,9 @@ def merge_recent(
 
     Args:
         table: a handle on ``messages``, locked by the caller.
-        floor: a committed floor of the ledger. It may be old, because floors only rise and the ledger forgets
-            messages before their segments are dropped.
-        drop_before: segments with messages sent at or after this instant stay, because FIFO queues need their
-            deduplication ids (RET-11).
-        confirm: called right before a commit, after all files are written. Raises an error if an older ledger was
-            restored meanwhile.
+        floor: a committed floor of the ledger, maybe an old one.
+        drop_before: segments with messages from this instant on stay for deduplication (RET-11).
+        confirm: called right before a commit. Raises an error if an older ledger was restored.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small), confirm)
 
@@ -82,16 +78,14 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties segments where it pays, also the open segment if it is idle.
-
-    For the compactor. Returns the numbers of replaced segments.
+    """Drops, merges, cuts and empties segments where it pays, for the compactor. Returns numbers of segments.
 
     Args:
-        table: a handle on ``messages`` that nothing else uses meanwhile.
+        table: a handle on ``messages`` that nothing else uses.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
         announce: commits to the ledger that the log will be emptied. Takes the log's mark, returns the new mark.
-        forgotten: reads the ledger's forgotten messages. Called again after ``announce``.
+        forgotten: reads the ledger's forgotten messages.
     """
     if table.commits_alone:  # Delta's own commits have no null count of bodies.
         forgotten = None
@@ -136,11 +130,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites the segments of a range of offsets in which another program wrote a file.
-
-    Raises:
-        RequestThrottled: too many lost races.
-    """
+    """Rewrites segments in a range with files of other programs. Raises RequestThrottled after lost races."""
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
@@ -336,10 +326,7 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a reader of a segment's rows. A bulk send may exceed memory, so it is read and written in pieces.
-
-    A repair may have filled in messages that were lost behind a bulk send, in further files of its segment.
-    """
+    """Returns a reader of a segment's rows, in pieces for a bulk send, which may exceed memory."""
     if segment[0].bulk:
         return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]

@@ -78,12 +78,7 @@ _ARRAYS_BYTES = 6 * 1024
 
 
 class FileColumns(NamedTuple):
-    """Cached columns of a file. Times and delays are in microseconds. ``group`` indexes ``names``.
-
-    Dead letters have also a receive count (else 0), the first send time if it differs (else 0), and the first
-    receive. A column with one value takes no memory. So a message with a group takes about 10 bytes: 8 for the
-    send time, and 1, 2 or 4 for the group, by the number of groups in the file.
-    """
+    """Cached columns of a file, in microseconds, about 10 bytes per message. ``group`` indexes ``names``."""
 
     sent_at: Integers
     delay: Integers
@@ -153,11 +148,7 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns rows of a range, by default all, by offset, with ``position`` and the given columns (DUR-5).
-
-        Raises:
-            DamagedTable: another program removed rows, for example with ``DELETE``.
-        """
+        """Returns a range's rows by offset, with ``position`` (DUR-5). Raises DamagedTable for removed rows."""
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
         if not self.more:
@@ -177,10 +168,7 @@ class LogFile:
         return once.select(names).combine_chunks()
 
     def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
-        """Drops rows with the same position as the previous row.
-
-        Raises DamagedTable if two rows with the same position have different ids.
-        """
+        """Drops rows with the previous row's position. Raises DamagedTable if their ids differ."""
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
         same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
@@ -205,11 +193,7 @@ class LogFile:
 
 
 class ShardLog:
-    """A snapshot of the log of a shard (the ``MessageLog`` of the state machine).
-
-    Reads the columns of messages only if statistics do not suffice: at the edge of retention, and in files with
-    delayed messages.
-    """
+    """A snapshot of the log of a shard (the ``MessageLog`` of the state machine)."""
 
     def __init__(
         self,
@@ -221,10 +205,7 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """Takes files by offset, and the version of the table. ``columns`` reads a file's columns.
-
-        ``forgotten`` is the newest epoch of the ledger by which messages were emptied, ``emptying`` the last mark.
-        """
+        """Takes files by offset, and a function that reads a file's columns."""
         self.files = files
         self.end = end
         self.closed = closed
@@ -352,11 +333,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields names of groups, and for each message the index of its group's name and its offset, file by file.
-
-        Only messages in ``spans``, which are ascending. A file with a single group has one name for all messages,
-        and an array of as many elements in place of the indexes.
-        """
+        """Yields for each file names of groups, and indexes of names and offsets of the messages in ``spans``."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -454,13 +431,7 @@ _known: dict[str, FileColumns] = {}
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files of ``messages`` in the loaded snapshot, by offset.
-
-    ``known`` are files of an earlier snapshot by path.
-
-    Raises:
-        DamagedTable: the files do not have every offset of the log once (DUR-5).
-    """
+    """Returns the live files of ``messages`` by offset; ``known`` are reused. Raises DamagedTable (DUR-5)."""
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
