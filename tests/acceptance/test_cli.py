@@ -116,6 +116,30 @@ def test_a_dead_letter_tells_why_it_failed_and_a_message_in_flight_who_has_it(
     assert " consumer" in shown and "picker" in shown and "reason" not in shown
 
 
+@pytest.mark.spec("DLQ-4")
+def test_dead_letters_of_one_error_are_shown_and_sent_back(run: Run, lake: LakeQueue, orders: Queue) -> None:
+    errors: dict[str, Exception] = {"a": ValueError(), "b": TimeoutError(), "c": ValueError()}
+
+    def fail(message: lakequeue.Message, context: object) -> None:
+        raise errors[message.body]
+
+    dead = lake.create_queue("dead")
+    orders.set_attributes(redrive_policy=lakequeue.RedrivePolicy("dead", 1))
+    for body in errors:
+        orders.send(body)
+    options: dict[str, Any] = {"wait_time": 0, "make_failed_messages_visible_immediately": True}
+    lakequeue.Consumer(orders, fail, **options).run(until_empty=True)
+    assert orders.receive() == []
+    shown = json.loads(run("peek", "dead", "--error", "TimeoutError", "--json").stdout)
+    assert [each["body"] for each in shown] == ["b"]
+    condition = ("--where", "body != ?", "--parameter", "c")
+    told = run("redrive", "dead", "--error", "ValueError", *condition, "--dry-run").stdout
+    assert "would move 1 message to orders" in told
+    assert "2 messages of dead moved back" in run("redrive", "dead", "--error", "ValueError", "--yes").stdout
+    assert [letter.body for letter in dead.peek()] == ["b"]
+    assert "0 messages" in run("redrive", "dead", "--error", "x' OR true --", "--yes").stdout
+
+
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run: Run, orders: Queue) -> None:
     printed = run("views").stdout
     assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 6

@@ -28,7 +28,10 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "watch.watch": ("watch --prefix ord --every 5s",),
         "plot.plot": ("plot orders --out orders.png --since '2h ago'",),
         "moves.rewind": ("rewind orders -10m --dry-run", "rewind orders 2026-01-31T08:00Z"),
-        "moves.redrive": ("redrive dead --dry-run", "redrive dead --max 100 --where 'age > 60'"),
+        "moves.redrive": (
+            "redrive dead --error ValueError --dry-run",
+            "redrive dead --max 100 --where 'age > 60'",
+        ),
         "drain.drain": ("drain orders archive", "drain orders jobs.fifo --group-by customer"),
         "relay.relay": ("relay silver/orders orders --once", "relay --files 'landing/*.json' orders --every 30s"),
         "decide.decide": ("decide orders --delivered --dry-run", "decide orders --again"),

@@ -18,9 +18,11 @@ from lakequeue.cli.options import (
     Group,
     MessageId,
     Name,
+    OfError,
     Parameter,
     Where,
     argument,
+    chosen,
     duration_option,
     flag,
     instant_option,
@@ -208,12 +210,14 @@ def peek(
     queue: Name,
     where: Where = None,
     parameter: Parameter = None,
+    error: OfError = None,
     limit: int = option(10, "Maximum number of messages.", "N"),
 ) -> None:
     """Show the oldest messages without receiving them."""
     source = ctx.obj.queue(queue)
+    condition, parameters = chosen(where, parameter, error)
     with render.spinner("reading messages"):
-        messages = source.peek(where, limit, parameters=parameter or ())
+        messages = source.peek(condition, limit, parameters=parameters)
     columns = ["message", "state", "received", "sent", "visible at", "body"]
     rows: list[list[object]] = [
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages

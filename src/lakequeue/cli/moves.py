@@ -12,10 +12,12 @@ from lakequeue.cli import render
 from lakequeue.cli.options import (
     DryRun,
     Name,
+    OfError,
     Parameter,
     Where,
     Yes,
     argument,
+    chosen,
     duration_option,
     option,
     queue_option,
@@ -74,6 +76,7 @@ def redrive(
     max_messages: int | None = option(None, "Maximum number of messages; all if not given.", "N", "--max"),
     where: Where = None,
     parameter: Parameter = None,
+    error: OfError = None,
     to: str | None = queue_option(None, "Move all messages to this queue, not to their source queues."),
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -81,8 +84,9 @@ def redrive(
     """Move messages of a dead-letter queue back to their source queues, after showing how many."""
     source = ctx.obj.queue(queue)
     destination = None if to is None else ctx.obj.queue(to)
+    condition, parameters = chosen(where, parameter, error)
     with render.spinner("reading messages"):
-        targets = source.redrivable(where, destination=destination, parameters=parameter or ())
+        targets = source.redrivable(condition, destination=destination, parameters=parameters)
     lake = ctx.obj.lake()
     for name in dict.fromkeys([queue, *targets]):
         with suppress(QueueDoesNotExist):  # deleted meanwhile
@@ -103,7 +107,7 @@ def redrive(
             advance(moved, render.count(moved, "message"))
             ctx.obj.done = f"{render.count(moved, 'message')} moved"
 
-        moved = source.redrive(max_messages, where, report, destination, parameters=parameter or ())
+        moved = source.redrive(max_messages, condition, report, destination, parameters=parameters)
     where_to = "moved back" if to is None else f"moved to {to}"
     ctx.obj.changed({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
 

@@ -118,7 +118,19 @@ Parameter = Annotated[
     list[str] | None,
     option(..., "Value of the next ? in --where, without quotes of its own; repeatable.", "VALUE"),
 ]
+OfError = Annotated[
+    str | None,
+    option(..., "Only dead letters that failed last with this error, such as ValueError.", "CLASS", "--error"),
+]
 Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE", "--tag")]
+
+
+def chosen(where: str | None, parameters: list[str] | None, error: str | None) -> tuple[str | None, list[str]]:
+    """Returns the condition, with its parameters, of ``--where``, ``--parameter`` and ``--error``."""
+    if error is None:
+        return where, parameters or []
+    rest = f" AND ({where}\n)" if where else ""
+    return f"dead_letter_reason->>'$.error' = ?{rest}", [error, *(parameters or [])]
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
