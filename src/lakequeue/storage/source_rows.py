@@ -47,7 +47,7 @@ class VersionRows:
         self._rows, size = [], 0
         for file in change.files:
             with self._opened(file) as found:
-                self._rows.append(found.metadata.num_rows)
+                self._rows.append(file.count(found.metadata.num_rows))
                 groups = range(found.metadata.num_row_groups)
                 size += sum(found.metadata.row_group(group).total_byte_size for group in groups)
         rows = sum(self._rows)
@@ -89,7 +89,11 @@ class VersionRows:
     def _read_file(self, file: SourceFile, skip: int) -> Iterator[pa.RecordBatch]:
         with self._opened(file) as found:
             places = self._columns.places(found.schema_arrow)
+            first = 0
             for batch in found.iter_batches(_BATCH, use_threads=False):
+                chosen, first = file.chosen(first, len(batch)), first + len(batch)
+                if chosen is not None:
+                    batch = batch.take(pa.array(chosen))
                 left = batch.slice(skip)
                 skip = max(0, skip - len(batch))
                 if len(left):

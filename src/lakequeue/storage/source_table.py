@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions, QueueClientError
 from lakequeue.storage.delta_log import entry_name, listed
@@ -21,6 +24,8 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 Changes = Literal["appends", "feed"]
+Positions = npt.NDArray[np.int64]
+_NONE: Positions = np.array([], np.int64)
 INSERT, DELETE, BEFORE = "insert", "delete", "update_preimage"
 """Values of ``_change_type`` in a change feed."""
 _FEATURES = {
@@ -52,12 +57,29 @@ class SourceFile:
     Attributes:
         change: the ``_change_type`` of all rows; None if the file has a column for it.
         partition: values of partition columns as texts, by the physical names of the columns.
+        only: positions of the rows that count; None for all.
+        without: positions of rows that do not count.
     """
 
     name: str
     size: int
     partition: Mapping[str, str | None]
     change: str | None = INSERT
+    only: Positions | None = attrs.field(default=None, eq=False)
+    without: Positions = attrs.field(factory=lambda: _NONE, eq=False)
+
+    def count(self, rows: int) -> int:
+        """Returns how many rows count, of all rows in the file."""
+        return rows - len(self.without) if self.only is None else len(self.only)
+
+    def chosen(self, first: int, rows: int) -> Positions | None:
+        """Returns the places of the rows that count, in a batch that begins at row ``first``; None for all."""
+        if self.only is None and not len(self.without):
+            return None
+        given = self.without if self.only is None else self.only
+        begin, end = np.searchsorted(given, [first, first + rows])
+        places = given[begin:end] - first
+        return np.delete(np.arange(rows), places) if self.only is None else places
 
 
 @attrs.frozen
@@ -180,13 +202,61 @@ class SourceTable:
                 raise InvalidOptions([self._no_feed(version, operation)])
             if found.get("cdc"):
                 return [self._file(each, None, version) for each in found["cdc"]]
-            gone = [self._file(each, DELETE, version) for each in removed]
-            return [*gone, *(self._file(each, INSERT, version) for each in added)]
+            return self._without_feed_files(version, added, removed)
         if added and operation == "RESTORE" or removed:
             if skip:
                 return []
             raise InvalidOptions([self._no_append(version, operation, state)])
-        return [self._file(each, INSERT, version) for each in added]
+        return self._without_feed_files(version, added, [])
+
+    def _without_feed_files(
+        self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
+    ) -> list[SourceFile]:
+        """Returns the files of a version that has no files of a change feed.
+
+        A file that is removed and added again has another deletion vector, and its other rows are unchanged.
+        """
+        named: dict[str, set[str]] = {"old": set(), "new": set()}
+        for which, actions in (("old", removed), ("new", added)):
+            named[which] = {unquote(each["path"]) for each in actions if each.get("deletionVector")}
+        old = self._deleted(version - 1, named["old"])
+        new = self._deleted(version, named["new"])
+        both = {each["path"] for each in added} & {each["path"] for each in removed}
+        files: list[SourceFile] = []
+        for actions, change, mine, other in ((removed, DELETE, old, new), (added, INSERT, new, old)):
+            for each in actions:
+                file = self._file(each, change, version)
+                less = mine.get(file.name, _NONE)
+                if each["path"] in both:
+                    file = attrs.evolve(file, only=np.setdiff1d(other.get(file.name, _NONE), less))
+                files.append(attrs.evolve(file, without=less))
+        return files
+
+    def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
+        """Returns the positions of rows that deletion vectors of a version delete, by the names of the files.
+
+        Raises:
+            QueueClientError: the version or a deletion vector cannot be read.
+        """
+        if not names:
+            return {}
+        from deltalake import DeltaTable
+
+        found: dict[str, Positions] = {}
+        try:
+            table = DeltaTable(self.path, version=version, storage_options=self._options)
+            for batch in table.deletion_vectors():
+                for path, kept in zip(*(pa.array(batch.column(place)) for place in (0, 1)), strict=True):
+                    name = next((each for each in names if unquote(path.as_py()).endswith(f"/{each}")), None)
+                    if name is not None:
+                        found[name] = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+        except Exception as error:
+            raise QueueClientError(
+                f"deletion vectors of version {version} of {self.path} cannot be read: {first_line(error)}"
+            ) from error
+        if missing := sorted({*names} - {*found}):
+            raise QueueClientError(f"version {version} of {self.path} has no deletion vector for {missing[0]}")
+        return found
 
     def _no_feed(self, version: int, operation: str) -> str:
         return (
@@ -204,11 +274,6 @@ class SourceTable:
 
     def _file(self, action: Mapping[str, Any], change: str | None, version: int) -> SourceFile:
         name = unquote(action["path"])
-        if action.get("deletionVector"):
-            raise QueueClientError(
-                f"version {version} of {self.path} has rows behind a deletion vector, in {name}, which a relay "
-                "cannot read; start after this version"
-            )
         if urlsplit(action["path"]).scheme or name.startswith("/"):
             raise QueueClientError(
                 f"version {version} of {self.path} names {name}, which is no file below the table: a shallow "
