@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -24,7 +25,7 @@ from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import started
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot
 from lakequeue.testing import ManualClock
-from mutations import Patch
+from mutations import Case, Mutation, Patch, each_case, shown_by
 from serve.serving import wait_until
 
 if TYPE_CHECKING:
@@ -301,6 +302,56 @@ def test_a_table_that_cannot_be_reached_keeps_the_messages_of_an_interrupted_del
     away.rename(table)
     again = reader.latestOffset(stored(end))
     assert bodies(reader, end, again) == ["1"]
+
+
+def delete_what_a_delivery_holds(patch: Patch) -> None:
+    from lakequeue.spark.source import StreamLeases
+
+    commit = StreamLeases.commit
+
+    def deleting(leases: StreamLeases, end: Offset) -> None:
+        options, leases._options = leases._options, attrs.evolve(leases._options, delivers=False)
+        try:
+            commit(leases, end)
+        finally:
+            leases._options = options
+
+    patch.setattr(StreamLeases, "commit", deleting)
+
+
+def resume_without_the_table(patch: Patch) -> None:
+    patch.setattr(frame_verbs, "resumed_lease", lambda queue, lease_id, _: frame_verbs.held_lease(queue, lease_id))
+
+
+MUTATIONS = [
+    Mutation(
+        "a stream deletes the messages of a delivery",
+        delete_what_a_delivery_holds,
+        {
+            shown_by(
+                test_a_table_that_cannot_be_reached_keeps_the_messages_of_an_interrupted_delivery,
+                lambda queue, restart, folder, clock, _: (queue, restart, folder, clock),
+            ): "TAB-31"
+        },
+    ),
+    Mutation(
+        "an interrupted batch of a delivery comes again, whatever its table has",
+        resume_without_the_table,
+        {
+            shown_by(
+                test_the_table_decides_about_a_delivery_that_was_interrupted,
+                lambda queue, restart, folder, _, patch: (queue, restart, folder, patch, "committed"),
+            ): "TAB-31"
+        },
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_a_stream_leaves_its_deliveries_to_the_table(
+    case: Case, queue: Queue, restart: Restart, tmp_path: Path, clock: ManualClock
+) -> None:
+    case.run(lambda patch: (queue, restart, tmp_path, clock, patch))
 
 
 @pytest.mark.spec("TAB-31")
