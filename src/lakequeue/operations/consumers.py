@@ -78,7 +78,7 @@ def all_consumers(
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns recent reports of the running consumers of a root. Empty if they cannot be read."""
+    """Returns the last minutes' reports of the running consumers of a root. Empty if they cannot be read."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():

@@ -94,7 +94,15 @@ def lease(
     consumer: str | None = None,
     delivers: bool = True,
 ) -> LeasedMessages | None:
-    """Claims messages under one lease, or returns None. ``delivers``: rows may go into the delivery table."""
+    """Claims messages under one lease. Returns None if no message is available.
+
+    Args:
+        queue: the queue.
+        max_messages: maximum number of messages.
+        visibility_timeout: seconds; None: the queue's timeout.
+        consumer: name of the consumer that gets the messages.
+        delivers: True if rows may be appended to the queue's delivery table.
+    """
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)

@@ -57,7 +57,11 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Runs sends of separate callers in one commit per shard. Raises an error only if all fail."""
+    """Sends for separate callers, in one commit per shard.
+
+    Raises:
+        QueueServiceError, QueueClientError: no send succeeded.
+    """
     with queue.service("send_each") as call:
         return _each(queue, sends, call)
 

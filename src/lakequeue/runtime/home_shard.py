@@ -18,7 +18,7 @@ _ALONE = 0.125
 _LEAST, _MOST = 2.0, 64.0
 """Lowest and highest strain at which the home moves. It rises if processes outnumber shards."""
 _QUIET = 64
-"""Number of consecutive commits without strain after which the lowest threshold applies again."""
+"""Number of consecutive commits with a strain of 0, after which the home again moves at the lowest strain."""
 _MISSES = 8
 """Number of consecutive receives with messages only in other shards, after which the home moves."""
 

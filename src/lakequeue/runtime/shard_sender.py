@@ -181,7 +181,10 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages once, or returns False if the log is closed. Raises RequestThrottled."""
+        """Appends moved messages once.
+
+        Returns False if the log is closed. Raises RequestThrottled, DamagedTable.
+        """
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.settle_clock)

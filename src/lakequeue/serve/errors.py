@@ -85,7 +85,14 @@ def malformed(message: str) -> RequestError:
 
 @attrs.frozen
 class ErrorResponse:
-    """An error in the form sent to the client (ERR-1): ``type`` for JSON, ``code`` for the Query protocol."""
+    """An error in the form sent to the client (ERR-1).
+
+    Attributes:
+        type: name in the JSON protocol, with its namespace.
+        code: name in the Query protocol. JSON clients get it in a header.
+        sender: True if the client is at fault, False if the server is.
+        retry_after: seconds, for the header Retry-After.
+    """
 
     type: str
     code: str

@@ -54,7 +54,12 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues, in one thread at a time. Only the oldest ``queues`` get own labels."""
+    """Collects the metrics of queues, in one thread at a time. Only the oldest queues get their own labels.
+
+    Args:
+        queues: number of queues with their own labels.
+        now: returns monotonic seconds.
+    """
 
     def __init__(self, lake: LakeQueue, queues: int = QUEUES, now: Callable[[], float] = monotonic) -> None:
         self._lake = lake

@@ -41,7 +41,7 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Moves a connection from one holder to another, or None. Raises RequestError if a limit is reached."""
+        """Moves a connection between holders; None stands for no holder. Raises RequestError at a limit."""
         if before == after:
             return
         if after is not None:

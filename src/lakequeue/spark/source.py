@@ -104,7 +104,12 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Returns the offset after the next batch. Raises InvalidOptions for another stream's checkpoint."""
+        """Returns the offset after the next batch.
+
+        Raises:
+            InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
+            QueueDoesNotExist: the queue was deleted.
+        """
         start = self._reached if start is None else start  # Spark before 4.2 passes no start.
         self.commit(start)
         if self._offered is not None and self._offered[0] == start:

@@ -165,7 +165,10 @@ class Catalog:
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of new queues from removal. Yields a function that returns True while this holds."""
+        """Protects the tables of new queues from removal.
+
+        Yields a function that returns True while they are protected: on object stores, for ``longest`` seconds.
+        """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
             yield lambda: local_path(path) is not None or time.time() - began < longest

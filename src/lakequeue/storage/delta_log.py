@@ -290,7 +290,7 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """Returns False if the next entry names a token other than the token of this version's entry (DUR-86)."""
+        """Returns True unless the next entry says that it follows another entry than this version's (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 

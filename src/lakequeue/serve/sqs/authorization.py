@@ -24,7 +24,7 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
 
 
 def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]) -> None:
-    """Raises RequestError unless the caller may do all parts: a redrive includes receives and sends."""
+    """Raises RequestError if the caller lacks a permission, also one for the queues of a redrive."""
     required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
     if action == "StartMessageMoveTask":
         source, *destination = required

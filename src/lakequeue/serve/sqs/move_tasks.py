@@ -196,7 +196,12 @@ class MoveTasks:
         return task.handle
 
     def cancel(self, handle: str) -> int:
-        """Ends a task before its next step, and returns its moved messages. Raises ResourceNotFoundException."""
+        """Ends a task before its next step. Returns the number of messages moved so far.
+
+        Raises:
+            InvalidParameterValue: the text is not a task handle.
+            ResourceNotFoundException: the task is not active.
+        """
         id, arn = parse_task_handle(handle)
         task = self._update(
             self._queue(arn, "SourceArn"), id, lambda task: attrs.evolve(task, status="CANCELLING")

@@ -147,7 +147,13 @@ ACTIONS = frozenset(
 def add_permission(
     policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]
 ) -> str:
-    """Returns a policy with one more permission. Raises MissingParameter, OverLimit (ERR-6)."""
+    """Adds a permission to a policy. Returns the policy as JSON.
+
+    Raises:
+        MissingParameter: no account or no action is given.
+        OverLimit: more than seven actions are given (ERR-6).
+        InvalidParameterValue: an action is unknown, or the label exists already.
+    """
     if not accounts:
         raise MissingParameter("The request must contain the parameter AWSAccountIds.")
     if not actions:
