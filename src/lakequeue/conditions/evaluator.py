@@ -65,7 +65,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""Functions that filters need and that no message can crash."""
+"""Functions for filters. No message content can make these functions crash."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),

@@ -86,7 +86,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns an epoch above all of an unknown ledger: the milliseconds of ``now``, in microseconds (TAB-11)."""
+    """Returns an epoch above all epochs of an unknown ledger: ``now`` (microseconds) in milliseconds (TAB-11)."""
     return now // 1_000
 
 

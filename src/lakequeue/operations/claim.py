@@ -54,7 +54,7 @@ class ClaimPlan:
     decides: bool = True
     """True if the process may write into the delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """The steps that move dead letters. After the first step, an error is no refusal of the receive."""
+    """The commits that move dead letters. An error after the first one leaves the receive's outcome unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
     """True if the claim found no message, and another process would find none now."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)

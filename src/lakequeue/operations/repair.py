@@ -382,13 +382,12 @@ def _listed_again(
 ) -> QueueRow | None:
     """Returns a new row for a queue that the catalog lost and whose directory exists, or None.
 
-    Without ``adopt``, the name must be free and have one candidate. With ``adopt``, repeated calls try each
-    candidate.
+    Without ``adopt``, returns None if the name is taken or several queues may have the name.
 
     Args:
         taken: the row that has the name now, or None.
         hidden: keys of lost queues with messages that may have the name.
-        adopt: True if another queue may get the name.
+        adopt: True if the name may move to another queue. Repeated calls then try each lost queue.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):
         return None

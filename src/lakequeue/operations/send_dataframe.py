@@ -98,7 +98,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes. Returns their number. Repeats ``stage`` if attributes change."""
+    """Sends the rows that ``stage`` writes, and returns their number. Repeats ``stage`` if attributes change."""
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)

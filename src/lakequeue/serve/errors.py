@@ -154,5 +154,5 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """Returns a random UUID, which may be predictable. A secure one would release the GIL for each id."""
+    """Returns a random UUID from a fast generator. Clients might predict the next UUID."""
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

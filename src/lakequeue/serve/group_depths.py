@@ -47,7 +47,7 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """Returns the queues whose groups are tenants, longest unread first. Drops figures of other queues."""
+        """Returns the queues whose groups are tenants, oldest figures first. Forgets figures of other queues."""
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}

@@ -117,7 +117,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. Without ``descriptor``, the path begins with the root, or leads to the root."""
+    """Creates a directory. ``path`` is relative to ``descriptor``, or without ``descriptor`` a full path."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")

@@ -185,7 +185,7 @@ class Appender:
         return Appended(place.first, rows, place.closes)
 
     def _keep(self, rows: pa.Table) -> None:
-        """Caches rows that were just appended, for the merge of their segment."""
+        """Caches appended rows for the merge of their segment."""
         size = rows.get_total_buffer_size()
         # On a store, only reading these files again shows a merge that a backup was put back a moment ago.
         if size <= TABLE_BYTES and not self.table.commits_alone and self.table.folder.local is not None:
