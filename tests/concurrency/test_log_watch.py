@@ -259,6 +259,7 @@ def who_follows_looks_when_the_last_sign_of_the_watcher_is_old(folder: Path) -> 
     clock.advance((wait.next() - clock.now()).total_seconds())
     assert not wait.is_over() and clock.now() < from_micros(deadline), "it leaves the message to the watcher"
     place.trusted = 0
+    assert wait.next() <= clock.now(), "the sign became too old since"
     assert wait.is_over()
 
 

@@ -20,7 +20,7 @@ from lakequeue.storage.folder import Folder
 WATCHED_POLL_FACTOR = 10
 """Poll interval of the watching process, as a multiple of the longest interval. Changes wake it earlier."""
 WATCHED_CLAIM_FACTOR = 60
-"""Claim interval of processes that watch or follow, as a multiple. Between claims they only check for messages."""
+"""Claim interval of processes that watch or follow, as a multiple. Between claims they may check for messages."""
 
 
 @contextmanager
@@ -82,6 +82,8 @@ class VainWait:
     _known: int | None
     """Number of known changes before the poll, if that left no message to other processes."""
     _watched: bool = False
+    _left: bool = False
+    """True if the last check was left to the watcher. Once its sign is too old, this process checks at once."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -94,8 +96,9 @@ class VainWait:
         place = None if self._waiter is None else self._waiter.place
         trusted = 0 if place is None else int(place.trusted_for(interval / MICROS) * MICROS)
         watches = place is not None and place.is_watched_here()
-        pause = WATCHED_POLL_FACTOR * interval if watches else trusted or self._pause
-        self._watched = watches or trusted > 0
+        left, self._left = self._left, False
+        pause = WATCHED_POLL_FACTOR * interval if watches else trusted or (0 if left else self._pause)
+        self._watched = watches or left or trusted > 0
         events = [] if trusted else [shard.ledger.next_event(now) for shard in self._queue.shards]
         known = [event for event in events if event is not None and event > now]
         if place is not None and self._known is not None:
@@ -115,6 +118,7 @@ class VainWait:
             return True
         place = self._waiter.place
         if not woken and place is not None and place.trusted_for(self._queue.root.poll_interval / MICROS):
+            self._left = True
             return False
         known = None if place is None else place.changes
         if not (woken or self._watched) or not is_drained(self._queue):
