@@ -22,7 +22,7 @@ from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
 from lakequeue.operations.claim import FreeHands
-from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, Concern
+from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, KINDS, Concern
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
@@ -56,6 +56,7 @@ __all__ = [
     "COMPACTION_CURE",
     "COMPACTION_SECONDS",
     "EVENTS",
+    "KINDS",
     "GroupCommit",
     "ActiveConsumer",
     "Concern",

@@ -412,7 +412,7 @@ def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
     visit.button("Count").click()
     shows(what).to_contain_text("1 message of redriven-letters will be moved: 1 message to redriven-orders")
     dialog.get_by_role("button", name="Move 1 message").click()
-    shows(page.locator(".toast")).to_have_text("1 message of redriven-letters moved.")
+    shows(page.locator(".toast")).to_have_text("1 message of redriven-letters moved to redriven-orders.")
     shows(page.locator("td.at-body")).to_have_count(3)
     assert [message.body for message in lake.queue("redriven-orders").peek()] == ["redriven-orders 1"]
     page.get_by_role("link", name="Dead letters", exact=True).click()
@@ -526,6 +526,35 @@ def test_a_dead_letter_queue_says_what_it_is_and_comes_first(visiting: Visiting,
         shows(page.locator("tr.message").first).to_contain_text("ValueError: no")
 
 
+def test_the_dead_letters_of_one_error_are_redriven_without_a_condition(visiting: Visiting, tmp_path: Path):
+    def fail(message: Message, context: Context) -> None:
+        raise {"v": ValueError, "t": TimeoutError}[message.body](message.body)
+
+    lake = LakeQueue(str(tmp_path / "root"))
+    letters = lake.create_queue("letters")
+    orders = lake.create_queue("orders", dead_letter_queue="letters", max_receive_count=1)
+    orders.send_batch([SendEntry(body) for body in "vvt"])
+    Consumer(orders, fail, wait_time=0, make_failed_messages_visible_immediately=True).run(until_empty=True)
+    with serving(lake) as server, visiting(server.url) as visit:
+        page = visit.open("#/q/letters/dead-letters")
+        concerns = page.get_by_role("region", name="What needs attention")
+        shows(concerns).to_contain_text("2 ValueError")
+        visit.button("Redrive 2 of ValueError").click()
+        dialog = page.get_by_role("dialog")
+        kinds = dialog.get_by_label("Only error")
+        shows(kinds.locator("option")).to_have_text(["all", "ValueError (2)", "TimeoutError (1)"])
+        dialog.get_by_role("button", name="Move 2 messages").click()
+        shows(page.locator(".toast")).to_have_text("2 messages of letters moved to orders.")
+        shows(page.locator(".toast").get_by_role("link", name="orders")).to_have_attribute("href", "#/q/orders")
+        shows(concerns).not_to_contain_text("ValueError")
+        assert [message.body for message in letters.peek()] == ["t"]
+        visit.button("Redrive…").click()
+        kinds.select_option("TimeoutError (1)")
+        dialog.get_by_role("button", name="Move 1 message").click()
+        shows(concerns).to_be_hidden()
+        assert letters.counts().visible == 0
+
+
 def test_an_empty_root_says_how_to_begin(visiting: Visiting, tmp_path: Path):
     with serving(LakeQueue(str(tmp_path / "new"))) as server, visiting(server.url) as visit:
         page = visit.open()
@@ -606,7 +635,7 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     shows(page.locator(".shards tbody tr")).to_have_text("00000020")
     visit.button("Change attributes…").click()
     dialog = page.get_by_role("dialog", name="Change made-orders")
-    shows(dialog.get_by_label("Visibility timeout")).to_have_value("60")
+    shows(dialog.get_by_label("Visibility timeout")).to_have_value("1m")
     dialog.get_by_label("Rewind range").fill("3600")
     dialog.get_by_label("Dead-letter queue").fill("")
     dialog.get_by_role("button", name="Change", exact=True).click()
@@ -918,7 +947,7 @@ def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue
         report_idle(queue, "packer", number, running)
     page = visit.open("#/q/worked/consumers")
     row = visit.row("packer")
-    for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest for 5m":
+    for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest running for 5m":
         shows(row).to_contain_text(text)
     shows(row.locator("time.ago")).to_have_count(2)
     page.get_by_role("link", name="Workers").click()
@@ -936,7 +965,7 @@ def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
     shows(dialog.get_by_label("with this text")).to_have_value("card")
     shows(dialog.get_by_label("Only messages for which")).to_have_value("receive_count = 1")
     visit.button("Move 2 messages").click()
-    shows(page.locator(".toast")).to_have_text("2 messages of filtered-letters moved.")
+    shows(page.locator(".toast")).to_have_text("2 messages of filtered-letters moved to filtered-orders.")
     assert [message.body for message in lake.queue("filtered-letters").peek()] == ["cash 1"]
 
 
@@ -951,8 +980,10 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_what_needs_attention(la
     assert lake.queue("attended").receive() == []
     visit.open("#/?text=attended")
     concerns = page.get_by_role("region", name="What needs attention")
-    shows(concerns.get_by_role("heading", name="Paused")).to_be_visible()
-    shows(concerns.get_by_role("link", name=re.compile("attended has been paused since"))).to_be_visible()
+    paused = concerns.locator(".lines > li", has_text="attended: paused for")
+    shows(paused.get_by_role("listitem")).to_be_hidden()
+    paused.get_by_text("Commands").click()
+    shows(paused.get_by_role("listitem")).to_contain_text("attended has been paused since")
     visit.button("Resume attended").click()
     shows(page.locator(".toast").last).to_have_text("attended is resumed.")
     shows(page.locator(".badge.paused")).to_have_count(0)
@@ -969,20 +1000,24 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
     with visiting(permissions=["clipboard-read", "clipboard-write"]) as visit:
         page = visit.open("#/?text=cured")
         concerns = page.get_by_role("region", name="What needs attention")
-        paused = concerns.get_by_role("listitem").filter(has_text="of cured has been paused")
+        paused = concerns.locator(".lines > li", has_text="cured: group a&b paused for")
+        paused.get_by_text("Commands").click()
         shows(paused.locator("code")).to_have_text("lakequeue resume cured --group 'a&b'")
         paused.get_by_role("button", name="Copy").click()
-        shows(page.locator(".toast")).to_have_text("Copied.")
-        assert page.evaluate("navigator.clipboard.readText()") == "lakequeue resume cured --group 'a&b'"
-        paused.get_by_role("button", name="Resume").click()
+        shows(page.locator(".toast")).to_contain_text("Copied: lakequeue --root")
+        whole = f"lakequeue --root {lake.root} resume cured --group 'a&b'"
+        assert page.evaluate("navigator.clipboard.readText()") == whole
+        paused.get_by_role("button", name="Resume a&b").click()
         shows(paused).to_have_count(0)
-        letters = concerns.get_by_role("listitem").filter(has_text="cured-letters has 1 dead letter")
+        letters = concerns.locator(".lines > li", has_text="cured-letters: 1 dead letter")
         shows(letters.locator("code")).to_have_text(
             ["lakequeue peek cured-letters", "lakequeue redrive cured-letters"]
         )
         letters.get_by_role("button", name="Redrive…").click()
         page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
-        shows(page.locator(".toast", has_text="moved")).to_have_text("1 message of cured-letters moved.")
+        shows(page.locator(".toast", has_text="moved")).to_have_text(
+            "1 message of cured-letters moved to cured-orders."
+        )
     assert lake.queue("cured").receive()[0].body == "b"
 
 
@@ -993,8 +1028,9 @@ def test_a_damaged_queue_says_so_and_how_to_mend_it(lake: LakeQueue, visit: Visi
     live(Path(messages_of(queue)))[1].unlink()
     page = visit.open("#/q/torn")
     shows(page.locator(".queue > .trouble")).to_contain_text(
-        "The queue torn is damaged: `lakequeue check torn` shows how"
+        "The queue torn is damaged: lakequeue check torn Copy shows how"
     )
+    shows(page.locator(".queue > .trouble")).to_contain_text("The chart is hidden for this reason.")
     shows(page.locator(".tiles dd").first).to_have_text("2")
     shows(page.locator(".chart").first).to_be_hidden()
     shows(page.locator("table.messages")).to_be_hidden()
@@ -1039,12 +1075,28 @@ def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, 
     page = visit.open("#/q/head-letters/no-such-tab")
     shows(page.get_by_role("link", name="Messages")).to_have_attribute("aria-current", "page")
     concerns = page.get_by_role("region", name="What needs attention")
-    shows(concerns.get_by_role("listitem")).to_have_count(1)
+    shows(concerns.locator(".lines > li")).to_have_count(1)
     shows(concerns.locator("code")).to_have_text(["lakequeue peek head-letters", "lakequeue redrive head-letters"])
     visit.button("Redrive…").click()
     page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
     shows(concerns).to_be_hidden()
     assert [message.body for message in lake.queue("head-orders").peek()] == ["a"]
+
+
+def test_what_is_deleted_soon_can_be_kept_longer(lake: LakeQueue, visit: Visit):
+    lake.create_queue("kept", message_retention_period=4 * 24 * 3600).send("a")
+    concern = {"queue": "kept", "kind": "expiring", "text": "Soon.", "cure": "", "may": ["keep"], "brief": "soon"}
+    answer = {"root": [], "concerns": [concern | {"commands": []}], "total": 1}
+    visit.page.route("**/api/attention", lambda route: route.fulfill(json=answer))
+    page = visit.open("#/?text=kept")
+    visit.button("Keep longer…").click()
+    retention = page.get_by_role("dialog").get_by_label("Retention")
+    shows(retention).to_be_focused()
+    shows(retention).to_have_value("4d")
+    retention.fill("8d")
+    page.get_by_role("dialog").get_by_role("button", name="Change").click()
+    shows(page.locator(".toast")).to_have_text("1 attribute of kept changed.")
+    assert lake.queue("kept").attributes()["message_retention_period"] == 8 * 24 * 3600
 
 
 def test_the_list_marks_a_queue_whose_messages_died(lake: LakeQueue, visit: Visit):
@@ -1087,7 +1139,15 @@ def test_a_message_that_an_unknown_process_holds_leads_to_its_release(lake: Lake
 
     def hung(route: Any) -> None:
         answer = route.fetch()
-        concern = {"queue": "hung", "kind": "stuck", "text": "It hangs", "cure": "", "commands": [], "may": False}
+        concern = {
+            "queue": "hung",
+            "kind": "stuck",
+            "text": "It hangs",
+            "cure": "",
+            "commands": [],
+            "may": [],
+            "brief": "It hangs",
+        }
         route.fulfill(response=answer, json={"root": [], "concerns": [concern], "total": 1})
 
     page.route("**/api/attention", hung)

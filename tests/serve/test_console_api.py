@@ -35,6 +35,7 @@ from lakequeue.entry_verbs import doctor, report_consumer
 from lakequeue.model.clock import format_instant, to_micros
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.depth import Depth
+from lakequeue.operations.shortage import Shortage
 from lakequeue.serve.app import Application
 from lakequeue.serve.console import routes as console_module
 from lakequeue.serve.console.depth_history import BUCKETS, SPAN
@@ -150,7 +151,17 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert [each["consumers"] for each in console.get("queues")["queues"]] == [0, 0, 0, 1, 0]
     assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
-    assert [each["may"] for each in found["concerns"]] == [False, False, True, True], "that have a button"
+    assert [each["may"] for each in found["concerns"]] == [[], [], ["redrive"], ["resume"]], "that have a button"
+    assert [each["brief"] for each in found["concerns"]] == [
+        "host:7 has held a message for 2h50m",
+        "1 visible, no receive for 2h50m",
+        "1 dead letter",
+        "paused for 2h50m",
+    ]
+    rows = console.get("queues", sort="trouble")["queues"]
+    assert [row["name"] for row in rows] == ["stuck", "unread", "pay-dead", "paused", "pay"]
+    limited = console.get("queues", sort="trouble", limit=2)
+    assert [row["name"] for row in limited["queues"]] == ["stuck", "unread"], "over all pages"
     assert found["concerns"][3]["commands"] == ["lakequeue resume paused"]
     letters.purge()
     assert len(console.get("attention")["concerns"]) == 4, "it is read at most every half minute"
@@ -161,6 +172,7 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
         *("stuck", "unread")
     ]
     assert console.get("attention")["concerns"][0]["kind"] == "expiring"
+    assert console.get("attention")["concerns"][0]["may"] == ["keep"]
 
 
 def test_dead_letters_are_counted_by_error_for_keys_that_may_read_them(lake: LakeQueue, clock: ManualClock):
@@ -244,6 +256,58 @@ def test_a_pause_that_the_console_ended_needs_no_attention_any_more(console: Con
     assert [each["group"] for each in console.get("attention")["concerns"]] == ["acme"]
     console.post("queues/orders/resume", group="acme")
     assert console.get("attention")["concerns"] == [], "at once"
+    console.post("queues/orders/attributes", Attributes={"MaxStoredMessages": "1"})
+    console.post("queues/orders/send", MessageBody="a")
+    assert [each["kind"] for each in console.get("attention")["concerns"]] == ["full"], "after a send, too"
+    console.post("queues/orders/attributes", Attributes={"MaxStoredMessages": "9"})
+    assert console.get("attention")["concerns"] == [], "and after a change of attributes"
+
+
+def test_a_disk_that_is_nearly_full_is_urgent_and_a_compaction_is_the_first_advice(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+):
+    short = Shortage("only 3 MiB are free", "lakequeue purge old drops it", commands=("lakequeue purge old",))
+    monkeypatch.setattr("lakequeue.serve.console.attention.shortage", lambda lake: short)
+    found = console.get("attention")
+    assert (found["low"], found["urgent"], found["full"]) == (True, True, False)
+    assert [each["commands"] for each in found["root"]] == [["lakequeue compact"], ["lakequeue purge old"]]
+
+
+def test_consumers_have_time_to_receive_after_a_resume(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders")
+    queue.send("a")
+    queue.pause("the bank is down")
+    clock.advance(3600)
+    console.post("queues/orders/resume")
+    assert console.get("attention")["concerns"] == [] == doctor(console.lake).concerns
+    clock.advance(600)
+    console.post("queues/orders/attributes", Attributes={"DelaySeconds": "5"})
+    clock.advance(301)
+    assert [each["kind"] for each in console.get("attention")["concerns"]] == ["unread"]
+    assert [each.kind for each in doctor(console.lake).concerns] == ["unread"]
+    assert "PausedSince" not in console.get("queues/orders")["attributes"]
+
+
+def test_commands_begin_as_the_operator_types_them(console: Console, lake: LakeQueue):
+    lake.create_queue("orders")
+    whole = f"lakequeue --root {lake.root}"
+    for path in "queues", "queues/orders", "workers", "schedules":
+        assert console.get(path)["command"] == whole
+    with visited(lake, command_prefix="docker compose exec server lakequeue") as http:
+        assert http.get("/console/api/queues").json()["command"] == "docker compose exec server lakequeue"
+    with keyed(lake, "ListQueues") as http:
+        assert http.get("/console/api/queues").json()["command"] == "lakequeue", "the root is not for everybody"
+
+
+def test_a_receive_of_many_visibility_timeouts_is_marked(console: Console, clock: ManualClock):
+    queue = console.lake.create_queue("orders", visibility_timeout=60)
+    queue.send("a")
+    [message] = queue.receive(consumer="packer")
+    queue.change_visibility(message.receipt_handle, 3600)
+    clock.advance(600)
+    assert [each["slow"] for each in console.get("workers")["workers"]] == [False]
+    clock.advance(31)
+    assert [each["slow"] for each in console.get("workers")["workers"]] == [True]
 
 
 def test_workers_and_schedules_of_queues_that_the_key_may_see(lake: LakeQueue, clock: ManualClock):
@@ -685,7 +749,7 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     shown |= {"processes": [known | {"oldest_handler": None}]}
     assert console.get("queues/orders/consumers") == {"consumers": [shown], "total": 1}
     assert console.get("queues/others/consumers") == {"consumers": [], "total": 0}
-    assert console.get("workers")["workers"] == [{"queue": "orders"} | shown]
+    assert console.get("workers")["workers"] == [{"queue": "orders", "slow": False} | shown]
 
 
 @pytest.mark.spec("DLQ-4")
@@ -707,6 +771,19 @@ def test_dead_letters_are_counted_by_their_errors(console: Console):
     assert texts.pop("ValueError") in (("orders", 2, "V1"), ("orders", 2, "V2"))
     assert texts == {"KeyError": ("orders", 1, "'K1'"), None: ("orders", 1, "")}
     assert found["errors"][0]["error"] == "ValueError" and found["tested"] is None
+    previews: list[tuple[dict[str, str], int]] = [
+        ({"error": "ValueError"}, 2),
+        ({"error": "KeyError", "source": "orders"}, 1),
+        ({"error": "ValueError", "source": "other"}, 0),
+        ({"error": "ValueError", "text": "V1"}, 1),
+        ({"error": "ValueError' OR '1' = '1"}, 0),
+        ({"no_error": "1", "source": "orders"}, 1),
+    ]
+    for given, number in previews:
+        assert console.get("queues/letters/redrive", **given)["messages"] == number, given
+    assert console.post("queues/letters/redrive", error="ValueError", source="orders") == {"messages": 2}
+    assert {*console.bodies("letters")} == {"K1", "killed", "no dead letter"}
+    assert console.post("queues/letters/redrive", no_error="1", source="orders") == {"messages": 1}
 
 
 def test_long_bodies_are_cut_until_they_are_asked_for(console: Console):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import attrs
 import pytest
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
-from lakequeue.model.pauses import Pause
+from lakequeue.model.pauses import Pause, resumed_at, started
 from lakequeue.operations.concerns import GROWTH_SECONDS, KINDS, STUCK_SECONDS, UNREAD_SECONDS, Concern, found
 from lakequeue.operations.consumers import ActiveConsumer
 from lakequeue.operations.depth import Depth
@@ -40,7 +41,7 @@ def kinds(
 
 def test_a_used_queue_has_no_concern() -> None:
     assert kinds() == []
-    assert kinds(visible=10_000, in_flight=9, age=3 * OLD, held_for=STUCK_SECONDS - 1, before=9_950) == []
+    assert kinds(visible=10_000, in_flight=9, age=3 * OLD, held_for=UNREAD_SECONDS - 1, before=9_950) == []
 
 
 @pytest.mark.parametrize(("age", "expected"), [(OLD, ["unread"]), (OLD - 2, [])])
@@ -48,6 +49,33 @@ def test_nobody_receives_if_messages_wait_and_none_is_in_flight(age: float, expe
     assert kinds(visible=1, age=age) == expected
     assert kinds(visible=1, in_flight=1, age=age) == []
     assert kinds(delayed=1, age=age) == [], "a delayed message waits for its time"
+    assert kinds(visible=1, in_flight=1, age=2 * OLD, held_for=age) == expected, "of a client that may be gone"
+
+
+def test_a_consumer_that_runs_is_busy_with_what_it_received_long_ago() -> None:
+    received = from_micros(NOW - round(2 * OLD * MICROS))
+    depth = Depth(NOW, QueueCounts(3, 1, 0, 0, 3 * OLD), 0)
+
+    def concerns(*processes: ConsumerProcess) -> list[Concern]:
+        busy = ActiveConsumer("packer", 1, received, received, processes)
+        return [*found("orders", QueueAttributes.create(), depth, [busy], (), None)]
+
+    assert concerns(PROCESS) == []
+    [concern] = concerns()
+    assert concern.brief == "3 visible, no receive for 30m2s"
+    assert "the oldest is 45m3s old, and 1 in flight for 30m2s or longer" in concern.text
+
+
+@pytest.mark.parametrize(("ago", "count"), [(UNREAD_SECONDS, 0), (UNREAD_SECONDS + 1, 1)])
+def test_after_a_pause_consumers_have_time_to_receive(ago: int, count: int) -> None:
+    depth = Depth(NOW, QueueCounts(1, 0, 0, 0, 4 * OLD), 0)
+    paused, resumed = [Pause(None, "late", None)], NOW - ago * MICROS
+    since = started((), paused, resumed)
+    assert resumed_at(started(paused, (), NOW, since)) is None
+    since = started((), (), NOW, since)
+    attributes = attrs.evolve(QueueAttributes.create(), paused_since=since)
+    assert (attributes.pauses, resumed_at(since)) == ([], from_micros(resumed))
+    assert [each.kind for each in found("orders", attributes, depth, [], (), None)] == ["unread"] * count
 
 
 def test_a_paused_queue_is_paused_and_not_unread_or_growing() -> None:
@@ -101,7 +129,10 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     hanging = ActiveConsumer("packer", 1, received, received, [PROCESS])
     [concern] = found("orders", QueueAttributes.create(), depth, [hanging], (), None)
     assert "packer has held a message of orders for 2h" in concern.text
-    assert "py-spy dump --pid 4711 on worker-1 shows where its handler hangs" in concern.cure
+    assert (
+        "py-spy dump --pid 4711 on worker-1 shows where its handler hangs; kill 4711 there ends it" in concern.cure
+    )
+    assert concern.commands == ("py-spy dump --pid 4711", "kill 4711")
 
 
 def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
@@ -154,6 +185,12 @@ def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
     ]
     assert all(command in each.cure for each in concerns for command in each.commands)
     assert all(each.commands for each in concerns)
+    assert [each.brief for each in concerns] == [
+        "group a b paused",
+        "oldest deleted in 12h",
+        "9 visible, no receive for 3d12h",
+        "1 undecided",
+    ]
     [paused] = (each for each in concerns if each.kind == "paused")
     assert (paused.group, *paused.commands) == ("a b", "lakequeue resume orders --group 'a b'")
 

@@ -38,6 +38,9 @@ def serve(
     public_url: str | None = option(
         None, "Scheme and host under which clients reach the server through a proxy.", "URL"
     ),
+    command_prefix: str | None = option(
+        None, "How commands that the console shows begin here, instead of lakequeue --root ROOT.", "TEXT"
+    ),
     trusted_proxy: list[str] | None = option(
         None, "Address or network whose X-Forwarded headers count; repeatable.", "ADDRESS"
     ),
@@ -92,7 +95,8 @@ def serve(
     lake = ctx.obj.lake()
     encryption = Encryption(ignore_kms, sse_managed)
     application = Application(
-        lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards, public_url, encryption
+        *(lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards, public_url, encryption),
+        command_prefix=command_prefix,
     )
     server = Server(application, host, port, certificate, max_connections, trusted_proxy or ())
     url = server.bind()

@@ -13,6 +13,8 @@ from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
 """Reason of a pause without a reason. Texts about the pause omit it."""
+_RESUMED = "\n"
+"""Key of the last resume among the starts of pauses. No message group can have this name."""
 
 
 @attrs.frozen
@@ -65,9 +67,22 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
     ]
 
 
-def started(found: Sequence[Pause], before: Sequence[Pause], now: int) -> str | None:
-    """Returns the start of each pause in microseconds, as JSON. An unchanged pause keeps its start."""
+def resumed_at(since: str | None) -> datetime | None:
+    """Returns the end of the queue's last pause. ``since``: a result of ``started``."""
+    at = json.loads(since or "{}").get(_RESUMED)
+    return None if at is None else from_micros(at)
+
+
+def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
+    """Returns the start of each pause, and the last resume of the queue, in microseconds, as JSON.
+
+    An unchanged pause keeps its start. ``earlier``: the result of the previous call.
+    """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}
     micros = {group: now if since is None else to_micros(since) for group, since in began.items()}
+    was, is_paused = (any(pause.group is None for pause in each) for each in (before, found))
+    resumed = None if is_paused else from_micros(now) if was else resumed_at(earlier)
+    if resumed is not None:
+        micros[_RESUMED] = to_micros(resumed)
     return json.dumps(micros) if micros else None

@@ -85,7 +85,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
             if changed.table != attributes.table:
                 deliveries.check_unmarked(queue)
                 changed = deliveries.identified(changed)
-            since = started(changed.pauses, attributes.pauses, queue.now())
+            since = started(changed.pauses, attributes.pauses, queue.now(), attributes.paused_since)
             changed = attrs.evolve(changed, paused_since=since)
             if {"redrive_policy", "RedrivePolicy"} & wanted.keys():
                 check_redrive(queue.root, queue.region, queue.name, changed)

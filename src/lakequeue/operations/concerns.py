@@ -12,6 +12,7 @@ from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.model.pauses import resumed_at
 from lakequeue.operations.browse import Search, page
 from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
@@ -22,7 +23,7 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""Age in seconds of the oldest message from which a queue without messages in flight counts as unread."""
+"""Seconds for which visible messages wait, and nobody receives, before a queue counts as unread."""
 STUCK_SECONDS = 3600
 """A consumer is stuck if its oldest receive is older than this many seconds and than the visibility timeout."""
 GROWTH_SECONDS = 3600
@@ -59,6 +60,8 @@ class Concern:
     """Commands or a page that help."""
     commands: tuple[str, ...] = ()
     """Commands in ``cure`` that can be run as they are."""
+    brief: str = ""
+    """The text in a few words, without the queue's name."""
     group: str | None = None
     """Paused message group; None for the whole queue."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
@@ -114,7 +117,10 @@ def found(
     """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
-        yield Concern(name, "paused", pause.of(name), pause.cure(name), (pause.command(name),), pause.group)
+        what = "paused" if pause.group is None else f"group {pause.group} paused"
+        lasts = None if pause.since is None else shown_duration((now.at - to_micros(pause.since)) / MICROS)
+        brief = what if lasts is None else f"{what} for {lasts}"
+        yield Concern(name, "paused", pause.of(name), pause.cure(name), (pause.command(name),), brief, pause.group)
     age = counts.oldest_age or 0.0
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
@@ -122,31 +128,57 @@ def found(
         text = f"{text}, the oldest {shown_duration(age)} old"
         commands = f"lakequeue peek {quoted}", f"lakequeue redrive {quoted}"
         cure = f"{commands[0]} shows why, {commands[1]} sends them back once the cause is fixed"
-        yield Concern(name, "dead letters", text, cure, commands)
-    elif counts.visible and not counts.in_flight and not attributes.paused and age > UNREAD_SECONDS:
+        yield Concern(name, "dead letters", text, cure, commands, counted(now.stored, "dead letter"))
+    elif (seconds := unreceived(attributes, now, known)) > UNREAD_SECONDS:
         text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
         text, cure = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
+        brief = f"{counts.visible:,} visible, no receive for {shown_duration(seconds)}"
+        if counts.in_flight:
+            text += f", and {counts.in_flight:,} in flight for {shown_duration(seconds)} or longer"
         if processes := [process for each in known for process in each.processes]:
             text += f", though {counted(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
             cure = f"see what their log says: {', '.join(map(str, processes[:3]))}"
         command = f"lakequeue peek {quoted}"
-        yield Concern(name, "unread", text, f"{cure}; {command} shows them", (command,))
+        yield Concern(name, "unread", text, f"{cure}; {command} shows them", (command,), brief)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
         command = f"lakequeue consumers {quoted}"
-        yield Concern(name, "growing", text, f"add consumers; {command} lists them", (command,))
+        brief = f"grew from {before:,} to {counts.visible:,} visible"
+        yield Concern(name, "growing", text, f"add consumers; {command} lists them", (command,), brief)
     yield from _full(name, attributes, counts, now.stored)
     if counts.undecided:
         text = f"{name} has {counted(counts.undecided, 'undecided message')} of deliveries into"
         text = f"{text} {attributes.table or 'a table that it no longer has'}"
         command = f"lakequeue decide {quoted} --again --dry-run"
         cure = f"a consumer that reaches the table decides; {command} lists them"
-        yield Concern(name, "undecided", text, cure, (command,))
+        yield Concern(name, "undecided", text, cure, (command,), f"{counts.undecided:,} undecided")
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):
-            text = f"{each.consumer or 'a consumer without a name'} has held a message of {name}"
-            yield Concern(name, "stuck", f"{text} for {shown_duration(seconds)}", *_release(quoted, each))
+            who, lasts = each.consumer or "a consumer without a name", shown_duration(seconds)
+            text, brief = (
+                f"{who} has held a message of {name} for {lasts}",
+                f"{who} has held a message for {lasts}",
+            )
+            yield Concern(name, "stuck", text, *_release(quoted, each), brief)
+
+
+def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
+    """Returns the seconds for which nobody has received the queue's visible messages; 0 if somebody does.
+
+    The seconds count from the last receive of a message in flight, the end of the last pause, and the send of the
+    oldest message, whichever is latest. A running ``Consumer`` with messages in flight is busy, however
+    long ago its receive was.
+    """
+    counts = now.counts
+    if not counts.visible or attributes.paused or any(each.in_flight and each.processes for each in known):
+        return 0.0
+    instants = [each.newest_receive for each in known if each.newest_receive is not None]
+    if counts.in_flight and not instants:  # received since the depth was read
+        return 0.0
+    since = max([*instants, *filter(None, [resumed_at(attributes.paused_since)])], default=None)
+    age = counts.oldest_age or 0.0
+    return age if since is None else max(0.0, min(age, (now.at - to_micros(since)) / MICROS))
 
 
 def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Sequence[str]) -> Iterator[Concern]:
@@ -164,22 +196,23 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
         first, cure = f"lakequeue redrive {quoted}", "sends dead letters anew"
     else:
         first, cure = f"lakequeue peek {quoted}", "shows it"
+    brief = f"oldest deleted in {shown_duration(left)}"
     longer = min(2 * retention, longest or 2 * retention)
     second = f"lakequeue set {quoted} --retention {shown_duration(longer)}"
     if longer > retention:
-        yield Concern(name, "expiring", text, f"{first} {cure}, {second} keeps all longer", (first, second))
+        yield Concern(name, "expiring", text, f"{first} {cure}, {second} keeps all longer", (first, second), brief)
     else:
-        yield Concern(name, "expiring", text, f"{first} {cure}", (first,))
+        yield Concern(name, "expiring", text, f"{first} {cure}", (first,), brief)
 
 
 def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
     """Returns a remedy, and its commands, for a message that a consumer holds for too long."""
     if held.processes:
-        commands = tuple(f"py-spy dump --pid {one.pid}" for one in held.processes[:3])
-        where = " or ".join(
-            f"{command} on {one.host}" for command, one in zip(commands, held.processes, strict=False)
-        )
-        return f"{where} shows where its handler hangs; ending the process frees the message", commands
+        some = held.processes[:3]
+        looks, ends = [f"py-spy dump --pid {one.pid}" for one in some], [f"kill {one.pid}" for one in some]
+        where = " or ".join(f"{command} on {one.host}" for command, one in zip(looks, some, strict=True))
+        cure = f"{where} shows where its handler hangs; {' or '.join(ends)} there ends it and frees its messages"
+        return cure, (*looks, *ends)
     command = f"""lakequeue peek {quoted} --where "state = 'in_flight'\""""
     freed = f"lakequeue reschedule {quoted} ID --in-flight frees it"
     return f"{command} shows its id, {freed}", (command,)
@@ -187,6 +220,13 @@ def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
 
 def _has_grown(visible: int, before: int | None) -> bool:
     return before is not None and visible - before >= max(LEAST_GROWTH, GROWTH_SHARE * before)
+
+
+_LIMITED = {
+    "max_stored_messages": "stored",
+    "max_inflight_messages": "in flight",
+    "max_delayed_messages": "delayed",
+}
 
 
 def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: int) -> Iterator[Concern]:
@@ -199,7 +239,11 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
         limit = getattr(attributes, attribute)
         if limit is not None and number >= FULL_SHARE * limit:
             text = f"{name} is at its limit: {number:,} of {attribute}={limit:,}; {effect} there"
-            yield Concern(name, "full", text, f"lakequeue set {shlex.quote(name)} -a {attribute}=N raises it")
+            cure, brief = (
+                f"lakequeue set {shlex.quote(name)} -a {attribute}=N raises it",
+                f"{number:,} of {limit:,}",
+            )
+            yield Concern(name, "full", text, cure, brief=f"at a limit: {brief} {_LIMITED[attribute]}")
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:

@@ -45,6 +45,8 @@ _TOGETHER, _BYTES = 1_000, 8 * 2**20
 
 _log = logging.getLogger("lakequeue")
 
+_BRIEF = {"schedule fails": "fails", "schedule overdue": "is overdue"}
+
 
 class OpenSchedules:
     """The schedules of a root, in the region of the root. Thread-safe."""
@@ -115,7 +117,8 @@ class OpenSchedules:
             elif row.is_overdue(now):
                 kind, problem = "schedule overdue", " is overdue: let lakequeue serve, consume or schedule run run"
             if problem is not None:
-                yield Concern(row.queue, kind, f"schedule {row.name}{problem}", f"{command} shows all", (command,))
+                text, brief = f"schedule {row.name}{problem}", f"schedule {row.name} {_BRIEF[kind]}"
+                yield Concern(row.queue, kind, text, f"{command} shows all", (command,), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Returns a queue's or all schedules, with future instants set back to ``now``, by old id (DUR-83)."""

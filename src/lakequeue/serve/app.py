@@ -55,6 +55,7 @@ class Application:
         max_shards: maximum number of shards that a client can give a queue.
         public_url: scheme and host in the URLs of queues. None: taken from each request.
         encryption: the encryption that the operator declares.
+        command_prefix: beginning of the commands that the console shows. None: ``lakequeue --root ROOT``.
 
     Attributes:
         asgi: the application for the HTTP server.
@@ -72,6 +73,7 @@ class Application:
         max_shards: int = MAX_SHARDS,
         public_url: str | None = None,
         encryption: Encryption = Encryption(),  # noqa: B008
+        command_prefix: str | None = None,
     ) -> None:
         self.has_keys = access is not None
         authenticator = access or NoAuthentication()
@@ -79,7 +81,7 @@ class Application:
         self.actions = Actions(lake, account, account if access is None else None, max_shards, encryption)
         self.endpoint = SqsEndpoint(self.actions, authenticator, bodies, public_url)
         basic = BasicAuthentication(authenticator)
-        self.console = Console(self.actions, basic, bodies)
+        self.console = Console(self.actions, basic, bodies, command_prefix)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
         metrics = Metrics(lake, lambda: self.endpoint.waiting, metrics_queues)
         health = HealthCheck(lake, lambda: self.endpoint.receives.stopping)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,6 +13,7 @@ import attrs
 
 from lakequeue import PeekedMessage, Queue, __version__
 from lakequeue.entry_verbs import (
+    KINDS,
     Depth,
     concurrently,
     consumers,
@@ -71,8 +73,9 @@ ACTIONS = (
 class ConsoleApi:
     """One method for each request. Methods block and are thread-safe. Callers check permissions first."""
 
-    def __init__(self, actions: Actions) -> None:
+    def __init__(self, actions: Actions, command_prefix: str | None = None) -> None:
         self._actions = actions
+        self._prefix = command_prefix
         self._lake = actions.lake
         self.depths, self.damage = DepthHistory(actions.lake), MetDamage()
         self._groups = GroupDepths()
@@ -81,7 +84,12 @@ class ConsoleApi:
     # --- read
 
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns a page of queues by name, by a count, or by trouble, with the depths that the caller may see."""
+        """Returns a page of queues, with the depths that the caller may see.
+
+        ``sort`` is "name", a count, or "trouble": by the worst concern that ``attention`` last found, then by the
+        number of dead letters.
+        ``counted`` is the number of queues whose depth had to be read, or None.
+        """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
         limit = given.integer("limit", ROWS, MAX_ROWS)
@@ -96,12 +104,14 @@ class ConsoleApi:
             depth = self.depths.latest(queue)
             return None if depth is None or queue.name not in targets else depth.stored
 
-        def rank(queue: Queue) -> float:
+        urgent = self._attention.ranks(caller) if sort == "trouble" else {}
+
+        def rank(queue: Queue) -> tuple[float, float]:
             if sort == "trouble":
-                return letters(queue) or 0
+                return -urgent.get(queue.name, len(KINDS)), letters(queue) or 0
             depth = self.depths.latest(queue)
             value = None if depth is None or queue.name not in may else getattr(depth.counts, sort)
-            return -1 if value is None else value
+            return (-1 if value is None else value), 0
 
         if sort == "name":
             found = found[::-1] if down else found
@@ -194,7 +204,7 @@ class ConsoleApi:
         return {}
 
     def _place(self, caller: Caller) -> Answer:
-        place = {"region": self._lake.region, "root": self._root(caller)}
+        place = {"region": self._lake.region, "root": self._root(caller), "command": self._command(caller)}
         return place | {"version": __version__, "caller": caller.name}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
@@ -211,6 +221,7 @@ class ConsoleApi:
                 "name": queue.name,
                 "region": queue.region,
                 "root": self._root(caller),
+                "command": self._command(caller),
                 "version": __version__,
                 "fifo": queue.fifo,
                 "created_at": format_instant(queue.created_at),
@@ -340,7 +351,7 @@ class ConsoleApi:
         if self._actions.sender is None:
             members[SENDER] = caller.name
         with about_one_of("priority"):
-            return self._actions.run("SendMessage", members, "")
+            return self._run("SendMessage", members)
 
     def pause(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Pauses a queue, or one of its message groups."""
@@ -402,7 +413,7 @@ class ConsoleApi:
         with about("QueueName"), about_one_of(*members.get("Attributes", ())):
             if self._exists(members["QueueName"]):  # SQS would answer as if it had created it
                 raise QueueNameExists()
-            self._actions.run("CreateQueue", members, "")
+            self._run("CreateQueue", members)
         return {"name": members["QueueName"]}
 
     def _exists(self, name: str) -> bool:
@@ -416,20 +427,25 @@ class ConsoleApi:
         members = _members("SetQueueAttributes", name, given)
         check_permissions(caller, "SetQueueAttributes", members)
         with about_one_of(*members["Attributes"]):
-            return self._actions.run("SetQueueAttributes", members, "")
+            return self._run("SetQueueAttributes", members)
 
     def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
         """Runs an action of SQS on a queue. Accepts the members of the action."""
-        return self._actions.run(action, _members(action, name, given), "")
+        return self._run(action, _members(action, name, given))
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Deletes a queue. The user must have typed its name."""
         _check_typed(name, given, "deleted")
-        return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
+        return self._run("DeleteQueue", {"QueueUrl": _url(name)})
 
     def _root(self, caller: Caller) -> str | None:
         """Returns the root. None for callers without all permissions."""
         return documents.shown_root(self._lake.root) if caller.may(ANY, None) else None
+
+    def _command(self, caller: Caller) -> str:
+        """Returns how a command of ``lakequeue`` begins: as the operator set it, or with the root if known."""
+        root = self._root(caller)
+        return self._prefix or ("lakequeue" if root is None else f"lakequeue --root {shlex.quote(root)}")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
@@ -438,6 +454,13 @@ class ConsoleApi:
         """Runs a change, then drops the known problems, because the change may have solved some."""
         try:
             return self._on_queue(name, call)
+        finally:
+            self._attention.forget()
+
+    def _run(self, action: str, members: Answer) -> Answer:
+        """Runs an action of SQS, after which concerns are read anew, as after ``_change``."""
+        try:
+            return self._actions.run(action, members, "")
         finally:
             self._attention.forget()
 

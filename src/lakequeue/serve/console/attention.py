@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -36,7 +37,7 @@ from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.keys import ANY
 
 if TYPE_CHECKING:
-    from lakequeue.entry_verbs import Concern, Shortage
+    from lakequeue.entry_verbs import ActiveConsumer, Concern, Shortage
 
 KEPT_SECONDS = 30
 """Maximum age of reused depths and consumers."""
@@ -44,8 +45,14 @@ MOST = 200
 """Maximum number of listed problems."""
 MOST_COUNTED = 20
 """Maximum number of dead-letter queues whose errors are counted. The fullest queues are chosen."""
+SLOW_TIMEOUTS = 10
+"""Number of visibility timeouts after which a receive is marked as slow."""
 PAUSE = "SetQueueAttributes"
 """Permission needed for a pause, because ``set_attributes`` can also pause a queue."""
+_NEEDED = {"resume": PAUSE, "redrive": "StartMessageMoveTask", "keep": "SetQueueAttributes"}
+"""Permission that each action next to a concern needs."""
+_COMMANDS = {"redrive": "redrive", "set": "keep"}
+"""Actions of the console that do what a command does."""
 
 
 @attrs.frozen
@@ -78,14 +85,24 @@ class Attention:
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
         """Returns the consumers of each queue, oldest receive first, then idle consumers."""
+        seen = self._newest().queues
         found = [
             (queue.name, each)
-            for queue, state in self._newest().queues
+            for queue, state in seen
             if not isinstance(state, LakeQueueError) and caller.may("GetQueueAttributes", queue.name)
             for each in state[1]
         ]
         found.sort(key=lambda known: known[1].oldest_receive or NEVER)
-        return [{"queue": name} | documents.consumer(each) for name, each in found]
+        now, timeouts = (
+            self._lake.clock.now(),
+            {queue.name: settings(queue).visibility_timeout for queue, _ in seen},
+        )
+
+        def slow(name: str, each: ActiveConsumer) -> bool:
+            least = timedelta(seconds=SLOW_TIMEOUTS * max(1, timeouts[name]))
+            return each.oldest_receive is not None and now - each.oldest_receive > least
+
+        return [{"queue": name, "slow": slow(name, each)} | documents.consumer(each) for name, each in found]
 
     def _newest(self) -> _Seen:
         with self._lock:  # of several callers, one reads
@@ -108,6 +125,43 @@ class Attention:
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
         """Returns at most ``MOST`` problems, most urgent kind first. ``only``: of this queue, not of the root."""
         seen = self._newest()
+        damaged, found = self._concerns(caller, seen)
+        found.sort(key=lambda each: each.urgency)
+        root, upkeep = [*_space(caller, seen.shortage)], list[dict[str, Any]]()
+        full = seen.shortage is not None and seen.shortage.full
+        if not full:  # a commit of the compactor needs space first
+            upkeep = self._compaction(to_micros(self._lake.clock.now()))
+        if isinstance(seen.schedules, LakeQueueError):
+            text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
+            root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
+        if only is not None:
+            root, upkeep = [], []
+            damaged = [each for each in damaged if each["queue"] == only]
+            found = [each for each in found if each.queue == only]
+        listed = damaged + [attrs.asdict(each) | self._for(caller, each, seen.errors) for each in found[:MOST]]
+        low = seen.shortage is not None and bool(seen.shortage.commands)
+        return {
+            "root": upkeep + root if low else root + upkeep,  # compaction may free what a purge would lose
+            "urgent": bool(root),
+            "low": low,
+            "full": full,
+            "concerns": listed[:MOST],
+            "total": len(damaged) + len(found),
+        }
+
+    def ranks(self, caller: Caller) -> dict[str, int]:
+        """Returns the place of each queue's most urgent kind of concern, from the last read for another view.
+
+        The most urgent place is the lowest. Omits queues without a concern. Reads nothing itself.
+        """
+        if self._seen is None:
+            return {}
+        damaged, found = self._concerns(caller, self._seen)
+        ranks = {each.queue: each.urgency for each in sorted(found, key=lambda each: -each.urgency)}
+        return ranks | {each["queue"]: -1 for each in damaged}
+
+    def _concerns(self, caller: Caller, seen: _Seen) -> tuple[list[dict[str, Any]], list[Concern]]:
+        """Returns the concerns about unreadable queues, and the others, of queues that the caller may see."""
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:
@@ -124,33 +178,15 @@ class Attention:
             elif isinstance(state, LakeQueueError):
                 text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
                 check = f"lakequeue check {queue.name}"
-                each = Concern(queue.name, "unreadable", text, f"{check} shows what is damaged", (check,))
+                cure, brief = f"{check} shows what is damaged", "cannot be read"
+                each = Concern(queue.name, "unreadable", text, cure, (check,), brief)
                 damaged.append(attrs.asdict(each))
             if not isinstance(state, LakeQueueError):
                 depth, busy = state
                 found += concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
-        root, upkeep = [*_space(caller, seen.shortage)], list[dict[str, Any]]()
-        full = seen.shortage is not None and seen.shortage.full
-        if not full:  # a commit of the compactor needs space first
-            upkeep = self._compaction(to_micros(self._lake.clock.now()))
-        if isinstance(seen.schedules, LakeQueueError):
-            text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
-            root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
-        else:  # of a queue that was deleted, too
+        if not isinstance(seen.schedules, LakeQueueError):  # of a queue that was deleted, too
             found += (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
-        if only is not None:
-            root, upkeep = [], []
-            damaged = [each for each in damaged if each["queue"] == only]
-            found = [each for each in found if each.queue == only]
-        found.sort(key=lambda each: each.urgency)
-        listed = damaged + [attrs.asdict(each) | self._for(caller, each, seen.errors) for each in found[:MOST]]
-        return {
-            "root": root + upkeep,
-            "urgent": bool(root),
-            "full": full,
-            "concerns": listed[:MOST],
-            "total": len(damaged) + len(found),
-        }
+        return damaged, found
 
     def _look(self, now: int) -> _Seen:
         queues = self._depths.queues()
@@ -214,13 +250,15 @@ def _damaged(name: str) -> dict[str, Any]:
     check, repair = f"lakequeue check {name}", f"lakequeue repair {name}"
     text = f"{name} is damaged: a call within the last hour met a missing or changed file"
     cure = f"{check} shows what is damaged, {repair} mends it"
-    return attrs.asdict(Concern(name, "unreadable", text, cure, (check, repair)))
+    return attrs.asdict(Concern(name, "unreadable", text, cure, (check, repair), "damaged"))
 
 
-def _may(caller: Caller, concern: Concern) -> bool:
-    """Returns True if the caller may do the console's action against this problem."""
-    needed = {"paused": PAUSE, "dead letters": "StartMessageMoveTask"}.get(concern.kind)
-    return needed is not None and caller.may(needed, concern.queue)
+def _may(caller: Caller, concern: Concern) -> list[str]:
+    """Returns the console's actions that end a concern of this kind, if the caller may do them."""
+    wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
+    if concern.kind == "expiring":
+        wanted = [_COMMANDS[command.split()[1]] for command in concern.commands if command.split()[1] in _COMMANDS]
+    return [action for action in wanted if caller.may(_NEEDED[action], concern.queue)]
 
 
 def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,7 @@ _CONTAINS = (
     "(contains(lower(body), lower(?)) OR contains(lower(message_id), lower(?)) "
     "OR coalesce(contains(lower(group_id), lower(?)), false))"
 )
+_ERROR, _SOURCE = "dead_letter_reason->>'$.error' = ?", "source_queue = ?"
 _Error = TypeVar("_Error", bound=Exception)
 _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
@@ -110,11 +111,19 @@ class Parameters:
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns the filters ``state``, ``text`` and ``where`` as one condition. None without filters."""
+        """Returns the filters ``state``, ``text``, ``where``, and those of dead letters, as one condition.
+
+        ``error`` passes the dead letters with that error, ``no_error`` those without a reason, ``source`` those of
+        that queue. Returns None without filters.
+        """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
-        if state:
-            parts, values = ["state = ?"], [state]
+        for value, part in (state, "state = ?"), (self.string("error"), _ERROR), (self.string("source"), _SOURCE):
+            if value:
+                parts.append(part)
+                values.append(value)
+        if self.choice("no_error", "", "1"):
+            parts.append("dead_letter_reason IS NULL")
         if text is not None:
             parts.append(_CONTAINS)
             values += [text] * _CONTAINS.count("?")

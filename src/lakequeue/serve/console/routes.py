@@ -54,7 +54,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_FILTERS = frozenset({"id", "ids", "state", "text", "where"})
+_FILTERS = frozenset({"id", "ids", "state", "text", "where", "error", "no_error", "source"})
 _Handler = Callable[[Caller, str, Parameters], Answer]
 
 
@@ -67,8 +67,10 @@ class Console:
         conditions: runs requests with a condition.
     """
 
-    def __init__(self, actions: Actions, basic: BasicAuthentication, bodies: RequestBodies) -> None:
-        api = ConsoleApi(actions)
+    def __init__(
+        self, actions: Actions, basic: BasicAuthentication, bodies: RequestBodies, prefix: str | None = None
+    ) -> None:
+        api = ConsoleApi(actions, prefix)
         self.depths, self.damage = api.depths, api.damage
         self.conditions = ConditionRunner()
         self._bodies = bodies

@@ -1,5 +1,6 @@
 // Actions that change a queue. Each opens a dialog that says what will happen, to which queue and how many messages.
 
+import { queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ask, askForName, field, lostHistory } from "./dialog.js";
 import { count, duration, el, instant, localValue, number, offset, setText, show, toast, zone } from "./dom.js";
@@ -189,8 +190,21 @@ export function rewind(queue, reload) {
   const opened = Date.now();
 }
 
-// `filters`: those of the list of messages below, so that a redrive moves what is listed.
-export function redrive(queue, reload, { text = "", where: listed = "" } = {}) {
+// The parameters of a request for the dead letters of a kind: of an error (null: of none) of a source queue.
+function ofKind({ error, source_queue: source }) {
+  return { ...(error === null ? { no_error: "1" } : { error }), ...(source === null ? {} : { source }) };
+}
+
+// The queues that a redrive moved messages to, as links.
+function links(names) {
+  return names.map((name, index) => [index ? ", " : "", el("a", { href: queueHash(name) }, name)]);
+}
+
+// `filters`: those of the list of messages below, so that a redrive moves what is listed. `only`: the error and the
+// source queue of the dead letters to move.
+export function redrive(queue, reload, { text = "", where: listed = "" } = {}, only = null) {
+  const errors = el("select", { name: "error", change: preview });
+  const ofErrors = field("Only error", errors);
   const containing = el("input", { type: "search", name: "text", value: text, placeholder: "any text", autocomplete: "off", spellcheck: "false", change: preview });
   const where = el("input", {
     type: "text",
@@ -220,6 +234,7 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}) {
     title: `Redrive ${queue.name}?`,
     parts: [
       text || listed ? el("p", { class: "quiet" }, "The filters of the list are taken over.") : null,
+      ofErrors,
       field("Only messages with this text in body, id or group", containing),
       field("Only messages for which this SQL condition is true", where),
       el("p", { class: "picks" }, el("button", { type: "button", class: "small", click: preview }, "Count")),
@@ -232,12 +247,24 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}) {
   });
   dialog.addEventListener("close", () => stopping.abort());
   confirm.disabled = true;
-  where.focus();
+  offer(only ? [only] : []);
+  (only ? errors : where).focus();
   preview();
+  get(queuePath(queue.name, "/errors"), {}, stopping.signal).then((known) => offer(known.errors), () => null); // the dialog works without it
+
+  // The errors to choose from; what is chosen stays.
+  function offer(known) {
+    const value = errors.value || (only ? JSON.stringify(ofKind(only)) : "");
+    const several = new Set(known.map((each) => each.source_queue)).size > 1;
+    const label = (each) => `${each.error ?? "no reason given"}${several && each.source_queue ? ` of ${each.source_queue}` : ""} (${number(each.messages)})`;
+    const options = known.map((each) => [JSON.stringify(ofKind(each)), label(each)]);
+    errors.replaceChildren(...[["", "all"], ...options].map(([key, shown]) => el("option", { value: key, selected: key === value }, shown)));
+    show(ofErrors, known.length > 0);
+  }
 
   async function preview() {
     const turn = ++asked;
-    const chosen = { text: containing.value.trim(), where: where.value.trim() };
+    const chosen = { text: containing.value.trim(), where: where.value.trim(), ...(errors.value && JSON.parse(errors.value)) };
     confirm.disabled = true;
     showError(null);
     setText(what, "Counting…");
@@ -266,7 +293,7 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}) {
     bar.max = found.messages;
     bar.value = 0;
     show(bar, true);
-    where.disabled = containing.disabled = true;
+    where.disabled = containing.disabled = errors.disabled = true;
     try {
       while (moved < found.messages && !stopping.signal.aborted) {
         const step = Math.min(STEP, found.messages - moved);
@@ -276,10 +303,10 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}) {
         if (!done.messages) break;
       }
     } finally {
-      where.disabled = containing.disabled = false;
+      where.disabled = containing.disabled = errors.disabled = false;
       if (stopping.signal.aborted) reload();
     }
-    return `${count(moved, "message")} of ${queue.name} moved.`;
+    return [`${count(moved, "message")} of ${queue.name} moved to `, links(found.destinations.map((each) => each.queue)), "."];
   }
 }
 
@@ -350,7 +377,7 @@ export function redriveMessages(queue, chosen, reload) {
     button: `Move ${count(letters.length, "message")}`,
     go: async () => {
       const done = await post(queuePath(queue.name, "/redrive"), { ids: ids(letters) });
-      return `${count(done.messages, "message")} of ${queue.name} moved.`;
+      return [`${count(done.messages, "message")} of ${queue.name} moved to `, links(places), "."];
     },
     reload,
   });

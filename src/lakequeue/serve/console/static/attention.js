@@ -1,26 +1,29 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
 import { redrive } from "./actions.js";
+import { changeQueue } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ago, copied, el, setText, show, toast } from "./dom.js";
 
 const INTERVAL = 15_000;
-const SHOWN = 5; // items of each kind, until the user asks for all
+const SHOWN = 8; // queues, until the user asks for all
+const ERRORS = 5;
+// How bad each kind is, and the part of the queue's page where it is looked into.
 const KINDS = {
-  unreadable: ["Cannot be read", "messages"],
-  expiring: ["Deleted for good soon", "messages"],
-  full: ["At a limit", "attributes"],
-  stuck: ["A handler may hang", "consumers"],
-  undecided: ["Undecided deliveries", "messages"],
-  "schedule fails": ["Schedules that fail", "#/schedules"],
-  "schedule overdue": ["Overdue schedules", "#/schedules"],
-  unread: ["Nobody receives", "messages"],
-  "dead letters": ["Dead letters", "dead-letters"],
-  growing: ["Growing", "messages"],
-  paused: ["Paused", "messages"],
+  unreadable: ["bad", "messages"],
+  expiring: ["bad", "messages"],
+  full: ["bad", "attributes"],
+  stuck: ["warn", "consumers"],
+  undecided: ["warn", "messages"],
+  "schedule fails": ["warn", "#/schedules"],
+  "schedule overdue": ["warn", "#/schedules"],
+  unread: ["warn", "messages"],
+  "dead letters": ["warn", "dead-letters"],
+  growing: ["", "messages"],
+  paused: ["", "messages"],
 };
-const MARKS = { unreadable: ["cannot be read", "bad"], expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {
@@ -61,23 +64,30 @@ function cureOf({ cure, commands = [], queues = [] }) {
 function errorsOf({ queue, errors = {} }) {
   const found = Object.entries(errors);
   if (!found.length) return null;
-  const links = found.slice(0, SHOWN).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`)]);
-  return [": ", links, found.length > SHOWN ? ` and ${found.length - SHOWN} more` : ""];
+  const links = found.slice(0, ERRORS).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`)]);
+  return [" (", links, found.length > ERRORS ? ` and ${found.length - ERRORS} more` : "", ")"];
 }
 
 // Where a concern is looked into; the message of an unknown process can be made visible in the list of messages.
-function place({ kind, queue, commands }, tab) {
+function place({ kind, queue, commands }) {
+  const tab = KINDS[kind][1];
   const unknown = kind === "stuck" && !commands.some((command) => command.startsWith("py-spy"));
   if (tab.startsWith("#")) return tab;
-  return unknown ? queueHash(queue, "messages", { state: "in_flight" }) : queueHash(queue, tab);
+  return unknown ? inFlight(queue) : queueHash(queue, tab);
 }
 
-// `only`: the queue whose concerns are shown, on its own page, which has the buttons itself.
+function inFlight(queue) {
+  return queueHash(queue, "messages", { state: "in_flight" });
+}
+
+// `only`: the queue whose concerns are shown, on its own page, which has most of the buttons itself.
 export function attention(signal, reload, only = null) {
   const items = el("div", { class: "concerns" });
   const fine = el("p", { class: "quiet" });
   const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, el("h2", {}, "Needs attention"), items, fine);
-  const opened = new Set();
+  const folded = new Map(); // the queues whose commands the user has shown or hidden
+  const unfolded = only !== null && matchMedia("(min-width: 641px)").matches;
+  let all = false;
   let found = { root: [], concerns: [], total: 0 };
   let readAt = -Infinity;
   let drawn = "";
@@ -87,37 +97,52 @@ export function attention(signal, reload, only = null) {
     reload();
   }
 
-  async function openRedrive(queue) {
+  async function open(queue, dialog) {
     try {
-      redrive(await get(queuePath(queue), {}, signal), again);
+      dialog(await get(queuePath(queue), {}, signal));
     } catch (error) {
       toast(error.message, "wrong");
     }
   }
 
-  function item(concern, tab) {
-    const { text, queue, kind, may } = concern;
-    const words = queue === undefined ? text : el("a", { href: place(concern, tab) }, text);
-    const act = (label, click) => el("button", { type: "button", class: "small", click }, label);
-    const button = !may || only !== null ? null : kind === "paused" ? act("Resume", () => resume(queue, concern.group, again)) : act("Redrive…", () => openRedrive(queue));
-    return el("li", {}, words, errorsOf(concern), cureOf(concern), button && [" ", button]);
+  // The buttons of a queue's concerns, each once.
+  function buttons(queue, list) {
+    const made = new Map();
+    for (const { may = [], group } of list) {
+      for (const action of only === null ? may : may.filter((each) => each === "keep")) {
+        const of = group === null || group === undefined ? "" : ` ${group}`;
+        const [label, click] = {
+          resume: [`Resume${of}`, () => resume(queue, group, again)],
+          redrive: ["Redrive…", () => open(queue, (known) => redrive(known, again))],
+          keep: ["Keep longer…", () => open(queue, (known) => changeQueue(known, again, "MessageRetentionPeriod"))],
+        }[action];
+        made.set(label, el("button", { type: "button", class: "small", click }, label));
+      }
+    }
+    return [...made.values()].flatMap((button) => [" ", button]);
   }
 
-  function group(kind, list) {
-    const [label, tab] = KINDS[kind];
-    const some = opened.has(kind) ? list : list.slice(0, SHOWN);
-    const more = el("button", { type: "button", class: "small", click: () => (opened.add(kind), draw()) }, `Show all ${list.length}`);
-    return el("div", { class: kind.replace(" ", "-") }, el("h3", {}, `${label} (${list.length})`), el("ul", {}, some.map((each) => item(each, tab))), some.length < list.length ? more : null);
+  // One line for a queue: what is wrong, the worst first, and what ends it; the commands are below.
+  function line([queue, list]) {
+    const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief), errorsOf(concern)]);
+    const held = list.some(({ kind, commands }) => kind === "stuck" && commands.some((command) => command.startsWith("py-spy"))) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
+    const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern)));
+    const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
+    return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: queueHash(queue) }, queue), ": "] : null, causes, held, buttons(queue, list)), help);
   }
 
   function draw() {
-    const state = JSON.stringify([found, [...opened]]);
+    const state = JSON.stringify([found, all]);
     if (state === drawn) return; // so that a selection stays
     drawn = state;
-    const kinds = Object.keys(KINDS).map((kind) => [kind, found.concerns.filter((each) => each.kind === kind)]);
-    const storage = found.root.length ? [el("div", { class: found.full ? "root full" : "root" }, el("h3", {}, found.full ? "The disk is full" : "Storage"), el("ul", {}, found.root.map((each) => item(each))))] : [];
-    const queues = kinds.filter(([, list]) => list.length).map(([kind, list]) => group(kind, list));
-    items.replaceChildren(...(found.urgent ? [...storage, ...queues] : [...queues, ...storage]));
+    const queues = new Map();
+    for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
+    const heading = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
+    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, heading), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each)))))] : [];
+    const some = all ? [...queues] : [...queues].slice(0, SHOWN);
+    const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
+    const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];
+    items.replaceChildren(...(found.urgent ? [...storage, ...lines] : [...lines, ...storage]));
     const left = found.total - found.concerns.length;
     setText(fine, left > 0 ? `${left} more; lakequeue doctor lists all.` : "");
     show(fine, left > 0);
@@ -127,11 +152,14 @@ export function attention(signal, reload, only = null) {
   show(node, false);
   return {
     node,
-    marks: (name) => found.concerns.filter((each) => each.queue === name && MARKS[each.kind]).map((each) => MARKS[each.kind]),
+    forget: () => (readAt = -Infinity),
+    marks: (name) => found.concerns.filter((each) => each.queue === name).map((each) => (each.kind === "unreadable" ? [each.brief, "bad"] : MARKS[each.kind])).filter(Boolean),
     async update() {
       if (performance.now() - readAt < INTERVAL) return;
-      readAt = performance.now();
-      found = await get("attention", only === null ? {} : { queue: only }, signal);
+      const turn = (readAt = performance.now());
+      const newest = await get("attention", only === null ? {} : { queue: only }, signal);
+      if (turn !== readAt) return; // something was changed meanwhile
+      found = newest;
       draw();
     },
   };

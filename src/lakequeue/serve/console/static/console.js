@@ -1,7 +1,7 @@
 // Opens the view that the address names, and refreshes it.
 
 import { address } from "./address.js";
-import { duration, el, setText, show } from "./dom.js";
+import { duration, el, setPrefix, setText, show } from "./dom.js";
 import { get } from "./api.js";
 import { list } from "./list.js";
 import { signedIn, signIn, signOut } from "./login.js";
@@ -97,6 +97,7 @@ async function refresh(shown) {
     setAway(false);
     shown.updatedAt = performance.now();
     showAge();
+    setPrefix(answer?.command);
     const parts = answer === null ? [] : [answer.root, answer.region, answer.caller === "-" ? null : answer.caller];
     if (answer?.version) parts.push(`lakequeue ${answer.version}`);
     const spans = parts.map((part, index) => part && el("span", index ? {} : { class: "code", title: `Root: ${part}` }, part));

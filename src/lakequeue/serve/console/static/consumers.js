@@ -8,7 +8,9 @@ function processes(each, shown) {
 }
 
 function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {
-  return running ? `${number(running)}, the oldest for ${duration((Date.parse(seen) - Date.parse(oldest)) / 1000)} as of ${sinceText(seen)}` : "idle";
+  if (!running) return "idle";
+  const text = `running for ${duration(Math.round((Date.parse(seen) - Date.parse(oldest)) / 1000))}`;
+  return el("span", { title: `Reported ${sinceText(seen)}` }, running === 1 ? text : `${number(running)}, the oldest ${text}`);
 }
 
 // Label, class, and the content of a cell.
@@ -16,7 +18,7 @@ export const CONSUMER = [
   ["Consumer", "", ({ consumer }) => consumer ?? "without a name"],
   ["Process", "", (each) => processes(each, ({ host, pid }) => `${pid} on ${host}`)],
   ["In flight", "number", (each) => (each.in_flight ? el("a", { href: heldHash(each.queue, each.consumer) }, number(each.in_flight)) : "0")],
-  ["Oldest receive", "", (each) => ago(each.oldest_receive)],
+  ["Oldest receive", "", (each) => (each.slow ? el("span", { class: "badge warn", title: "Longer than ten times the visibility timeout of the queue." }, ago(each.oldest_receive)) : ago(each.oldest_receive))],
   ["Newest receive", "", (each) => ago(each.newest_receive)],
   ["Handlers", "", (each) => processes(each, handlers)],
   ["Seen", "", (each) => processes(each, (one) => ago(one.seen_at))],

@@ -126,9 +126,25 @@ export function trouble(text) {
   return node;
 }
 
+// How commands begin where the operator types them, as the server says: shown are the short ones, copied are whole ones.
+let prefix = "lakequeue";
+
+export function setPrefix(text) {
+  prefix = text ?? prefix;
+}
+
 // A command, or another text to take away, with a button that copies it.
 export function copied(text) {
-  return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click: () => copy(text).then(() => toast("Copied."), (error) => toast(error.message, "wrong")) }, "Copy")];
+  const whole = () => text.replace(/^lakequeue (?!--root)/, () => `${prefix} `);
+  const click = () => copy(whole()).then(() => toast(`Copied: ${whole()}`), (error) => toast(error.message, "wrong"));
+  return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click }, "Copy")];
+}
+
+// The text of an error, whose commands in backticks can be copied. Changes only what differs.
+export function setCommands(node, text) {
+  if (node.dataset.text === text) return;
+  node.dataset.text = text;
+  node.replaceChildren(...text.split("`").flatMap((part, index) => (index % 2 ? copied(part) : [part])));
 }
 
 // In the time zone of the browser; the title has the same instant in UTC.

@@ -81,6 +81,7 @@ export function list(signal, reload, again) {
     pages.node,
   );
   const rows = new Rows(body, (queue) => queue.name, row);
+  const moving = new Set();
   let last = { queues: [] };
   let scale = null;
 
@@ -111,7 +112,7 @@ export function list(signal, reload, again) {
         const state = JSON.stringify([marks, newest.pauses, newest.may]);
         if (badges.dataset.marks !== state) {
           badges.dataset.marks = state;
-          const pauses = (newest.pauses ?? []).map((pause) => pauseMark(newest.name, pause, newest.may.Pause, reload));
+          const pauses = (newest.pauses ?? []).map((pause) => pauseMark(newest.name, pause, newest.may.Pause, changed));
           badges.replaceChildren(...marks.map(([mark, kind]) => el("span", { class: `badge ${kind}` }, mark)), ...pauses);
         }
         COLUMNS.slice(1).forEach(([key], index) => {
@@ -127,6 +128,11 @@ export function list(signal, reload, again) {
         top.title = "the largest value of the line";
       },
     };
+  }
+
+  function changed() {
+    concerns.forget();
+    reload();
   }
 
   function sortBy(key) {
@@ -147,7 +153,10 @@ export function list(signal, reload, again) {
       setText(span, scale.label);
       show(create, last.may.CreateQueue);
       rows.show(last.queues);
-      for (const key of RARE) table.classList.toggle(`no-${key}`, last.queues.every((queue) => !valueOf(queue, key)));
+      for (const key of RARE) {
+        if (last.queues.some((queue) => valueOf(queue, key)) && RATES.includes(key)) moving.add(key); // they do not come and go
+        table.classList.toggle(`no-${key}`, !moving.has(key) && last.queues.every((queue) => !valueOf(queue, key)));
+      }
       for (const head of heads) {
         head.setAttribute("aria-sort", head.dataset.key !== kept.sort ? "none" : kept.down ? "descending" : "ascending");
       }
@@ -158,7 +167,7 @@ export function list(signal, reload, again) {
         summary,
         `${count(last.total, "queue")}${here} · ${number(sum("visible"))} visible · ${number(sum("in_flight"))} in flight${order}`,
       );
-      if (!last.queues.length) empty.replaceChildren(...(kept.text ? [`No queue has “${kept.text}” in its name.`] : begin(last.root)));
+      if (!last.queues.length) empty.replaceChildren(...(kept.text ? [`No queue has “${kept.text}” in its name.`] : begin(last.command)));
       show(empty, !last.queues.length);
       show(table, last.queues.length > 0);
       pages.update(last.next);
@@ -182,11 +191,11 @@ function scaleOf({ queues, hours }) {
 }
 
 // How to begin with an empty root.
-function begin(root) {
+function begin(command) {
   const line = (label, text) => el("p", {}, `${label} `, copied(text));
   return [
     el("p", {}, "There are no queues yet."),
-    line("Create one:", `lakequeue ${root ? `--root '${root}' ` : ""}create orders`),
+    line("Create one:", `${command} create orders`),
     line("Endpoint for SQS clients:", location.origin),
   ];
 }

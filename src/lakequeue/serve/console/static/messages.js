@@ -22,7 +22,8 @@ const ORDERS = [
   ["newest", "Newest first"],
 ];
 
-export function messages(name, listName, signal, reload) {
+// `changed`: called once the user has changed messages; `reload` is enough for other filters.
+export function messages(name, listName, signal, reload, changed) {
   const deleted = listName === "history";
   const { given } = address([deleted ? "since" : "state", "order", "text", "where", "after"]);
   const choice = (name, label, options) => el("select", { name, "aria-label": label, change: apply }, options.map(([value, shown]) => el("option", { value, selected: value === (given[name] ?? "") }, shown)));
@@ -49,7 +50,7 @@ export function messages(name, listName, signal, reload) {
   const note = el("p", { class: "note" });
   const pages = pager(given, reload, note);
   const body = el("tbody");
-  const chosen = selection(name, listName, signal, reload);
+  const chosen = selection(name, listName, signal, changed);
   const heads = deleted ? ["Sent", "Group", "Body"] : ["Sent", "State", "Received", "Consumer", "Group", "Reason", "Body"];
   const table = el(
     "table",
@@ -63,6 +64,7 @@ export function messages(name, listName, signal, reload) {
   );
   const filters = el("details", { class: "filtering", open: wide }, el("summary", {}, "Filters"), form);
   const root = el("div", {}, filters, fault, chosen.node, el("div", { class: "scroll" }, table), pages.node);
+  let linked = !deleted && Boolean(given.text || given.where || given.state);
   const rows = new Rows(body, (message) => message.id, row);
   let columns = heads.length + 2; // that are shown; one more than that would be a further column
   text.value = given.text ?? "";
@@ -154,6 +156,8 @@ export function messages(name, listName, signal, reload) {
       show(fault, wrong !== null);
       markField(form, wrong);
       rows.show(found.messages);
+      if (linked) filters.scrollIntoView(); // once: a link to some messages leads to them
+      linked = false;
       const hidden = [found.messages.every((message) => message.group_id === null), !deleted && found.messages.every((message) => !message.dead_letter_reason), !deleted && found.messages.every((message) => !message.consumer)];
       table.classList.toggle("no-group", hidden[0]);
       table.classList.toggle("no-reason", hidden[1]);

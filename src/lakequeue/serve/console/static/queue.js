@@ -6,7 +6,7 @@ import { attention, pauseMark } from "./attention.js";
 import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
-import { count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
+import { count, duration, el, instant, number, offset, rate, setCommands, setText, show, stored, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
 import { changeQueue, changeTags, deleteQueue } from "./queues.js";
@@ -62,7 +62,7 @@ export function queue(name, tab, signal, reload) {
     el("button", { type: "button", "aria-pressed": String(value === hours), click: () => span(value) }, label),
   );
   const act = (label, action, open, style = "") =>
-    [el("button", { type: "button", class: style, hidden: true, click: () => open(last, reload) }, label), action];
+    [el("button", { type: "button", class: style, hidden: true, click: () => open(last, changed) }, label), action];
   const actions = [
     act("Send…", "SendMessage", send, "first"),
     act("Pause…", "SetQueueAttributes", pause),
@@ -97,8 +97,15 @@ export function queue(name, tab, signal, reload) {
   const faults = new Map();
   let last = null;
 
+  // Reads all of the page anew, with what needs attention and the chart, once something was changed.
+  function changed() {
+    concerns.forget();
+    drawnAt = -Infinity;
+    reload();
+  }
+
   function listOf() {
-    const found = messages(name, tab, signal, reload);
+    const found = messages(name, tab, signal, reload, changed);
     const intro = el("p", { class: "note", hidden: tab !== "history" });
     return {
       root: el("div", {}, intro, found.root),
@@ -125,14 +132,17 @@ export function queue(name, tab, signal, reload) {
     const what = el("h2", {}, "Dead letters by error: counting…");
     const errors = el("tbody");
     const some = el("p", { class: "quiet" });
-    const heads = ["Error", "Source queue", "Messages", "Newest text"];
+    const heads = ["Error", "Source queue", "Messages", "Newest text", ""];
     const kinds = el("div", { class: "card whole", hidden: true }, what, el("div", { class: "overflow" }, el("table", { class: "errors wide-cells" }, el("thead", {}, el("tr", {}, heads.map((label) => el("th", { scope: "col", class: label === "Messages" ? "number" : null }, label)))), errors)), some);
     const ask = el("button", { type: "button", hidden: true, click: preview }, "Count what a redrive would move");
     let known = "";
+    let shown = "";
 
-    function kind({ error, source_queue: source, messages, text }) {
-      const cells = [el("a", { href: lettersHash(name, error, source) }, error ?? "no reason given"), source === null ? "–" : queueLink(source), number(messages), el("div", { class: "clamped", title: text }, text)];
-      return el("tr", {}, cells.map((cell, index) => el("td", { class: ["", "", "number", "text"][index], "data-label": heads[index] }, cell)));
+    function kind(letters) {
+      const { error, source_queue: source, messages, text } = letters;
+      const button = offered("StartMessageMoveTask", last) ? el("button", { type: "button", class: "small", "aria-label": `Redrive ${number(messages)} of ${error ?? "no reason"}`, click: () => redrive(last, changed, {}, letters) }, `Redrive ${number(messages)}…`) : null;
+      const cells = [el("a", { href: lettersHash(name, error, source) }, error ?? "no reason given"), source === null ? "–" : queueLink(source), number(messages), el("div", { class: "clamped", title: text }, text), button];
+      return el("tr", {}, cells.map((cell, index) => el("td", { class: ["", "", "number", "text", ""][index], "data-label": heads[index] }, cell)));
     }
 
     async function preview() {
@@ -161,7 +171,9 @@ export function queue(name, tab, signal, reload) {
         if (!newest.sources?.length || !newest.may.ReceiveMessage) return show(kinds, false);
         show(kinds, true); // also while they are counted
         const found = await get(queuePath(name, "/errors"), {}, signal);
-        errors.replaceChildren(...found.errors.map(kind));
+        const counted = JSON.stringify([found.errors, newest.may]);
+        if (counted !== shown) errors.replaceChildren(...found.errors.map(kind)); // else a selection and the focus stay
+        shown = counted;
         const all = found.errors.reduce((sum, each) => sum + each.messages, 0);
         setText(what, `This is a dead-letter queue: ${count(all, "dead letter")} by error`);
         setText(some, found.tested ? `Counted over the newest ${number(found.tested)} messages.` : all ? "" : "No dead letter is visible.");
@@ -203,7 +215,7 @@ export function queue(name, tab, signal, reload) {
 
   function attributes() {
     const rows = el("tbody");
-    const change = el("button", { type: "button", hidden: true, click: () => changeQueue(last, reload) }, "Change attributes…");
+    const change = el("button", { type: "button", hidden: true, click: () => changeQueue(last, changed) }, "Change attributes…");
     const tags = el("tbody");
     const retag = el("button", { type: "button", hidden: true, click: () => changeTags(last, reload) }, "Change tags…");
     const none = el("p", { class: "quiet" });
@@ -251,7 +263,7 @@ export function queue(name, tab, signal, reload) {
     const parts = [["sent", "sent"], ["received", "received here"], ["deleted", "deleted"]];
     rates.replaceChildren(
       ...(found === null
-        ? ["Rates are known after the server has seen the queue for a minute."]
+        ? [speed.node.hidden || depths.hidden ? "Rates are known after the server has seen the queue for a minute." : ""]
         : [
             "Per minute: ",
             ...parts.flatMap(([key, label]) => [el("b", {}, rate(found[key])), ` ${label}  `]),
@@ -272,7 +284,8 @@ export function queue(name, tab, signal, reload) {
       faults.set(node, error.message);
     }
     show(node, !faults.has(node));
-    setText(fault, [...new Set(faults.values())].join(" "));
+    const chart = faults.has(depths) && tab === "messages" ? ["The chart is hidden for this reason."] : [];
+    setCommands(fault, [...new Set(faults.values()), ...chart].join(" "));
     show(fault, faults.size > 0);
   }
 
@@ -319,7 +332,7 @@ export function queue(name, tab, signal, reload) {
       const state = JSON.stringify([marks, last.pauses, last.may]);
       if (badges.dataset.marks !== state) {
         badges.dataset.marks = state;
-        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes, reload)));
+        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes, changed)));
       }
       picture.now(last.counts);
       for (const [button, action] of actions) {

@@ -45,11 +45,23 @@ function plain(name, value) {
   return String(Number(parts.reduce((sum, part) => sum + part, 0).toFixed(6)));
 }
 
+// A duration as people write it, where that loses nothing: 4d for 345600, 1h30m for 5400.
+function written(name, value) {
+  if (value === undefined || name === "MaximumMessageSize" || !/^[1-9]\d*$/.test(value)) return value ?? "";
+  let left = Number(value);
+  const parts = [["d", 86_400], ["h", 3_600], ["m", 60], ["s", 1]].map(([unit, size]) => {
+    const many = Math.floor(left / size);
+    left %= size;
+    return many ? `${many}${unit}` : "";
+  });
+  return parts.join("");
+}
+
 // The fields of both forms; `changes` gives the attributes that differ from those given. FIFO queues have no tenants.
 function attributeFields(given, policy, fifo, made) {
   const others = MORE.filter((each) => !(made && each.fixed) && !(fifo && each.standard));
   const more = others.map(({ name }) => text(name, { placeholder: "default", value: given[name] ?? "" }));
-  const inputs = NUMBERS.map(([name]) => text(name, { inputmode: "numeric", placeholder: "default", value: given[name] ?? "" }));
+  const inputs = NUMBERS.map(([name]) => text(name, { inputmode: "numeric", placeholder: "default", value: written(name, given[name]) }));
   const target = text("RedrivePolicy", { placeholder: "none", value: policy?.queue ?? "", list: "known-queues" });
   const known = el("datalist", { id: "known-queues" });
   const suggest = async () => {
@@ -134,10 +146,11 @@ export function createQueue() {
   name.focus();
 }
 
-export function changeQueue(queue, reload) {
+// `focused`: the attribute that the user came for.
+export function changeQueue(queue, reload, focused = null) {
   const policy = queue.dead_letter_queue === null ? null : { queue: queue.dead_letter_queue, receives: queue.max_receive_count };
   const attributes = attributeFields(queue.attributes, policy, queue.fifo, true);
-  ask({
+  const { dialog } = ask({
     title: `Change ${queue.name}`,
     parts: attributes.nodes,
     button: "Change",
@@ -149,6 +162,7 @@ export function changeQueue(queue, reload) {
     },
     reload,
   });
+  if (focused !== null) dialog.querySelector(`[name=${focused}]`).select();
 }
 
 // Tags as lines of KEY=VALUE; what has no line any more is removed.
