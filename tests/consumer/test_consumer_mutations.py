@@ -189,7 +189,7 @@ def goes_on_before_the_delete(patch: Patch) -> None:
         for job in list(before.jobs):
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs
-        self._ready.append(ahead)
+        self.line.ready.append(ahead)
         self._do(WakeHands(1))
 
     patch.setattr(Pool, "_settle_later", at_once)

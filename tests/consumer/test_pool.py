@@ -6,14 +6,16 @@ import ast
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
 from consumer.pools import SECOND, Moves, World
-from lakequeue.consumer import ahead, events, jobs, pool
+from lakequeue.consumer import ahead, events, jobs, line, pool
 from lakequeue.consumer.ahead import Ahead
-from lakequeue.consumer.jobs import Done, State, Turn
+from lakequeue.consumer.events import Fate, Settlement
+from lakequeue.consumer.jobs import Done, Job, State, Turn
 from lakequeue.consumer.pool import Pool
 from lakequeue.renewal import holds, policies
 from lakequeue.renewal.holds import Holds, ReceiptsLost
@@ -57,7 +59,7 @@ def test_sequences_that_nobody_has_seen() -> None:
     sequences(first_seed(), 5_000)
 
 
-@pytest.mark.parametrize("module", [pool, ahead, jobs, events, holds, policies])
+@pytest.mark.parametrize("module", [pool, line, ahead, jobs, events, holds, policies])
 def test_a_pool_has_no_threads_clocks_or_queues(module: object) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text())  # type: ignore[attr-defined]
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
@@ -86,6 +88,36 @@ def test_a_last_receive_that_waits_for_its_batch_holds_up_no_hand() -> None:
     assert taken is not None and list(taken[1]) == queue._in(State.RUNNING)
 
 
+@pytest.mark.spec("HBN-23")
+def test_a_last_receive_begins_first_also_behind_a_message_of_its_group_that_has_just_ended() -> None:
+    world = next(world for world in map(World, range(100)) if len(world.queues) == 1 and world.hands > 1)
+    queue = world.queues[0]
+    queue.pool.rules = attrs.evolve(queue.pool.rules, batch=1, prefetch=3, fifo=True)
+
+    def receive(group: str, last: bool) -> Job:
+        turn = Turn(group)
+        handle = f"{group}-{world.now}"
+        message = SimpleNamespace(
+            message_id=handle, receipt_handle=handle, receive_count=1, last_receive=last, body="x"
+        )
+        context = SimpleNamespace(message=message, lost=False, over=False, in_doubt=False, received=world.now)
+        turn.jobs.append(Job(context, turn, world.now))  # type: ignore[arg-type]
+        queue._receive([turn])
+        return turn.jobs[0]
+
+    receive("a", last=False)
+    handled = queue.take()
+    assert handled is not None
+    queue.on(events.HandlerEnded(handled, [(Fate.SUCCESS, None)], 1_000, {}))
+    [due] = queue.on(events.RoundDue(True, world.now, False))
+    assert isinstance(due, events.Exchange)
+    queue.on(events.Settled(due.done, [Settlement.SETTLED], 1_000))
+    world.now += 1
+    receive("b", last=False)
+    last = receive("a", last=True)
+    assert queue.take() == [last]
+
+
 # --- safeguards
 
 
@@ -100,7 +132,7 @@ def goes_on_before_the_delete(patch: Patch) -> None:
 
 
 def wakes_nobody_for_a_group(patch: Patch) -> None:
-    patch.setattr(Pool, "_go_on", lambda self, turn: self._ready.append(turn) if turn.group else None)
+    patch.setattr(Pool, "_go_on", lambda self, turn: self.line.go_on(turn) if turn.group else None)
 
 
 def random_sequences() -> None:

@@ -100,6 +100,11 @@ class Turn:
         """True if the next message is on its last receive."""
         return bool(self.jobs) and self.jobs[0].context.message.last_receive
 
+    @property
+    def waits(self) -> bool:
+        """True if a message waits, and was not handed back."""
+        return any(job.state is State.WAITING for job in self.jobs)
+
 
 @attrs.define(eq=False)
 class Done:

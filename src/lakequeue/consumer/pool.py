@@ -8,7 +8,6 @@ have finished, and claims messages in the same commit. Instants and durations ar
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import attrs
 from lakequeue.consumer import events
 from lakequeue.consumer.ahead import MOST, Ahead
 from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn, newest
+from lakequeue.consumer.line import Line
 from lakequeue.renewal import holds
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Pool:
         active: the messages by receipt handle.
         holds: the receipts of these messages, and when to extend each.
         ahead: computes how many messages to hold.
+        line: the turns that may begin, and those behind others of their group.
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
         claim: the free handlers for the last claim; None: any number, or nothing is claimed.
@@ -89,8 +90,7 @@ class Pool:
         self.ahead = Ahead(self.concurrency, rules.prefetch, rules.longest // 3)
         totals.pools.append(self)
         self.active: dict[str, Job] = {}
-        self._ready: deque[Turn] = deque()
-        self._groups: dict[str, deque[Turn]] = {}
+        self.line = Line(self._is_again)
         self._done: list[Done] = []  # finished; the next round settles it
         self._behind: list[Job] = []  # returning: what waited behind messages that failed, or too long
         self._failures: dict[str, DeadLetterReason] = {}
@@ -149,18 +149,7 @@ class Pool:
             self._totals.empty = set()
             self.hungry = False
         for turn in added:
-            if turn.group is not None:
-                before = self._groups.setdefault(turn.group, deque())
-                before.append(turn)
-                if len(before) > 1:
-                    continue
-            if turn.is_last:
-                self._ready.appendleft(turn)
-            elif self._is_again(turn):  # not before last receives, each of which was claimed for a free hand
-                place = next((at for at, each in enumerate(self._ready) if not each.is_last), len(self._ready))
-                self._ready.insert(place, turn)
-            else:
-                self._ready.append(turn)
+            self.line.add(turn)
         self._do(events.WakeHands(len(event.turns)))
         self._return([job for turn in refused for job in turn.jobs])
 
@@ -204,16 +193,16 @@ class Pool:
 
     def _next(self, first: bool) -> Job | None:
         """Begins and returns the ``first`` or next message of a batch; None if no message may begin."""
-        while self._ready and not self._keeps_back(self._ready[0]):
-            if not first and self._is_again(self._ready[0]):
+        while self.line.ready and not self._keeps_back(self.line.ready[0]):
+            if not first and self._is_again(self.line.ready[0]):
                 return None
-            turn = self._ready.popleft()
+            turn = self.line.ready.popleft()
             while turn.jobs:
                 job = turn.jobs.popleft()
                 if job.state is State.WAITING:  # else it was handed back
                     job.state = State.RUNNING
                     return job
-            self._leave(turn)
+            self.line.leave(turn)
         self.hungry = True
         return None
 
@@ -224,22 +213,22 @@ class Pool:
 
     def _is_due(self, now: int) -> bool:
         """True if a batch may begin."""
-        if len(self._ready) >= self.rules.batch:
+        if len(self.line.ready) >= self.rules.batch:
             return True
         due = self.due()
         return due is not None and now >= due
 
     def begins(self, now: int) -> bool:
         """True if a hand has something to begin."""
-        return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due(now)
+        return bool(self.line.ready) and not self._keeps_back(self.line.ready[0]) and self._is_due(now)
 
     def due(self) -> int | None:
         """Returns when a batch begins even if it is not full; None if nothing may begin."""
-        if not self._ready or self._keeps_back(self._ready[0]):
+        if not self.line.ready or self._keeps_back(self.line.ready[0]):
             return None
-        if self._is_again(self._ready[0]):
+        if self._is_again(self.line.ready[0]):
             return 0
-        return min((job.since for turn in self._ready for job in turn.jobs), default=0) + self.rules.batch_wait
+        return min((job.since for turn in self.line.ready for job in turn.jobs), default=0) + self.rules.batch_wait
 
     def _keeps_back(self, turn: Turn) -> bool:
         """True if no hand is free for a turn: all are busy (HBN-18), or are kept for last receives."""
@@ -250,21 +239,10 @@ class Pool:
         """True if batches are wanted, and the next message of a turn was received before."""
         return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
-    def _leave(self, turn: Turn) -> None:
-        """Lets the next turn of a group begin, if there is one."""
-        if turn.group is None:
-            return
-        turns = self._groups[turn.group]
-        turns.popleft()
-        if turns:
-            self._ready.append(turns[0])
-        else:
-            del self._groups[turn.group]
-
     def _go_on(self, turn: Turn) -> None:
         """Lets the next message of a group begin after a message has ended. Does nothing without a group."""
         if turn.group is not None:
-            self._ready.append(turn)
+            self.line.go_on(turn)
             self.hungry = False
             self._do(events.WakeHands(1))
 
@@ -391,6 +369,7 @@ class Pool:
             self.ahead.fell_behind()
             self._end_claims()
             self._return(self._returning(ahead))  # also if hands did not come to it in time
+            self.line.drop_returned()
         if self._failures or any(done.due is None for done in self._done):
             # while all hands are busy, what they finish meanwhile goes into the same commit
             self._do(events.Gather(min(self.ahead.longest_round, _LONGEST_GATHER)))
@@ -509,7 +488,7 @@ class Pool:
         usable, held = self._usable(), len(self.active)
         room = max(0, self.ahead.capacity(usable) - held + done, self._kept)
         if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups
-            room = max(room, min(usable - len(self._groups), MOST - held))
+            room = max(room, min(usable - len(self.line.groups), MOST - held))
         self.full = not room
         return min(room, self.rules.largest or room)
 
@@ -555,7 +534,7 @@ class Pool:
     @property
     def next_is_last(self) -> bool:
         """True if the next turn begins with a last receive, which was claimed for a free hand."""
-        return bool(self._ready) and self._ready[0].is_last
+        return bool(self.line.ready) and self.line.ready[0].is_last
 
     @property
     def wants_hand(self) -> bool:
