@@ -22,7 +22,7 @@ from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
 from lakequeue.operations.claim import FreeHands
-from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, KINDS, Concern
+from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, KINDS, UNREAD_SECONDS, Concern
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
@@ -57,6 +57,7 @@ __all__ = [
     "COMPACTION_SECONDS",
     "EVENTS",
     "KINDS",
+    "UNREAD_SECONDS",
     "GroupCommit",
     "ActiveConsumer",
     "Concern",
@@ -274,6 +275,11 @@ def concerns(
 ) -> list[Concern]:
     """Returns the concerns about a queue with a given depth and consumers; see ``operations.concerns.found``."""
     return [*concern.found(queue.name, settings(queue), now, busy, sources, before)]
+
+
+def unreceived(queue: Queue, now: Depth, busy: Sequence[ActiveConsumer]) -> float:
+    """Returns the seconds for which nobody has received the visible messages; see ``concerns.unreceived``."""
+    return concern.unreceived(settings(queue), now, busy)
 
 
 errors_of = of_face(concern.errors_of)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakequeue.operations.concerns import COMPACTION_SECONDS, STUCK_SECONDS
+from lakequeue.operations.concerns import COMPACTION_SECONDS, STUCK_SECONDS, UNREAD_SECONDS
 from lakequeue.operations.shortage import LOW_BYTES, LOW_FILES
 from lakequeue.storage.reserve import LEAST_FREE
 from serve.promql import Known, consumed, problems
@@ -45,11 +45,6 @@ def test_alerts_name_only_what_is_served(known: Known, tmp_path: Path) -> None:
     assert {rule["alert"]: problems(rule["expr"], everything) for rule in alerts()} == {
         rule["alert"]: [] for rule in alerts()
     }
-
-
-def test_the_alert_of_a_queue_from_which_nobody_receives_leaves_out_paused_ones() -> None:
-    [expression] = [rule["expr"] for rule in alerts() if rule["alert"] == "LakequeueNobodyReceives"]
-    assert "unless max by (queue) (lakequeue_queue_paused) > 0" in expression
 
 
 def test_alerts_are_complete() -> None:
@@ -86,8 +81,10 @@ def test_the_table_of_alerts_has_each_with_its_severity_its_threshold_and_how_lo
 def test_doctor_warns_when_the_alert_does() -> None:
     held = "max by (queue) (lakequeue_queue_oldest_receive_age_seconds)"
     timeout = "max by (queue) (lakequeue_queue_visibility_timeout_seconds)"
+    letters = "max by (queue) (lakequeue_queue_dead_letter_sources)"
     expected = {
         "LakequeueNoCompaction": f"{COMPACTION_SECONDS // 3600} * 3600",
+        "LakequeueNobodyReceives": f"{UNREAD_SECONDS} unless {letters} > 0",
         "LakequeueHandlerStuck": f"{STUCK_SECONDS} and {held} > {timeout}",
         "LakequeueDiskFull": f"{LEAST_FREE} and min(lakequeue_storage_free_bytes) < {LOW_BYTES >> 30} * 2 ^ 30",
         "LakequeueInodesRunOut": f"{LOW_FILES}",

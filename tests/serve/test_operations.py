@@ -24,7 +24,8 @@ from starlette.routing import Route
 
 from concurrency.harness import apart
 from lakequeue import LakeQueue, SendEntry
-from lakequeue.entry_verbs import prepare
+from lakequeue.entry_verbs import prepare, report_consumer
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.model.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
@@ -226,6 +227,8 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_paused_timestamp_seconds", "other.fifo"): 0,
         ("lakequeue_queue_oldest_receive_age_seconds", "orders"): 7,
         ("lakequeue_queue_oldest_receive_age_seconds", "other.fifo"): 0,
+        ("lakequeue_queue_unreceived_seconds", "orders"): 7,
+        ("lakequeue_queue_unreceived_seconds", "other.fifo"): 0,
         ("lakequeue_queue_rewindable_messages", "orders"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "orders"): 7,
         ("lakequeue_queue_appended_total", "orders"): 4,
@@ -251,6 +254,25 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
     assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
     assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0
     assert later["lakequeue_last_compaction_timestamp_seconds",] == 0
+
+
+def test_a_message_of_a_running_consumer_is_no_sign_that_nobody_receives(
+    lake: LakeQueue, clock: ManualClock
+) -> None:
+    for name in "busy", "gone", "idle", "paused":
+        queue = lake.create_queue(name, visibility_timeout=3600)
+        queue.send("a")
+        if name == "paused":
+            queue.pause("late")
+        elif name != "idle":
+            queue.send("b")
+            queue.receive(1, consumer=name)
+    clock.advance(1000)
+    process = ConsumerProcess("worker-1", 4711, clock.now(), clock.now(), 1, None)
+    report_consumer(lake.queue("busy"), "1", ConsumerFile("busy", [lake.queue("busy").key], process))
+    [family] = [each for each in QueueMetrics(lake).collect() if each.name == "lakequeue_queue_unreceived_seconds"]
+    found = {sample.labels["queue"]: sample.value for sample in family.samples}
+    assert found == {"busy": 0, "gone": 1000, "idle": 1000, "paused": 0}
 
 
 @pytest.mark.usefixtures("unkept")

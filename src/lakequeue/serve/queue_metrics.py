@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,6 +14,9 @@ from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import (
     EVENTS,
+    UNREAD_SECONDS,
+    ActiveConsumer,
+    Depth,
     check_catalog,
     consumers,
     depth,
@@ -23,6 +26,7 @@ from lakequeue.entry_verbs import (
     settings,
     space,
     tallies,
+    unreceived,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS, to_micros
@@ -147,16 +151,14 @@ class QueueMetrics:
         holding = _gauge(
             "oldest_receive_age_seconds", "Time since the earliest receive of a message that is still in flight."
         )
+        unread = _gauge("unreceived_seconds", "Time for which nobody has received the visible messages.")
         rewindable = _gauge("rewindable_messages", "Deleted messages that a rewind can restore.")
         oldest = _gauge("oldest_message_age_seconds", "Age of the oldest stored message.")
         appended = _counter("appended", "All messages that were ever sent or moved to the queue.")
         shards = _gauge("shard_messages", "Stored messages by shard.", "shard")
         commits = _counter("shard_commits", "Commits of this server by shard.", "shard")
-        lost = _counter(
-            "shard_lost_races",
-            "Decisions that this server repeated because another process committed first.",
-            "shard",
-        )
+        what = "Decisions that this server repeated because another process committed first."
+        lost = _counter("shard_lost_races", what, "shard")
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues that should have figures but do not.")
         missing, until = 0, self._now() + SCAN_SECONDS
         for queue in queues:
@@ -166,6 +168,7 @@ class QueueMetrics:
             try:
                 now = depth(queue)
                 busy = consumers(queue, {}) if now.counts.in_flight else []
+                silent = _unreceived(queue, now, busy)
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -175,10 +178,9 @@ class QueueMetrics:
             for state in "visible", "in_flight", "delayed", "held", "undecided":
                 messages.add_metric([queue.name, state], getattr(now.counts, state))
             active.add_metric([queue.name], len(busy))
-            oldest_receive = min(
-                (to_micros(each.oldest_receive) for each in busy if each.oldest_receive), default=now.at
-            )
-            holding.add_metric([queue.name], (now.at - oldest_receive) / MICROS)
+            receives = [to_micros(each.oldest_receive) for each in busy if each.oldest_receive]
+            holding.add_metric([queue.name], (now.at - min(receives, default=now.at)) / MICROS)
+            unread.add_metric([queue.name], silent)
             rewindable.add_metric([queue.name], now.counts.rewindable)
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)
             appended.add_metric([queue.name], now.sent)
@@ -187,8 +189,8 @@ class QueueMetrics:
             for number, family in enumerate((commits, lost)):
                 _add_shards(family, queue.name, {shard: each[number] for shard, each in counted.items()})
         left_out.add_metric([], missing)
-        groups = self._group_gauges(queues, until)
-        return [left_out, messages, active, holding, rewindable, oldest, appended, shards, commits, lost, *groups]
+        found = [left_out, messages, active, holding, unread, rewindable, oldest, appended, shards, commits, lost]
+        return [*found, *self._group_gauges(queues, until)]
 
     def _group_gauges(self, queues: Collection[Queue], until: float) -> list[Metric]:
         noisy = _gauge("noisy_groups", "Noisy message groups.")
@@ -224,6 +226,12 @@ class QueueMetrics:
                 family.add_metric([label], self._totals[label][event])
             found.append(family)
         return found
+
+
+def _unreceived(queue: Queue, now: Depth, busy: Sequence[ActiveConsumer]) -> float:
+    seconds = unreceived(queue, now, busy)
+    # only then: the files of running consumers cost requests
+    return unreceived(queue, now, consumers(queue)) if busy and seconds > UNREAD_SECONDS else seconds
 
 
 def _gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:
