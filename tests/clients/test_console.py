@@ -558,7 +558,7 @@ def test_the_dead_letters_of_one_error_are_redriven_without_a_condition(visiting
 def test_an_empty_root_says_how_to_begin(visiting: Visiting, tmp_path: Path):
     with serving(LakeQueue(str(tmp_path / "new"))) as server, visiting(server.url) as visit:
         page = visit.open()
-        shows(page.get_by_text(f"lakequeue --root '{tmp_path / 'new'}' create orders")).to_be_visible()
+        shows(page.get_by_text(f"lakequeue --root {tmp_path / 'new'} create orders")).to_be_visible()
         shows(page.get_by_text(server.url, exact=True)).to_be_visible()
 
 
@@ -723,7 +723,7 @@ def test_chosen_dead_letters_go_back(lake: LakeQueue, visit: Visit):
     dialog = page.get_by_role("dialog", name="Redrive 1 message of picked-letters?")
     shows(dialog).to_contain_text("1 visible dead letter will go back to picked-orders")
     dialog.get_by_role("button", name="Move 1 message").click()
-    shows(page.locator(".toast")).to_have_text("1 message of picked-letters moved.")
+    shows(page.locator(".toast")).to_have_text("1 message of picked-letters moved to picked-orders.")
     shows(page.locator("td.at-body")).to_have_text(["letter 1"])
     assert [message.body for message in lake.queue("picked-orders").peek()] == ["letter 2"]
 
@@ -918,7 +918,7 @@ def test_a_schedule_that_fails_is_overdue_and_needs_attention(lake: LakeQueue, v
     shows(fault.locator(".clamped")).to_have_css("-webkit-line-clamp", "3")
     shows(fault.locator(".clamped")).to_have_css("display", "block")
     page = visit.open()
-    page.get_by_role("link", name="schedule failing: ").click()
+    page.get_by_role("link", name="schedule failing fails").click()
     shows(page.get_by_role("heading", name="Schedules")).to_be_visible()
     lake.schedules.remove("failing")
 
