@@ -15,7 +15,8 @@ from benchmarks.harness import BODY, Bench, Figure, seconds_of
 from lakequeue import Consumer, LakeQueue, Message, Queue, SendEntry
 
 BATCH = 1_000
-FILE_ROWS = 2_500_000
+WRITTEN = 1_000_000
+"""Rows of a record batch of a table that is made."""
 TABLES = 1, 10, 100
 """Rows in the table of a delivery, in multiples of ``Sizes.stored``."""
 LARGEST_MERGE = 10
@@ -36,7 +37,7 @@ def _consumer(bench: Bench, scratch: str) -> Iterator[Figure]:
     plain = lake.create_queue("plain", visibility_timeout=600)
 
     def deliver() -> None:
-        consumer = Consumer(delivering, _handle, batch=BATCH, concurrency=1)
+        consumer = Consumer(delivering, _handle, batch=BATCH)
         consumer.run(until_empty=True)
         assert consumer.handled == messages
 
@@ -74,10 +75,7 @@ def _sizes(bench: Bench, scratch: str) -> Iterator[Figure]:
     queues: list[Queue] = []
     for factor in TABLES:
         bench.say(f"making a table of {factor * stored:,} rows")
-        for begin in range(0, factor * stored, FILE_ROWS):
-            ids = _ids(begin, min(begin + FILE_ROWS, factor * stored))
-            rows = pa.table({"id": ids, "body": pa.nulls(len(ids), pa.string())})
-            write_deltalake(f"{scratch}/{factor}", rows, mode="append")
+        write_deltalake(f"{scratch}/{factor}", pa.RecordBatchReader.from_batches(SCHEMA, _stored(factor * stored)))
         queues.append(lake.create_queue(f"{factor}", table=f"{scratch}/{factor}", visibility_timeout=600))
     taken: dict[str, list[float]] = {}
     for turn in bench.track(range(bench.sizes.lease_rounds), "deliveries into large tables"):
@@ -105,6 +103,12 @@ def _merge(path: str) -> float:
     rows = pa.table({"id": _ids(-BATCH // 2, BATCH // 2), "body": pa.array([BODY] * BATCH)})
     merger = table.merge(rows, "old.id = new.id", "new", "old", streamed_exec=False).when_not_matched_insert_all()
     return seconds_of(merger.execute)
+
+
+def _stored(rows: int) -> Iterator[pa.RecordBatch]:
+    for begin in range(0, rows, WRITTEN):
+        ids = _ids(begin, min(begin + WRITTEN, rows))
+        yield pa.record_batch({"id": ids, "body": pa.nulls(len(ids), pa.string())})
 
 
 def _ids(first: int, end: int) -> pa.Array:
