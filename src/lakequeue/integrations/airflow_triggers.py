@@ -104,7 +104,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives a watched queue's messages, and deletes those with stored events. Raises no errors."""
+    """Receives a queue's messages. Deletes them once their events are stored, if ``delete``. Raises no errors."""
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments

@@ -242,7 +242,7 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """True if receipt handles end with their visibility timeout (RCP-7, RCP-8)."""
+        """True if a receipt handle is refused once its visibility timeout is over (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 

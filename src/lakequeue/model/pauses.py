@@ -68,7 +68,7 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
 
 
 def resumed_at(since: str | None) -> datetime | None:
-    """Returns the end of the queue's last pause. ``since``: a result of ``started``."""
+    """Returns when the queue was last resumed; None if never, or if it is paused. ``since``: from ``started``."""
     at = json.loads(since or "{}").get(_RESUMED)
     return None if at is None else from_micros(at)
 

@@ -246,7 +246,10 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks deliveries of different slots, and all earlier ones of these slots, in one commit (TAB-11).
+    """Blocks deliveries, and all earlier deliveries in their slots, in one commit (TAB-11).
+
+    Rows of a blocked delivery cannot arrive later. A slot is one of a shard's series of numbered deliveries. Each
+    of ``deliveries`` has another slot.
 
     Raises:
         TableUnavailable: the table is missing, or cannot be reached or written.

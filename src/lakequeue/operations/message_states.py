@@ -120,7 +120,10 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Returns the judge of a shard at an instant. ``runs`` come from ``stored_runs``."""
+        """Makes a ``Judge`` of a shard's messages at ``now``, or at the last commit if that is later.
+
+        ``runs``: a result of ``stored_runs``.
+        """
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 

@@ -71,7 +71,7 @@ class Room(Protocol):
         ...
 
     async def wait(self, size: int) -> None:
-        """Reserves ``size`` bytes when free. After an error, the claimed messages become visible."""
+        """Waits for ``size`` free bytes, and reserves them. On errors, the receive makes its messages visible."""
         ...
 
 
@@ -252,7 +252,7 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
 
 
 class _Polls:
-    """The polls of one receive: ``claim``, then ``read``. Both may return the instant of the next poll instead."""
+    """The polls of a receive: ``claim``, then ``read``. Without a message, both return the next poll's instant."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue

@@ -65,9 +65,10 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait after a poll without messages. Changes that bring none, such as deletes, do not end the wait.
+    """The wait between a poll that found no message and the next poll. Changes such as deletes do not end it.
 
-    While another process watches the queue, and shows that it leaves no message, this process does not check.
+    While another process watches the queue's logs, and shows that it leaves no message to other processes, this
+    process does not read the logs.
     """
 
     _queue: OpenQueue

@@ -28,7 +28,7 @@ GRACE = 0.05
 STAY = 0.25
 """Seconds that a process keeps watching after the last receive of a consumer with free hands."""
 RETRY = 0.005
-"""Seconds that processes with running handlers wait for the lock, so that idle processes get it first."""
+"""Seconds after which processes with running handlers try to take a released lock. Idle processes try at once."""
 SIGN = 0.2
 """Seconds between two signs of the watcher."""
 SIGNS = 5
@@ -58,7 +58,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of a queue for which receives of this process wait, see ``WatchedPlace``."""
+    """The logs of a queue that this process watches, or may watch later, for its receives. A ``WatchedPlace``."""
 
     guard: threading.Lock
     lock: WatchLock

@@ -105,7 +105,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Returns numbers of commits, and of races lost before them, from ``most`` entries of each log."""
+        """Counts the newest commits, and the races lost before them. Reads up to ``most`` entries of each log."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
@@ -195,7 +195,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Passes a commit of another handle to this handle on the log."""
+        """Stores the last commit of ``table``, another handle on the log, so that this handle need not read it."""
         log = self._log
         if log is not None:
             log.table.learn(table)

@@ -181,7 +181,7 @@ class SourceOptions:
         return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
 
     def open_queue(self, spark: SparkSession | None = None) -> Queue:
-        """Opens the queue. Raises QueueDoesNotExist, QueueClientError, or InvalidOptions for the timeout."""
+        """Opens the queue. Raises QueueDoesNotExist, QueueClientError; InvalidOptions if the timeout is wrong."""
         assert self.queue is not None
         try:
             queue = self.open_root(spark).queue(self.queue)

@@ -113,7 +113,7 @@ def unreadable(engine: Engine, root: str) -> str | None:
 
 
 def _checked_rows(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
-    """Returns the rows of files and their schedules. Raises DamagedTable if lakequeue did not write them."""
+    """Returns the rows of files as a table and as schedules. Raises DamagedTable if a row is no valid schedule."""
     try:
         cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]
         rows = pa.concat_tables([layout.SCHEDULES.empty_table(), *cast])

@@ -153,7 +153,7 @@ class Snapshot(TableState):
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
 
     def follow(self) -> bool:
-        """Applies new commits. Returns True if ``learn`` had not stored all of them.
+        """Applies new commits. Returns True if some were read from the log, because ``learn`` had not stored them.
 
         Raises:
             LogTrimmed: entries after this version were removed.

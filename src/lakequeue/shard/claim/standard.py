@@ -86,7 +86,10 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Returns how many messages a claim would take without rate limit (JOB-11), dead letters included."""
+    """Counts in ``unpaid`` the messages that a claim would take without rate limit (JOB-11), with dead letters.
+
+    The result is empty if there is no rate limit, the queue is paused, or no message may be claimed.
+    """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
         return result

@@ -49,7 +49,7 @@ class GroupTurn(NamedTuple):
 
 
 def is_overdue(since: int, now: int) -> bool:
-    """True if a group that has waited since an instant is served despite its messages in flight."""
+    """True if a group has waited for ``PATIENCE``, and so is served despite its messages in flight."""
     return now - since >= PATIENCE
 
 

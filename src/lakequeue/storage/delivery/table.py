@@ -1,4 +1,4 @@
-"""A delivery table: read, created, appended to and blocked, under the application ids of deliveries (TAB-20)."""
+"""Reads and creates delivery tables, appends the rows of deliveries, and blocks deliveries (TAB-20)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LONG_COMMIT = 600.0
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 _UNANSWERED = 2
-"""Number of repeats of an attempt without an answer. Once another commit has its version, it cannot land."""
+"""Number of repeats after attempts without an answer. Such an attempt can land until its version exists."""
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
 """Application ids with versions."""
@@ -83,7 +83,7 @@ class Commit:
         self._unsettled = 0
         """Newest version that an attempt without an answer may still create."""
         self._base = 0
-        """Version before the first attempt without an answer."""
+        """Version before the first unanswered attempt. The search for the token starts after this version."""
 
     def attempt(self) -> Ended:
         """Tries to commit once, if the decision was made on the loaded snapshot. Returns the outcome.

@@ -25,7 +25,8 @@ STOPPED = 0.25
 LONGEST = 5.0
 """Maximum seconds to wait, even if other processes take and end turns. Then the process goes on without a turn."""
 POLL = 0.001
-"""Longest pause in seconds between the first attempts of the next in line. Other processes pause for longer."""
+"""Maximum seconds between the first attempts of the process next in line to take the turn. Processes behind it
+pause up to three times as long. Later pauses are longer, see ``PATIENCE``."""
 PATIENCE = 1 / 16
 """Maximum pause, as a share of the time waited so far. Waiting costs a busy machine more CPU than commits."""
 

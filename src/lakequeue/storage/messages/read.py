@@ -255,7 +255,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log as of an instant, at least up to ``reached``: an end offset known from that time."""
+        """Returns the log as it was at ``instant``, when its end offset was at least ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
