@@ -22,7 +22,10 @@ def decide(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Decide deliveries into a table whose outcome nobody knows, after showing them."""
+    """Delete the messages of undecided deliveries, or make them visible again, after showing the deliveries.
+
+    A delivery is undecided while nobody knows whether its rows are in the table.
+    """
     if delivered == again:
         usage("give either --delivered or --again")
     owner = ctx.obj.queue(queue)

@@ -94,8 +94,8 @@ class Health:
 class OutageMonitor:
     """Follows outages of storage by the outcome of every call, and logs their begin and end. Thread-safe.
 
-    An outage lasts until a call commits, or until each kind of call that failed has worked again. A successful
-    receive of an empty queue does not end it, because writes may still fail. It does if only receives failed.
+    An outage lasts until a call commits, or until each kind of call that failed has worked again. A receive
+    that finds an empty queue commits nothing, so it ends the outage only if no other kind of call has failed.
 
     Args:
         policy: when to log and to give up.

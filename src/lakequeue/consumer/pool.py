@@ -533,7 +533,10 @@ class Pool:
 
     @property
     def next_is_last(self) -> bool:
-        """True if the next turn begins with a last receive, which was claimed for a free hand."""
+        """True if the message to handle next becomes a dead letter unless this receive deletes it (HBN-23).
+
+        Such messages are claimed only for free hands, unless ``prefetch`` is set.
+        """
         return bool(self.line.ready) and self.line.ready[0].is_last
 
     @property

@@ -98,7 +98,10 @@ class SharedHands:
         return work(jobs)
 
     def _run_dry(self, pool: Pool) -> list[Any]:
-        """Makes a queue settle. Returns its loop to wake if the queue had no room for messages before."""
+        """Records that a hand found nothing to handle in a queue. Its loop then settles without a wait.
+
+        Returns the loop, for the caller to wake, if the last check found no room for messages; otherwise no loop.
+        """
         served = self.receiving[pool]
         pool.hungry = True
         served.show_hunger()

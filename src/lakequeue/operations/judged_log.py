@@ -81,7 +81,7 @@ class JudgedShard:
             doubt: checks ``now`` against a wrong clock. None: no check.
 
         Raises:
-            QueueClientError: by a doubtful clock, messages have expired (DUR-82).
+            QueueClientError: messages have expired according to ``now``, but the clock may be wrong (DUR-82).
         """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))

@@ -205,7 +205,7 @@ class _RootTables:
     """Instant of the states. None: the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues to read, for example of a past instant. None: all existing queues."""
+    """Queues to read, such as the queues that existed at ``as_of``. None: all queues that exist now."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:

@@ -16,7 +16,10 @@ ELSEWHERE_EVERY = 16
 _ALONE = 0.125
 """Strain that a commit without a lost race removes. Each lost race adds 1."""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest strain at which the home moves. It rises if processes outnumber shards."""
+"""Lowest and highest threshold of the strain for a move of the home.
+
+The threshold doubles when no other shard is free of commits, as when processes outnumber shards.
+"""
 _QUIET = 64
 """Number of consecutive commits with a strain of 0, after which the home again moves at the lowest strain."""
 _MISSES = 8

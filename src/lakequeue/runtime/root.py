@@ -197,7 +197,11 @@ class Root:
             Catalog(self.engine, self.path).rows()
 
     def require_spark(self, verb: str) -> SparkSession:
-        """Returns the session for a DataFrame verb. Raises QueueClientError without one, or if it was stopped."""
+        """Returns the root's Spark session. ``verb`` names the call in errors.
+
+        Raises:
+            QueueClientError: the root has no session, or its session was stopped.
+        """
         if self.spark is None:
             MissingPackage.check(verb, "spark", "pyspark")
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")

@@ -36,7 +36,7 @@ UNCOUNTED_BYTES = 64 * 2**10
 MAX_ANSWER_BYTES = 256 * 2**20
 """Maximum bytes of received messages, counted from before their read until their answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
-"""Maximum number of bytes in received messages of one key."""
+"""As ``MAX_ANSWER_BYTES``, for the requests of one access key."""
 MEMORY_FACTOR = 5
 """Bytes of memory for each byte of a message while it is read: one as stored, and four as text."""
 ANSWER_TIMEOUT = 10.0

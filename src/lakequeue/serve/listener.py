@@ -33,10 +33,10 @@ class _Client:
 
 
 class Listener:
-    """Accepts the connections of a socket. asyncio would show a connection only after its TLS handshake.
+    """Accepts the connections of a socket itself, because asyncio shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest connection without a verified request, idle connections first. Closed clients get
-    a 503 while file descriptors suffice.
+    At a limit, closes the oldest connection without a verified request, idle connections first. The client gets a
+    503 if its handshake is complete and enough file descriptors are free.
 
     Args:
         connect: makes the protocol of a connection.

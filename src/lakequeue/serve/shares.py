@@ -28,7 +28,10 @@ class Holder:
 
 
 class Shares:
-    """Counts connections with a verified request, at most ``limit``. ``proxies`` may hold any number."""
+    """Counts connections with a verified request, and refuses connections above a share of ``limit``.
+
+    Each key, each address, and all clients together have a share. Addresses in ``proxies`` have none.
+    """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
         self._share = max(1, limit // SHARE)

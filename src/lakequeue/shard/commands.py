@@ -263,7 +263,11 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table, unless one is recorded (TAB-4). Answers with it, or None."""
+    """Records the id of the delivery table, unless an id is recorded already (TAB-4).
+
+    Answers with the recorded id. None if the delivery has no marked messages any more, or if the marks belong to
+    an earlier table.
+    """
 
     slot: int
     number: int

@@ -225,9 +225,9 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans fresh messages if the next one could be served before ``place``.
+        """Scans more fresh messages, if the first of them could be served before ``place``.
 
-        Returns True if it scanned any.
+        ``place`` is an instant of availability and an offset; None: any. Returns True if messages were scanned.
         """
         if self.scanned >= self.log.end:
             return False
@@ -320,7 +320,11 @@ class ShardIndex:
             yield Run(first, last)
 
     def pass_head(self, first: int, last: int) -> None:
-        """Moves the head behind ``last``. Fresh messages before ``first`` become ``visible`` runs."""
+        """Moves the head to the offset after ``last``.
+
+        Fresh messages below ``first`` become ``visible`` runs. Messages from ``first`` to ``last`` get no run: the
+        caller adds their runs, or leaves the messages removed.
+        """
         for run in self.fresh(self.head.head_offset, first - 1):
             self.runs.put(run)
         self.head = attrs.evolve(self.head, head_offset=last + 1)

@@ -63,7 +63,10 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now, or undecided if marked (TAB-6). Keeps its receive count (VIS-4, VIS-16)."""
+        """Makes a run visible now, or undecided if it belongs to a delivery (TAB-6).
+
+        The run keeps its receive count (VIS-4, VIS-16).
+        """
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
@@ -125,7 +128,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes unmarked messages below an offset (TAB-5), and moves the head there."""
+        """Removes messages below an offset, and moves a lower head there. Keeps messages of deliveries (TAB-5)."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -146,7 +149,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes all messages, the history (RWD-23), and marked messages (TAB-8)."""
+        """Removes all messages, even those of deliveries (TAB-8), and the history (RWD-23)."""
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()

@@ -45,7 +45,10 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""Codes with which S3 reports another request for the same object. obstore takes its 409 for "already exists"."""
+"""Codes with which S3 reports another request for the same object at the same time.
+
+S3 sends these codes with status 409, which obstore reports as "already exists".
+"""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -202,7 +205,10 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the error of Java, or of Python in a task. Spark's first lines only name the failed call."""
+    """Returns the cause from the text of a Spark error: an exception of Java, or of Python in a task.
+
+    The first lines of the text only name the failed call. None for other texts, or without a cause.
+    """
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")

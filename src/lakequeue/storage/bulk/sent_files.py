@@ -70,7 +70,7 @@ class SentFiles:
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
 
     def batch(self, number: int) -> pa.Table:
-        """Reads a batch. Raises QueueClientError if its part is missing."""
+        """Reads the file of a batch. Raises QueueClientError if the file is gone."""
         try:
             return self._folder.rows(_batch(number), self._folder.entry(_batch(number)).size)
         except FileNotFoundError:

@@ -14,8 +14,9 @@ class DeliveryIdentity:
     """One delivery, as in the log of its table.
 
     Attributes:
-        app_id: application id of the queue's slot.
-        number: number of the claim. The rows have the version ``2 * number``, a block ``2 * number + 1``.
+        app_id: application id of one slot of a shard; see ``application_id``.
+        number: number of the claim. The commit of the rows records ``app_id`` with version ``2 * number``. A
+            block, the commit that forbids the rows, records ``2 * number + 1``.
         at: instant in microseconds, stored with the application id.
     """
 

@@ -288,7 +288,10 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good. Its empty commit refuses appends on older snapshots."""
+        """Returns the change that closes the log for good.
+
+        The change adds no files, but appends that were prepared on an older snapshot then fail.
+        """
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
