@@ -1,4 +1,4 @@
-"""Computes how many messages a consumer holds: the messages in its hands, and messages claimed ahead."""
+"""Computes how many messages a consumer holds: messages in handlers, and messages claimed ahead for them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from lakequeue.model.messages import Message
 
 WINDOW = 250_000
-"""Minimum work to claim ahead, in microseconds of handler time. A round on a disk takes a few milliseconds."""
+"""Minimum work to claim ahead, in microseconds of handler time. A round that settles and claims takes some ms."""
 ROUNDS = 3
-"""Work to claim ahead, in durations of the longest recent round. A round takes half a second or more on an object
-store with other processes.
+"""Number of rounds for which the work claimed ahead lasts, each as long as the longest recent round. A round takes
+half a second or more on an object store with other processes.
 """
 BEHIND = 4
 """Multiple of ``Ahead.window`` after which messages that no handler began are given back to other processes."""
 KNOWN_ROUNDS = 8
-"""Number of last rounds that are remembered. The longest of them decides how much work is claimed ahead."""
+"""Number of recent rounds, of which the longest decides how much work is claimed ahead."""
 GROWTH = 8
 """Factor by which ``Ahead.capacity`` may grow from one round to the next."""
 MOST = 1_000
-"""Maximum number of messages that a consumer holds by its own choice."""
+"""Maximum number of messages that a consumer without ``prefetch`` claims ahead and handles."""
 MOST_BYTES = 32 << 20
 """Maximum number of characters of the bodies of the messages that a consumer holds."""
 

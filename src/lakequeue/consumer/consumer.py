@@ -199,7 +199,7 @@ class Consumer:
             self._runs.release()
 
     def _began(self) -> list[int]:
-        """Returns the begins of the calls of the handler that run now, in microseconds."""
+        """Returns when each running call of the handler began, in microseconds."""
         return [call.began for loop in self._loops for call in loop.running.copy()]
 
     def _run_each(self, queue_loops: Sequence[QueueLoop], until_empty: bool) -> None:
@@ -307,7 +307,7 @@ class Consumer:
         return self._loops[place].health() if self._loops else Health(False, self._controls.paused, 0, None, None)
 
     def _stop_run(self, hands: SharedHands) -> None:
-        """Stops a run after an error. If a handler outlasted its run, the next run continues."""
+        """Stops the run that uses ``hands``, after an error. Does nothing if that run is over."""
         if self._hands is hands:
             self._stop_all()
 

@@ -52,7 +52,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define(eq=False)
 class _Batch:
-    """A batch that a thread handles. ``began`` is in microseconds."""
+    """A batch that a thread handles."""
 
     delivering: Delivering
     began: int
@@ -135,7 +135,7 @@ class DeliveryLoop(RunLoop):
             self.interrupt.clear()
 
     def _wind_down(self) -> None:
-        """Waits for the batches that are being delivered. Marks the receipts of the rest as lost."""
+        """Waits for running batches. Marks the receipts of batches that do not end in time as lost."""
         until = self._clock.now() + timedelta(microseconds=duration_micros(self._controls.grace))
         while self.running and self._clock.now() < until:
             self.interrupt.clear()
@@ -210,7 +210,7 @@ class DeliveryLoop(RunLoop):
     def _refused(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], began: int, error: Exception
     ) -> None:
-        """Handles halves of the messages whose rows the table refused. A single refused message has failed."""
+        """Handles each half of a batch again after the table refused its rows. A single refused message fails."""
         messages = [each.message for each in done]
         if len(done) == 1:
             for part in delivering.anew() or ():

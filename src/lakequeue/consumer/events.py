@@ -73,7 +73,7 @@ class MessagesReceived:
 
 @attrs.define
 class Settled:
-    """A round has ended, after ``took`` microseconds."""
+    """A round, which settles and claims, has ended after ``took`` microseconds."""
 
     done: Sequence[Done]
     results: Sequence[Settlement]

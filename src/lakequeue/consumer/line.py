@@ -34,7 +34,7 @@ class Line:
         self._make_ready(turn)
 
     def go_on(self, turn: Turn) -> None:
-        """Lets the next message of a group begin, after the message of a turn that began last has ended."""
+        """Lets the next message of a turn begin after the message before it has ended."""
         if turn.waits:
             self.ready.append(turn)
         else:
@@ -54,7 +54,7 @@ class Line:
             del self.groups[turn.group]
 
     def drop_returned(self) -> None:
-        """Removes turns whose messages were all handed back: a last receive behind such a turn comes first."""
+        """Removes turns whose messages were all handed back. The next turn of the same group may then begin."""
         over = [turn for turn in self.ready if not turn.waits]
         self.ready = deque(turn for turn in self.ready if turn.waits)
         for turn in over:

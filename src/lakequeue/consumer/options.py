@@ -133,7 +133,7 @@ class ConsumerOptions:
         return table_of(messages)
 
     def retry_micros(self, message: Message, now: int) -> int:
-        """Returns a failed message's delay in microseconds, by ``retry_delay``. It ends with the receipt at most.
+        """Returns a failed message's delay in microseconds, by ``retry_delay``, at most until its receipt ends.
 
         Raises:
             Exception: the function of ``retry_delay`` raised an error, or returned no duration.

@@ -154,7 +154,7 @@ class Pool:
         self._return([job for turn in refused for job in turn.jobs])
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Returns the last receives for which no hand is left, because other queues took the free hands."""
+        """Returns the turns on a last receive for which other queues left no free hand."""
         if not self._totals.several or self.rules.prefetch:
             return []
         last = [turn for turn in turns if turn.is_last]
@@ -219,7 +219,7 @@ class Pool:
         return due is not None and now >= due
 
     def begins(self, now: int) -> bool:
-        """True if a hand has something to begin."""
+        """True if a free hand can begin a batch now."""
         return bool(self.line.ready) and not self._keeps_back(self.line.ready[0]) and self._is_due(now)
 
     def due(self) -> int | None:
@@ -312,7 +312,7 @@ class Pool:
             self._wake()
 
     def _add(self, done: Done) -> bool:
-        """Adds a message for the next round to settle. True if no other message there is as urgent."""
+        """Adds a message to settle. True if every other message there may wait for longer."""
         done.job.state = State.FINISHED
         first = all(each.due is not None or each.until > done.until for each in self._done)
         self._done.append(done)
@@ -448,7 +448,7 @@ class Pool:
     # --- renewal
 
     def _renewal(self, event: holds.Event) -> None:
-        """Says which receipts to extend. Handlers of lost messages learn of it, and a repeated delete ends."""
+        """Performs an event of the renewal. Tells the handlers of messages whose receipts are lost."""
         for action in self.holds.on(event, self._now):
             if isinstance(action, holds.ReceiptsLost):
                 self._do(events.Lose([self.active[key] for key in action.keys if key in self.active], found=True))
@@ -472,7 +472,7 @@ class Pool:
             self._add(done)
 
     def _run_over(self, event: events.RunOver) -> None:
-        """Leaves what is not settled to its timeout, and the messages of handlers that still run to others."""
+        """Stops settling. Marks the receipts of all unsettled messages as lost, and forgets these messages."""
         self._do(events.Lose([*self.unended, *self.active.values()], found=False))
         for done in self._done:
             self._warn_lost(done)
@@ -484,7 +484,7 @@ class Pool:
     # --- how many to claim
 
     def _room(self, done: int) -> int:
-        """Returns the number of messages to ask for, when ``done`` messages are about to be settled."""
+        """Returns how many messages to claim in a round that settles ``done`` messages."""
         usable, held = self._usable(), len(self.active)
         room = max(0, self.ahead.capacity(usable) - held + done, self._kept)
         if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups

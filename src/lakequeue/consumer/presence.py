@@ -28,7 +28,7 @@ class Presence:
 
     Args:
         name: the consumer's name.
-        queues: the queues that the consumer receives from. The root of each has a file.
+        queues: the queues that the consumer receives from. The root of each queue gets a file.
         began: returns the begins of the handler's running calls.
     """
 

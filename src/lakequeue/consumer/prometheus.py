@@ -21,7 +21,7 @@ from lakequeue.model.messages import Message
 REQUEST_SECONDS = 5.0
 """Seconds that a client of the metrics endpoint has to send its request."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600)
-"""Bounds of the histograms: handlers may take an hour, and messages may wait for longer."""
+"""Bounds of the histograms' buckets, in seconds. Handlers may take an hour, and messages may wait for longer."""
 
 
 _GAUGES: Sequence[tuple[str, str, Callable[[Health], float]]] = (

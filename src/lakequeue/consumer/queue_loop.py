@@ -64,8 +64,8 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
 
 _HELD_BACK_WAIT = 1
-"""Seconds that a receive waits for a rate limit, in a run that ends with the last message. Another process may get
-it first.
+"""Seconds that a receive waits for a rate limit in a run with ``until_empty``. The run then checks again if the
+queue is empty, because another process may receive the last message.
 """
 
 _HAND_FREE, _RECEIVED_NOTHING = events.HandFree(), events.MessagesReceived((), {})
@@ -183,7 +183,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """Ends the loop's wait for a hand without work, if a hand found nothing to do."""
+        """Ends the wait of ``Gather`` if a hand has found nothing to do."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def wake(self) -> None:

@@ -109,7 +109,7 @@ class SharedHands:
         return [served] if full else []
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
-        """Returns the next queue by weight. A queue without messages later catches up by its share of hands."""
+        """Returns the next queue by weight. A queue that was empty catches up, by at most its share of hands."""
         least = min(pool.taken for pool in ready)
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self.receiving)
         for pool in self.receiving:
@@ -132,7 +132,7 @@ class SharedHands:
             return self.receiving.keys() <= self.totals.empty
 
     def may_be_empty(self, pool: Pool) -> set[Pool] | None:
-        """Returns the set of queues found empty; None while a message is active, or if it has the queue."""
+        """Returns the set of queues found empty; None while a message is active, or if the queue is in the set."""
         with self.lock:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 

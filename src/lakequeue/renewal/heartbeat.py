@@ -24,7 +24,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class HeartbeatScheduler:
-    """Performs what a state machine of receipts asks for, see ``Holds``.
+    """Performs the actions of ``Holds``, a state machine of receipts.
 
     Args:
         clock: the queue's clock.
@@ -57,7 +57,7 @@ class HeartbeatScheduler:
         threads.add(self._run(), self._wake)
 
     def wake(self) -> None:
-        """Makes the scheduler report ``Due``."""
+        """Makes the scheduler check now which receipts are due."""
         self._wake.set()
 
     def stop(self) -> None:

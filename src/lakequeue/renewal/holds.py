@@ -16,7 +16,7 @@ from lakequeue.renewal.policies import Hold, Renewal
 
 _SECOND = 1_000_000
 _WATCH = _SECOND
-"""Time between two searches for messages that other processes deleted, for example by a cancellation (HBN-26)."""
+"""Microseconds between two searches for messages that other processes deleted, as by a cancellation (HBN-26)."""
 
 
 class Verdict(Enum):
@@ -34,7 +34,7 @@ class Verdict(Enum):
 
 @attrs.define
 class Due:
-    """The instant of ``WaitUntil`` has come, or the actions of the last ``Due`` are done."""
+    """Receipts may be due: the wait of ``WaitUntil`` is over, or all actions after the last ``Due`` are done."""
 
 
 @attrs.define
@@ -88,7 +88,7 @@ class WaitUntil:
 
 @attrs.define
 class WakeRenewal:
-    """Report ``Due`` now, because a new receipt is due before the instant of the last ``WaitUntil``."""
+    """End the wait of ``WaitUntil``, because a new receipt is due earlier."""
 
 
 @attrs.define

@@ -19,9 +19,9 @@ from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 _LONGEST_BUFFER = 10 * MICROS
 _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
-"""Minimum time between two attempts to extend one receipt, however soon the receipt ends."""
+"""Minimum microseconds between two attempts to extend a receipt, even if the receipt ends sooner."""
 _PAUSE_AFTER_EXPIRY = MICROS
-"""Minimum time between two attempts to extend an expired receipt, whose handle may still work (RCP-8)."""
+"""Minimum microseconds between two attempts to extend an expired receipt, whose handle may still work (RCP-8)."""
 
 
 @attrs.frozen
