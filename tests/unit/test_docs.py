@@ -221,16 +221,23 @@ def test_every_page_is_in_the_navigation():
         assert f": {page.relative_to(HERE / 'docs')}\n" in listing, page
 
 
-@pytest.mark.parametrize(("listing", "below"), [("index.md", ""), ("reference/api.md", "reference/api/")])
-def test_a_page_that_lists_the_others_lists_them_all(listing: str, below: str):
-    """The first page lists all pages except those of the API, which have their own list."""
-    listed_on = HERE / "docs" / listing
+@pytest.mark.parametrize(
+    ("listings", "below"),
+    [
+        (("index.md", "guides/index.md", "operation/index.md", "reference/index.md"), ""),
+        (("reference/api.md",), "reference/api/"),
+    ],
+)
+def test_pages_that_list_the_others_list_them_all(listings: tuple[str, ...], below: str):
+    """The first page and the overviews list all pages except those of the API, which have their own list."""
+    listed_on = [HERE / "docs" / listing for listing in listings]
     linked = {
-        (listed_on.parent / target).resolve()
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose(listed_on.read_text(encoding="utf-8")))
+        (page.parent / target).resolve()
+        for page in listed_on
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose(page.read_text(encoding="utf-8")))
     }
     wanted = {page for page in (HERE / "docs" / below).rglob("*.md") if below or page.parent.name != "api"}
-    assert wanted - linked - {listed_on} == set()
+    assert wanted - linked - {*listed_on} == set()
 
 
 def test_the_first_page_compares_as_the_readme_does():
