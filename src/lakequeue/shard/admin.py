@@ -74,7 +74,7 @@ def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
 
 
 def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
-    """Adopts newer attributes (QUE-25). Messages that expired by the old retention stay removed (RET-6)."""
+    """Adopts newer attributes (QUE-25). Messages that expired before stay removed (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
     delay, before = state.delay, (state.attributes.delayed_limit, state.attributes.reasons)
@@ -96,7 +96,7 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
 
 
 def close(state: ShardState, command: Close) -> tuple[None, bool]:
-    """Refuses every later command (QUE-13)."""
+    """Marks the shard as deleted, so that it refuses later commands (QUE-13)."""
     state.head = attrs.evolve(state.head, closed=True)
     return None, True
 
@@ -111,7 +111,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Announces an emptying of the log. Drops the marks of earlier emptyings that were refused."""
+    """Records the mark of a removal of bodies from the log, before it. Drops the marks of refused removals."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -161,7 +161,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible now or at an instant (JOB-12, RCP-7, RCP-8), on request in-flight ones."""
+    """Makes delayed messages visible now or at an instant (JOB-12). May end receipts, too (RCP-7, RCP-8)."""
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
@@ -177,7 +177,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes delayed messages visible at an instant, with ``anew`` also visible ones. Returns their number."""
+    """Makes a run's delayed messages visible at an instant; with ``anew``, all messages. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -213,7 +213,7 @@ def set_back(
     """Returns head, runs and history with future events moved to now, after a wrong clock.
 
     Visibility timeouts that began in the future end now. A scheduled instant before the expiry stays (JOB-12). The
-    rate limit starts with an empty bucket at worst (JOB-11). The minute after a purge ends.
+    rate limit starts with an empty bucket at worst (JOB-11). The next purge need not wait a minute.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

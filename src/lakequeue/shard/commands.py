@@ -27,8 +27,8 @@ class Claim:
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
             group, so
             that no message becomes a dead letter unseen (HBN-23).
-        leased: number of messages of the batch from other shards. Messages of a failed batch are claimed in halves
-            and alone (DLQ-12).
+        leased: number of messages that the batch has from other shards. Messages of a failed batch are claimed in
+            halves and alone (DLQ-12).
         tokens: number of messages that the rate limit allows. None: this shard has the bucket, and charges it.
         delivery: random bits for the mark of a delivery (TAB-2). Such a claim ignores ``attempt_id``, and takes
             nothing
@@ -49,7 +49,7 @@ class Claim:
 
 @attrs.frozen
 class Charge:
-    """Takes tokens for messages of another shard (JOB-11). Answers with their number. Negative returns tokens."""
+    """Takes tokens of the rate limit for another shard (JOB-11), or returns tokens if ``count`` is negative."""
 
     count: int
 
@@ -222,12 +222,12 @@ class Rewrite:
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces an emptying of the log. Its mark identifies the ledger of the emptied log."""
+    """Announces a removal of bodies from the log. The mark shows later if ledger and log belong together."""
 
     mark: int
     """Random positive number."""
     known: int
-    """The mark of the log; 0 if the log was never emptied."""
+    """The mark of the log's last removal of bodies; 0 without a removal."""
 
 
 @attrs.frozen

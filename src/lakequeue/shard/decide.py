@@ -53,7 +53,7 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A cap on messages in flight is near if it is at most this many times their number."""
+"""A cap on messages in flight is near if it is at most this many times the number of messages in flight."""
 
 
 class ShardMachine:
@@ -282,7 +282,7 @@ class ShardMachine:
         return attempt_lives(self._at(now), attempt_id)
 
     def stores(self, offset: int) -> bool:
-        """True if a received message is stored."""
+        """True if the message at an offset was received, and is stored."""
         return self._state.runs.at(offset) is not None
 
     def tokens(self, now: int) -> int | None:

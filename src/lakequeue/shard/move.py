@@ -58,7 +58,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Removes the messages that arrived at the target. Their groups go behind waiting groups (DLQ-10)."""
+    """Removes the messages that arrived at the target. Their groups then wait behind other groups (DLQ-10)."""
     runs = _of(state, command.number)
     for run, _ in runs:
         state.remove(run)

@@ -30,7 +30,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Deletes one message, or does nothing if it is gone (RCP-10, DEL-9). Raises InvalidParameterValue (RCP-7)."""
+    """Deletes a message, if it exists (RCP-10, DEL-9). Raises InvalidParameterValue for an old receipt (RCP-7)."""
     run = state.runs.at(command.offset)
     if run is None:
         return False, False
@@ -123,7 +123,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, even timed out. Raises InvalidParameterValue beyond 12 hours (VIS-9)."""
+    """Extends the lease's receipts, also after their end. Raises InvalidParameterValue beyond 12 hours (VIS-9)."""
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
     parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]
@@ -202,7 +202,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Counts as lost the offsets of the spans that are neither ``done`` nor ``released``."""
+    """Returns the counts of a verb. Offsets of the spans that are neither done nor released are lost."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

@@ -31,7 +31,7 @@ class ShardState(ShardIndex):
         return taken
 
     def set_runs(self, runs: list[Run]) -> None:
-        """Sets the runs of messages that are neither available nor in flight."""
+        """Adds runs of messages that are in no index, and indexes the messages."""
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
@@ -123,7 +123,7 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Unblocks the groups of removed messages, behind waiting groups (DEL-5)."""
+        """Unblocks the groups of removed messages. Groups that already wait come first (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
@@ -159,7 +159,7 @@ class ShardState(ShardIndex):
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
-        """Restores deleted messages from an offset on, as never received. Returns their number (RWD-20)."""
+        """Restores deleted messages from offset ``first`` on, as never received. Returns their number (RWD-20)."""
         again = list(self.history.pieces(first, self.log.end))
         if again:
             self.history.cut(first, self.log.end)
@@ -182,7 +182,7 @@ class ShardState(ShardIndex):
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     def leave(self, run: Run) -> None:
-        """Removes a run from the indexes, which ends its attempt (ATT-5)."""
+        """Removes a run from the indexes. No repeated attempt gets its messages again (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.marked.size:
@@ -220,7 +220,7 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records which messages were released, before a change that would hold them again (INF-9)."""
+        """Records the first held offset, before a change that would hold messages before it again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
