@@ -174,7 +174,7 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
-    """Returns microseconds, or None for a FIFO queue's delay (DLY-3, DLY-4, DLY-9, SND-6, DLY-10)."""
+    """Returns a delay in microseconds; None on FIFO queues (DLY-3, DLY-4, DLY-9, SND-6, DLY-10)."""
     if value is None:
         return None if attributes.fifo else attributes.delay_micros
     limits = attributes.limits("delay")

@@ -115,13 +115,13 @@ class QueueAttributes:
     paused: str | None = _of("Paused", "text", None)
     """Reason of the queue's pause, during which receives find nothing (JOB-1). None without a pause."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
-    """Reasons of paused message groups: JSON, by group."""
+    """Reasons of paused message groups: a JSON object with the groups as names."""
     paused_since: str | None = _of("PausedSince", "text", None)
-    """Start of each pause in microseconds: JSON, by group. "" stands for the whole queue."""
+    """Start of each pause in microseconds: a JSON object with groups as names, and "" for the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """Rate limit, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """Number of messages that may be received at once. None: those of one second."""
+    """Number of messages that may be received at once. None: the rate of one second."""
     table: str | None = _of("Table", "table", None)
     """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
@@ -284,7 +284,7 @@ class QueueAttributes:
 
     @property
     def classes(self) -> int:
-        """Number of priorities, at least 1. The priority of a shard is its number modulo this (JOB-5)."""
+        """Number of priorities, at least 1. A shard's priority is its number modulo the priorities (JOB-5)."""
         return self.priorities or 1
 
     @property
@@ -315,7 +315,7 @@ class QueueAttributes:
 
     @property
     def delayed_limit(self) -> int | None:
-        """Number of delayed messages in a shard from which new messages are held (INF-8)."""
+        """Maximum number of delayed messages in a shard. At this number, new messages are held (INF-8)."""
         return None if self.max_delayed_messages is None else self.max_delayed_messages // self.shards
 
     @property

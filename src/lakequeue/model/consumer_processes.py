@@ -40,7 +40,7 @@ class ConsumerProcess:
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file: name, keys of queues, process, and its requests by kind and received messages."""
+    """Content of the file. ``requests`` are numbers by kind; ``received`` is a number of messages."""
 
     name: str
     queues: Sequence[str]

@@ -66,7 +66,7 @@ Attempts = tuple[DeadLetterReason, ...]
 
 
 def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
-    """Returns ``attempts``, and ``reason`` unless the consumer was killed, as JSON. None without attempts."""
+    """Returns attempts and reason as JSON. Without ``reason``, the consumer was killed. None without attempts."""
     if not attempts:
         return None
     kept = ",".join(each.json() for each in attempts)

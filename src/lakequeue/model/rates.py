@@ -64,7 +64,7 @@ class Pace(NamedTuple):
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Returns ``full_at``, but at most when a bucket that is empty now is full. Use after a new rate."""
+        """Returns ``full_at``, or if earlier, when a bucket that is empty now is full. Use after a new rate."""
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 

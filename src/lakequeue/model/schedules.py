@@ -102,7 +102,7 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule after its messages were sent, or None. A replaced schedule keeps its own times."""
+        """Returns the stored schedule after a send; None to remove it. If it was replaced, its times continue."""
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
         last = sent or self
@@ -114,7 +114,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a wrong clock sent or skipped later messages. ``last``: due time of the newest one."""
+        """Returns True if a fast clock sent or skipped later messages. ``last``: the newest message's due time."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""URI schemes of object stores. Bucket names have no colon, so a colon shows keys."""
+"""URI schemes of object stores. Bucket names have no colon, so a colon there separates keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
 """URI schemes with a container before an @."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
