@@ -48,11 +48,11 @@ class Caller(Protocol):
         """Returns True if the caller may do an SQS action on a queue. None: the action is on no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if a queue could exist on which the caller may do the action."""
+        """Returns True if the caller may do the action on some queue, which need not exist."""
 
 
 class PendingAuthentication(Protocol):
-    """A request with a checked head, whose signature is verified when its body has arrived."""
+    """A request with a checked head. Its signature is verified when the whole body has arrived."""
 
     @property
     def key(self) -> str | None:

@@ -13,7 +13,7 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Maximum share of its time that a server spends on sums of groups, after the first second."""
+"""Maximum share of the server's time for reads of sums, 5 %. The first second of reads is not limited."""
 INTERVAL = 10.0
 """Minimum number of seconds for which a sum is kept."""
 TOP = 20
@@ -54,7 +54,7 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns the figures of a queue, read again if due. None if not read yet or groups are not tenants."""
+        """Returns a queue's figures, read again if due. None before a read, or if groups are not tenants."""
         if not settings(queue).groups_are_tenants:
             return None
         with self._lock:

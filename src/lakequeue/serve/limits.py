@@ -38,7 +38,7 @@ MAX_ANSWER_BYTES = 256 * 2**20
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
 """As ``MAX_ANSWER_BYTES``, for the requests of one access key."""
 MEMORY_FACTOR = 5
-"""Bytes of memory for each byte of a message while it is read: one as stored, and four as text."""
+"""Bytes of memory for each byte of a message during a read: one byte as stored, and four bytes as text."""
 ANSWER_TIMEOUT = 10.0
 """Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
@@ -75,14 +75,14 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Before verification it counts for the key that the request names."""
+    """The body of a current request. Until it is verified, its bytes count for the key that the request names."""
 
     content: bytes = b""
     dropped: bool = False
 
 
 class RequestBodies:
-    """Reads and counts bodies of at most ``max_bytes``. If memory is short, drops the oldest unverified ones."""
+    """Reads and counts bodies of at most ``max_bytes``. If memory is short, drops the oldest unverified bodies."""
 
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -160,7 +160,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest request with an unverified body: of the given key, or of any key."""
+        """Ends the oldest request with an unverified body, of ``key`` or, without ``key``, of any key."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -200,7 +200,7 @@ class CountedAnswers:
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts an answer and returns True. False if memory is short or an earlier receive of the key waits."""
+        """Counts an answer. Returns False if memory is short, or an earlier receive of the key waits for it."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)

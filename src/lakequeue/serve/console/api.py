@@ -451,14 +451,14 @@ class ConsoleApi:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change, then drops the known problems, because the change may have solved some."""
+        """Runs a change, then drops the known problems, because the change may have solved a problem."""
         try:
             return self._on_queue(name, call)
         finally:
             self._attention.forget()
 
     def _run(self, action: str, members: Answer) -> Answer:
-        """Runs an action of SQS, after which concerns are read anew, as after ``_change``."""
+        """Runs an action of SQS, then drops the known problems, as ``_change`` does."""
         try:
             return self._actions.run(action, members, "")
         finally:

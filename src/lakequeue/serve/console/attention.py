@@ -46,13 +46,13 @@ MOST = 200
 MOST_COUNTED = 20
 """Maximum number of dead-letter queues whose errors are counted. The fullest queues are chosen."""
 SLOW_TIMEOUTS = 10
-"""Number of visibility timeouts after which a receive is marked as slow."""
+"""A receive is marked as slow when its age is this many visibility timeouts."""
 PAUSE = "SetQueueAttributes"
 """Permission needed for a pause, because ``set_attributes`` can also pause a queue."""
 _NEEDED = {"resume": PAUSE, "redrive": "StartMessageMoveTask", "keep": "SetQueueAttributes"}
-"""Permission that each action next to a concern needs."""
+"""For each action that the console offers next to a concern, the permission that the action needs."""
 _COMMANDS = {"redrive": "redrive", "set": "keep"}
-"""Actions of the console that do what a command does."""
+"""For a command that ends a concern, the console's action with the same effect."""
 
 
 @attrs.frozen
@@ -150,9 +150,9 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns the place of each queue's most urgent kind of concern, from the last read for another view.
+        """Returns a number for each queue with a concern, lower for a more urgent kind of concern.
 
-        The most urgent place is the lowest. Omits queues without a concern. Reads nothing itself.
+        Uses the concerns that another view read last, and reads nothing itself.
         """
         if self._seen is None:
             return {}

@@ -180,7 +180,7 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue. If it was deleted, uses the new queue of its name. Returns queue and messages."""
+        """Receives from a queue; if it was deleted, from the new queue of its name. Returns queue and messages."""
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
