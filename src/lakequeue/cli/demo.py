@@ -47,7 +47,7 @@ def demo(
 
 
 def run_demo(root: str | None, input_dir: str | Path | None, console: Console, with_spark: bool = True) -> int:
-    """Runs the demo. Returns the exit code: 0 if every message ended as planned.
+    """Runs the demo. Returns exit code 0 if every message ended as planned, else 3.
 
     Args:
         root: root of the queue ``lakequeue-demo``, which is replaced if it exists. None: a temporary directory.

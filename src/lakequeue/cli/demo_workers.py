@@ -49,7 +49,7 @@ class _WorkerTally:
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
-    """Sends and consumes the entries. Returns 0 if exactly the broken messages became dead letters, else 3."""
+    """Sends and consumes the entries. Returns 0 if only the broken messages became dead letters, else 3."""
     lake = LakeQueue(root)
     dead_letters = fresh_queue(lake, DEAD_LETTERS)
     policy = RedrivePolicy(dead_letters.name, MAX_RECEIVES)

@@ -205,7 +205,7 @@ class Progress:
 
 
 def delivers(root: str, queue: str, region: str, table: str | None, handler: str | None) -> bool:
-    """Returns True if the queue has a delivery table, or gets that of ``--table``. Usage errors end the job."""
+    """Returns True if the queue has a delivery table, or ``--table`` sets a table. Usage errors end the job."""
     opened_queue = LakeQueue(root, region=region).queue(queue)
     own, wanted = settings(opened_queue).table, table and located_table(opened_queue, table)
     if own is None and wanted is not None:

@@ -66,7 +66,7 @@ def counts(
 
 
 def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
-    """List the consumers of one queue or of all, idle ones too."""
+    """List the consumers of one queue or of all, idle consumers too."""
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()

@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents all lines but the first, so that none looks like a field."""
+    """Indents all lines but the first, so that no line looks like a field."""
     return text.replace("\n", "\n" + " " * 12)
 
 

@@ -74,7 +74,7 @@ class Session:
         write(json_text(document, indent=2) if self.json else shown)
 
     def changed(self, document: object, shown: RenderableType) -> bool:
-        """Prints the result of a change. Returns False if standard output failed and standard error was used."""
+        """Prints the result of a change. If standard output fails, uses standard error and returns False."""
         try:
             self.answer(document, shown)
         except OutputFailed as error:
