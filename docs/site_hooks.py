@@ -15,6 +15,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 RULES = "reference/rules.md"
+ALERTS = "operation/alerts.md"
+"""Its table of contents is too narrow for the full names of alerts."""
 _RULE = re.compile(r"<strong>([A-Z]{3}-\d+)</strong>")
 _ID = re.compile(r"\b[A-Z]{3}-\d+\b")
 _PAGE = re.compile(r"\bdocs/([\w/-]+\.md)\b")
@@ -40,6 +42,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Gives each rule an anchor, and links ids of rules and paths of pages wherever a text names them."""
+    if page.file.src_uri == ALERTS:
+        for alert in page.toc.items[0].children:
+            alert.title = alert.title.removeprefix("Lakequeue")
     rules = files.get_file_from_path(RULES)
     if page.file is rules:
         return _RULE.sub(
