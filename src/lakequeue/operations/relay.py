@@ -85,7 +85,6 @@ class _TableRelay:
         self._sent = self._refused = 0
 
     def run(self) -> SentRows:
-        """Sends the new versions. Returns the number of sent messages."""
         newest = self._source.state()
         self._stream = f"relay-{newest.id}"
         self._app_id = stream_id(self._stream)

@@ -89,7 +89,6 @@ class _FileRelay:
         self._sent = 0
 
     def run(self) -> SentRows:
-        """Lists the files, and sends messages for new files. Returns their number."""
         for _ in range(_TRIES):
             sent = SentFiles(bulk_target(self._queue).tables / f"relays/{self._stream}")
             self._finish(sent)

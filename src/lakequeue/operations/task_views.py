@@ -98,7 +98,6 @@ class TaskReader:
         return relations.of_queues(self._opened, rows, self.now, self.as_of)
 
     def shards(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields all shards of all queues."""
         rows = [
             {"queue": row.name, "region": row.region, "shard": shard}
             for row in self._queues().values()

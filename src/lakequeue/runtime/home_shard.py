@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """One in this many receives starts at another shard, so that few consumers still serve every shard."""
 _ALONE = 0.125
-"""Strain that a commit without a lost race removes. Each lost race adds 1."""
+"""The strain measures lost races. Each lost race adds 1, each commit without a lost race subtracts this."""
 _LEAST, _MOST = 2.0, 64.0
 """Lowest and highest threshold of the strain for a move of the home.
 

@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Number of the oldest look at the shard that is new enough for these commands; infinity if no look is."""
+    """Number of the oldest ``look_at`` whose read of the shard these commands may use; infinity if none is."""
 
 
 @attrs.frozen
@@ -33,13 +33,13 @@ class CommandCommit:
     """True if a command applies to every message sent before."""
     rewrite: bool
     looked: bool
-    """True if the last look at the shard is new enough for all commands."""
+    """True if the last ``look_at`` has read the shard late enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
     """Ids of the requests that contain the commands, each with its number of commands."""
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
-        """Collects the commands of groups. ``looked``: number of the last look at the shard."""
+        """Collects the commands of groups. ``looked``: number of the last ``look_at``."""
         commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)

@@ -21,13 +21,13 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 16
-"""Number of calls that become requests after this process met other processes."""
+"""Number of calls that become requests after this process has seen that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
 """Strain of a lost race, and strain from which calls become requests. A commit without a lost race subtracts 1."""
 LOOKS = 8
-"""Number of looks without a new entry after which a process stops waiting for the owner of an older request."""
+"""Number of reads without a new entry, after which a process no longer waits for the owner of an older request."""
 _ATTRIBUTES = "attributes"
-"""Key under which an entry's answers have the version of the queue's attributes."""
+"""Key of the version of the queue's attributes, among the answers in a log entry."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ class LedgerRequests:
         self._rounds = self._strain = 0
         self._last: PostedRequest | None = None
         self.turns = Turns()
-        """Knows if the last request shared its commit with others, which is a reason to move to another shard."""
+        """Says by ``moved`` if other processes commit to this shard, which is a reason to use another shard."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0

@@ -36,7 +36,7 @@ SIGNS = 5
 BLOCKED = 0.4
 """Seconds without a poll after a wake-up, after which the watcher passes the lock on."""
 OVERFLOW = -1
-"""The watch in an event of the system that says that it dropped events."""
+"""Number of the watch in the event by which the system reports that it dropped events."""
 FORGOTTEN = 60.0
 """Seconds after the last receive until the files of a queue may be closed, at the next wait for another queue."""
 

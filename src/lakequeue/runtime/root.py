@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""Maximum pause in microseconds between polls on object stores. It grows to 1/15 of the time without messages."""
+"""Maximum pause in microseconds between polls on object stores: 1/15 of the time without messages, up to 4 s."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Microseconds for which a handled message waits for a common commit with the next claim, on disks and stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"

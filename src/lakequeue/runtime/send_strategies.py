@@ -101,7 +101,7 @@ class SharedFile(OwnFile):
     def failure(self, error: Exception) -> Exception:
         """Returns an error of unknown outcome, because other processes may still commit the file.
 
-        Nobody commits it to a closed log, or to one with newer attributes.
+        No process commits the file to a closed log, or to a log with newer attributes.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error

@@ -37,7 +37,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""After this many claims from a shard without known message groups, a claim reads the log for new groups."""
+"""Number of claims from a shard without known message groups, after which a claim reads the log for new groups."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -54,7 +54,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
         """Applies commands in a common commit. Raises RequestThrottled after too many lost races.
 
-        ``look``: number of a look. If that look has read this shard, the commands do not read it again.
+        ``look``: number of a ``look_at``. If that call has read this shard, the commands do not read it again.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -220,7 +220,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """True if there are newer messages that may be visible while all known messages are hidden."""
+        """True if the log has new messages. They may be visible although all known messages are hidden."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False

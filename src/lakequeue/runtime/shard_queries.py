@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 def new_look() -> int:
-    """Returns the number of a look at shards that begins now. Later looks have higher numbers."""
+    """Returns the number of a read of shards (``look_at``) that begins now. Later reads have higher numbers."""
     return next(_looks)
 
 
@@ -49,9 +49,9 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._machine: ShardMachine | None = None
         self._unattended_calls = 0
         self._looked = 0
-        """Number of the last look at the shard."""
+        """Number of the last read by ``look``."""
         self._committed = False
-        """True if this process committed since the last look."""
+        """True if this process committed since the last ``look``."""
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
@@ -90,7 +90,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if no process claimed new messages since this process last read the ledger, mostly by a guess."""
+        """False if other processes claimed since the last read. Most calls take any new commit for a claim."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -118,7 +118,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of a query on the newest state machine, or the state machine of a ``look``.
+        """Returns the result of a query on the newest state, or on the state that ``look`` read under this number.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -264,7 +264,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if a machine has reached an uncommitted instant by a clock that was set back since."""
+        """True if the state is of an instant after the last commit, by a clock that was set back since."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:

@@ -22,11 +22,11 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
 OLDEST_BASE = 1.0
-"""Seconds after which a commit first checks that its snapshot's entry is still in the log, if no lock protects it.
+"""Age in seconds of the last check of the log, from which a commit without a lock first checks the log again.
 Commits in the first seconds after a backup was restored under a running process may be lost.
 """
 LONG_COMMIT = 600.0
-"""Seconds of wall time from which a commit searches for its token: the process may have been suspended."""
+"""Duration in seconds from which a commit searches the log for its token: the process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 _UNANSWERED = 2

@@ -19,7 +19,7 @@ def new_token(counts: Mapping[str, int], lost: int) -> str:
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Returns the number of readable newest commits of a log, up to a version, and the races lost before them."""
+    """Counts the readable commits among the last ``most`` up to ``version``, and the races lost before them."""
 
     def lost(number: int) -> int | None:
         try:

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Number of a partition's files without statistics of the key above which a MERGE joins the files."""
+"""A MERGE joins the files of a partition if more than this number of them have no statistics of the key."""
 _JOINED_ROWS = 256
 """Number of rows above which a file is not joined. Joining all files rewrote 3,000 queues per 16 new ones."""
 _MANY_EDGES = 16
-"""Edges of stretches of rows above which a filter is faster than slices. A filter takes 240 us or more."""
+"""Number of edges of row ranges above which a filter is faster than slices. A filter takes 240 us or more."""
 
 
 class FileRewrite(NamedTuple):

@@ -87,7 +87,7 @@ class Table(TableVersion):
         self._follow(Snapshot.follow)
 
     def settle(self) -> None:
-        """Syncs the entries of ``look`` to disk. Their writers may not have done it yet. Commits begin with it."""
+        """Syncs the entries that ``look`` read to disk, in case their writers have not. Commits call it first."""
         if self._unsettled:
             self.folder.sync([LOG], above=False)
             self._unsettled = False
@@ -108,7 +108,7 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """Starts another lineage if files of the log were replaced by copies. True if they were."""
+        """Replaces ``lineage``, and returns True, if files of the log were replaced by copies."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
@@ -223,7 +223,7 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges ``source`` into the table. It has the table's columns, and ``op``, which is ``put`` or ``del``.
+        """Merges ``source`` into the table. ``source`` has the table's columns and ``op`` (``put`` or ``del``).
 
         Rows match if ``key`` and the partition columns are equal. Caches the rows, see ``rows``. ``answers``: see
         ``entries.entry``.
@@ -343,7 +343,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if the entry just created is in the log of the table, behind its base (DUR-85)."""
+        """True if the entry just created is in the table's log, after the entry that it was based on (DUR-85)."""
         if self.folder.local is None:
             return True  # a look costs a request
         try:

@@ -56,8 +56,8 @@ class Turns:
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
         """Waits for a turn, and keeps it during the block. Yields True if the loaded snapshot is old.
 
-        Enter it before the requests of the next commit are chosen. With ``later``, it waits for no lock: ``take``
-        does, after the requests were prepared.
+        Enter it before the requests of the next commit are chosen. With ``later``, only ``take`` waits for the
+        lock, after the requests were prepared.
         """
         with self._held:
             yield self._begin(table, later)
@@ -68,7 +68,7 @@ class Turns:
     def take(self, table: Table, *, patient: bool) -> bool:
         """Waits for the turn within the block of ``taken``. Returns True if the loaded snapshot is old.
 
-        Unless ``patient``, it stops waiting, and has no turn, once another process commits.
+        Unless ``patient``, stops waiting without a turn once another process commits.
         """
         return False
 
@@ -105,7 +105,7 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of the last commit in seconds; 0 after a pause or a lost race."""
         self._pauses = 0
-        """Number of commits, from the next one on, before which this process pauses."""
+        """Number of next commits before which this process pauses."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
         """Pauses if this process made the last commit, and others commit too. Returns True if it paused."""

@@ -59,7 +59,6 @@ class CacheBudget:
             raise
 
     def drop(self, cache: MutableMapping[Any, Any]) -> None:
-        """Empties one cache."""
         with self.lock:
             for key in list(cache):
                 self._order.pop((id(cache), key), None)
