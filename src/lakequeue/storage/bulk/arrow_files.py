@@ -30,7 +30,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
-"""Minimum number of parts of all groups, of which one is in memory."""
+"""Minimum number of parts into which the message groups are divided. One part at a time is in memory."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
@@ -66,7 +66,7 @@ def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tupl
 
 
 def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yields rows by the hash of their groups, which also determines the shard."""
+    """Yields the rows in parts by the hash of their groups. The same hash determines the shard."""
     groups = rows["group_id"].dictionary_encode()
     hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
     place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
@@ -86,7 +86,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Bytes of rows per file of a standard queue with one shard, less with more shards."""
+"""Maximum bytes of rows in a file of a standard queue with one shard. With more shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
 """Number of bits for a row's number in its partition, as in Spark."""
 
@@ -98,9 +98,9 @@ class Written:
     Attributes:
         files: a file per priority; empty without rows, or if rows end the send.
         given: the columns of the rows.
-        broken: number of rows that break rules, by the name of the rule.
+        broken: for the name of each broken rule, the number of rows that break it.
         refused: file of the rows that break rules, if they are diverted.
-        refused_rows: number of the rows that break rules, also if they are dropped.
+        refused_rows: number of rows that break any rule, diverted or dropped.
     """
 
     files: Sequence[DataFile]
@@ -172,7 +172,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Raises the error for rows that break rules, or with ``bad_rows`` drops or diverts them."""
+    """Raises the error for rows that break rules; with ``bad_rows``, drops or diverts the rows instead."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:

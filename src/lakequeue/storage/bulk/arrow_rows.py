@@ -203,7 +203,7 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Returns for each broken rule the rows that break it. ``given``: the columns that the caller gave."""
+    """Returns for each broken rule a mask of its rows. ``given``: the columns that the caller gave."""
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
 

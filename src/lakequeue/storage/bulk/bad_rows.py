@@ -78,7 +78,7 @@ class BadRows:
             messages: the folder of the files.
             files: files from ``RefusedRows``.
             key: key of the send.
-            by: text that names the queue and its rules. Under other rules, the same key counts as another send.
+            by: text that names the queue and its rules. With another text, the same key counts as another send.
             said: text with the broken rules, and the numbers of rows.
         """
         if self.table is not None:
@@ -118,7 +118,7 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Removes the rows that break rules, given by rule as True values. Returns the remaining rows."""
+        """Returns the rows that break no rule. ``broken`` has, for each rule, True for rows that break it."""
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules

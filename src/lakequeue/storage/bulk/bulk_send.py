@@ -79,7 +79,7 @@ def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | No
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that have reached only some shards for a minute."""
+    """Returns bulk sends that are older than a minute and have reached only some of their shards."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:

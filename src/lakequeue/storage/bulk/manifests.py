@@ -81,7 +81,7 @@ class Manifest:
     files: Sequence[WaitingFile]
     """Files in the order of the DataFrame's partitions."""
     written_at: float = attrs.field(factory=time.time, eq=False)
-    """When it was written, in seconds by the machine's wall clock."""
+    """When the manifest was written, in seconds by the machine's wall clock."""
 
     @property
     def rows(self) -> int:

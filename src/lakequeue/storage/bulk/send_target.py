@@ -24,7 +24,7 @@ class BulkShards(Protocol):
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns how many messages the cap of a shard still allows (QUE-21), or None."""
+        """Returns how many messages the cap of a shard still allows (QUE-21); None without a cap."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
@@ -32,11 +32,11 @@ class BulkShards(Protocol):
         ...
 
     def purged(self, shard: int) -> int:
-        """Returns the purge mark of a shard, if the log has duplicates (DDP-13)."""
+        """Returns the purge mark of a shard: the first offset after the last purge (DDP-13)."""
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:
-        """Counts a commit to a shard, and the lost races before it."""
+        """Counts a commit to a shard, and the races that were lost before the commit."""
         ...
 
     def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:

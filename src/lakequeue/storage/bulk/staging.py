@@ -25,7 +25,7 @@ NEAR = 0.1
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns the files to shards in order. Cuts at most one file per shard, whose rows are written again."""
+    """Assigns the files to shards in order. Cuts at most one file per shard, and writes its rows again."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each
