@@ -23,7 +23,7 @@ class FoundCatalog:
     log: FoundLog
     rows: list[QueueRow]
     problem: str | None
-    """Why ``rows`` may be out of date, or None."""
+    """Why ``rows`` may be out of date. None if they are up to date."""
     unlisted: list[str]
     """Keys of queues that hold messages but have no row."""
 

@@ -31,7 +31,7 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Maximum number of missing entries that a repair replaces, with a file each."""
+"""Maximum number of missing entries that a repair replaces. Each needs a file."""
 
 
 @attrs.define
@@ -50,7 +50,7 @@ class FoundLog:
 
     @property
     def start(self) -> int | None:
-        """The version from which the log is read, a checkpoint or 0; or None."""
+        """The version at which reads of the log begin: a checkpoint or 0. None without such a version."""
         return start_of(self.entries, self.checkpoints)
 
     @property
@@ -77,7 +77,7 @@ class FoundLog:
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version that needs no unreadable entry, or None."""
+        """The last version that needs no unreadable entry. None if every version needs such an entry."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last

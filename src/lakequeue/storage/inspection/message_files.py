@@ -44,7 +44,7 @@ class FoundFile:
     sent: Range | None = None
     """Send times of the file's first and newest messages, in microseconds; None if unknown."""
     doubt: str | None = None
-    """A contradiction between rows and statistics. Nothing shows which of the two is right."""
+    """A contradiction between rows and statistics, either of which may be right. None if they agree."""
     disorder: str | None = None
     """A contradiction between the send times of its rows and the opening of its segment; None if they fit."""
     harmless: bool = False

@@ -231,7 +231,7 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields a file (or None) and a problem for each contradiction that no repair resolves, in sound files."""
+    """Yields file (None: several files) and problem for each contradiction in sound files. No repair helps."""
     files, state = found.files, found.state
     if state is None or not found.is_complete:
         return
