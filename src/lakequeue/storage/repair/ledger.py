@@ -56,7 +56,7 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write the ledger ``rows``, after moving aside a log without a start."""
+    """Returns the steps that write ``rows`` as ledger. A Delta log without a start is moved aside first."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last
