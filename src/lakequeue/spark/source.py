@@ -142,7 +142,7 @@ class StreamLeases:
         return [(task, place | {"state": MessageState.IN_FLIGHT.value}) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """Returns the lease of a batch, or None if it has lost all messages, which then come in later batches."""
+        """Returns the lease of a batch. None if the lease has lost all messages: they come in later batches."""
         lease_id = self._id(end)
         if lease_id in self._kept:
             return self._kept[lease_id][0]
@@ -155,7 +155,7 @@ class StreamLeases:
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes the messages of a finished batch. Messages of a delivery are deleted by its holder (TAB-31)."""
+        """Deletes the messages of a finished batch. For a delivery, the holder of the lease does that (TAB-31)."""
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
