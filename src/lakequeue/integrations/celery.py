@@ -159,7 +159,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again, instead of sending it again."""
+        """Makes a message visible again. kombu would send a copy of the message."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:
@@ -261,7 +261,7 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Any:
-        """The broker of this process; in a forked child of a worker, that process's broker."""
+        """The broker of this process. A forked child of a worker sends through the worker's broker."""
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:

@@ -27,13 +27,13 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Seconds before its ETA from which a worker holds a task. Before that, the task is sent again with a delay."""
+"""A worker holds a task for at most this many seconds before its ETA. Earlier, it sends the task with a delay."""
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds without a prefetch count."""
 _SETTLING = 10
 """Seconds for which a closing channel settles acknowledged messages."""
 _DELIVERIES = 3
-"""Number of receives from which an error in Celery is blamed on the message."""
+"""Number of receives after which a failure of Celery counts as the message's fault."""
 
 
 class Subscription:

@@ -87,7 +87,7 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds the missing parts of a follow-up task, without which Celery fails. Returns True if any was missing."""
+    """Adds the missing parts of a follow-up task, without which Celery fails. Returns True if it added any."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)

@@ -30,7 +30,7 @@ _LONGEST = 14 * _DAY
 _KEPT = 300
 """Seconds for which auto-delete queues keep messages of remote control and events."""
 _ABANDONED = 60
-"""Age in seconds of an auto-delete queue's oldest message from which its owner counts as dead."""
+"""The owner of an auto-delete queue counts as dead when the oldest message has this age in seconds."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process caches bindings."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
@@ -149,7 +149,7 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA, but leaves time to run before the retention ends."""
+        """Returns the seconds until an ETA, or fewer to leave time for the task before the retention ends."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
