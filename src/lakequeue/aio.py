@@ -122,7 +122,7 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """Turns a receive into a coroutine that waits without a thread. A cancelled one releases its messages."""
+    """Turns a receive into a coroutine that waits without a thread. If cancelled, it releases its messages."""
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:

@@ -143,7 +143,7 @@ is_held_back = of_face(depth_of.is_held_back)
 def claim_delivery(
     queue: Queue, most: int, visibility_timeout: Duration | None, consumer: str
 ) -> Delivering | None:
-    """Claims messages whose rows a consumer appends to the queue's table, or returns None."""
+    """Claims messages whose rows a consumer appends to the queue's table. None if no message is available."""
     from lakequeue.operations import delivery
 
     return delivery.claim(queue._runtime, most, visibility_timeout, consumer)
@@ -172,7 +172,7 @@ def root_of(queue: Queue) -> str:
 
 
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
-    """Returns by shard this process's commits, and the lost races before them."""
+    """Returns for each shard the number of this process's commits, and of lost races."""
     return queue._runtime.shards[0].shared.races.by_shard()
 
 
@@ -235,7 +235,7 @@ def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[int, int]]]:
-    """Returns visible messages since an instant by queue key: pairs of minute (microseconds) and number."""
+    """Returns past depths by queue key: pairs of minute (microseconds) and number of visible messages."""
     root = lake._runtime
     with root.storage_errors():
         return stats_rows.depths(root.engine, root.path, to_micros(since))

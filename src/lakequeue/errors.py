@@ -410,7 +410,7 @@ class LeaseLost(LakeQueueError):
 
     Attributes:
         done: messages that the call settled.
-        lost: messages that it could no longer settle.
+        lost: messages that the call could not settle.
     """
 
     def __init__(self, done: int = 0, lost: int = 0) -> None:
@@ -426,7 +426,7 @@ class BatchFailed(LakeQueueError):
     """Entries of a batch failed. Raised by ``BatchResult.raise_for_failures``. The other entries took effect.
 
     Attributes:
-        failed: a ``BatchFailure`` for each failed entry. Repeat it if its ``sender_fault`` is False.
+        failed: a ``BatchFailure`` for each failed entry. Repeat an entry if its ``sender_fault`` is False.
         tried: number of entries of the batch.
     """
 

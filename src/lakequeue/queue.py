@@ -84,7 +84,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def priorities(self) -> int | None:
-        """Number of priorities of its messages; None without priorities (JOB-5)."""
+        """Number of priorities of the queue's messages; None without priorities (JOB-5)."""
         return self._runtime.attributes.priorities
 
     @property
@@ -524,7 +524,7 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """The earliest instant to which ``rewind`` can go, for one more second; None without rewind (RWD-24)."""
+        """The earliest instant to which ``rewind`` can go, valid for a second; None without rewind (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
