@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from obstore.store import MemoryStore
 
 from concurrency.harness import apart, in_place
 from concurrency.staged import stages
@@ -20,9 +22,11 @@ from lakequeue.storage import layout, snapshot
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines import commit
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Change, Committed, transact
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages.body_cache import BodyCache
-from lakequeue.storage.snapshot import Snapshot
+from lakequeue.storage.snapshot import LogTrimmed, Snapshot
+from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
@@ -362,6 +366,43 @@ def what_is_received_is_what_was_sent(root: Path, clock: ManualClock) -> None:
     assert [message.body for message in queue.receive(10)] == ["kept", "other 0"]
 
 
+def what_was_decided_on_a_lost_entry_is_decided_again(root: Path, clock: ManualClock) -> None:
+    """The restored log gets an entry of the same number, with the same ids, during the check of the base."""
+    engine, path, bucket = Engine(Store()), "s3://lake/table", MemoryStore()
+    confirm = Snapshot.confirm
+
+    def one_more(table: Table, name: str) -> Change[str]:
+        known = table.transaction("count")
+        return Change({"count": known}, {"count": known + 1}, partial(table.add, []), name)
+
+    def commit_by(name: str) -> None:
+        other = engine.open(path)
+        assert transact(other, lambda _: one_more(other, name), busy="busy") == Committed(name, 0, avoided=False)
+
+    def raced(self: Snapshot) -> bool:
+        try:
+            return confirm(self)
+        except LogTrimmed:
+            commit_by("another")
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "_client", lambda *_: bucket)
+        engine.create(path, pa.schema([("a", pa.int64())]), [], {})
+        commit_by("lost")
+        mine, bases = engine.open(path), list[object]()
+
+        def decide(_: int) -> Change[str]:
+            bases.append(mine.state.token)
+            return one_more(mine, "mine")
+
+        Store().folder(path).remove([entry_name(1)])
+        patch.setattr(commit, "OLDEST_BASE", 0.0)
+        patch.setattr(Snapshot, "confirm", raced)
+        assert transact(mine, decide, busy="busy") == Committed("mine", 1, avoided=False)
+    assert len(set(bases)) == 2 and mine.version == 2
+
+
 def _running(root: Path, clock: ManualClock) -> tuple[Queue, Path]:
     """A process with a queue that has sent and received since a backup."""
     lq: LakeQueue = apart(root, clock, 1)[0]
@@ -375,6 +416,16 @@ def _running(root: Path, clock: ManualClock) -> tuple[Queue, Path]:
 
 def _keep_bodies(patch: Patch) -> None:
     patch.setattr(BodyCache, "clear", lambda self: None)
+
+
+def _compare_numbers(patch: Patch) -> None:
+    holds = commit.Commit._holds
+
+    def in_any_log(self: commit.Commit) -> bool:
+        self._lineage = self._table.lineage
+        return holds(self)
+
+    patch.setattr(commit.Commit, "_holds", in_any_log)
 
 
 before_each_operation = shown_by(
@@ -395,6 +446,9 @@ MUTATIONS = [
         "a commit goes where the path leads",
         replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
         {before_each_operation: "DUR-85"},
+    ),
+    Mutation(
+        "a fence is numbers alone", _compare_numbers, {what_was_decided_on_a_lost_entry_is_decided_again: "DUR-80"}
     ),
     Mutation("bodies stay cached by offset", _keep_bodies, {what_is_received_is_what_was_sent: "DUR-80"}),
 ]

@@ -75,6 +75,7 @@ class Commit:
         """Prepares a commit on the loaded snapshot of a table."""
         self._table = table
         self._change = change
+        self._lineage = table.lineage
         self._token = new_token(change.counts, table.lost_races)
         self._stale = 0
         """Number of attempts on a snapshot with missing files. One means an old snapshot, two mean damage."""
@@ -115,8 +116,10 @@ class Commit:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
-        """True if the loaded snapshot has the fence on which the change was decided."""
-        return all(self._table.transaction(app_id) == version for app_id, version in self._change.fence.items())
+        """True if the loaded snapshot has the fence on which the change was decided, in the same log."""
+        fence = self._change.fence.items()
+        same = self._table.lineage is self._lineage  # a restored log may have the same numbers again
+        return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
         """True if the fence holds on the loaded snapshot, and the version after it was never trimmed."""
