@@ -98,9 +98,9 @@ class SharedHands:
         return work(jobs)
 
     def _run_dry(self, pool: Pool) -> list[Any]:
-        """Records that a hand found nothing to handle in a queue. Its loop then settles without a wait.
+        """Records that a hand found no message of a queue, so that the queue's loop settles without a wait.
 
-        Returns the loop, for the caller to wake, if the last check found no room for messages; otherwise no loop.
+        Returns the loop, for the caller to wake, if the last check found no room for messages.
         """
         served = self.receiving[pool]
         pool.hungry = True

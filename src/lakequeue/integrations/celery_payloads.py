@@ -34,10 +34,7 @@ _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""For each function with which kombu decompresses, a class that decompresses in parts, to limit the output.
-
-The classes of optional packages are added below.
-"""
+"""For each function with which kombu decompresses, a class that decompresses in parts, to limit the output."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):

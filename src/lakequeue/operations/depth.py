@@ -28,10 +28,7 @@ LEAST_COMMITS, MOST_ENTRIES = 5, 800
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts in the compactor's notes, which exist only for queues without undecided messages."""
 LEAST_NOTED = 32
-"""Minimum number of queues for which the compactor's notes are read. One read returns the notes of all queues.
-
-Fewer queues are opened instead.
-"""
+"""Minimum number of queues for which the compactor's notes are read, for all at once. Fewer queues are opened."""
 
 _T = TypeVar("_T")
 

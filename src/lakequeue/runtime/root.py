@@ -197,11 +197,7 @@ class Root:
             Catalog(self.engine, self.path).rows()
 
     def require_spark(self, verb: str) -> SparkSession:
-        """Returns the root's Spark session. ``verb`` names the call in errors.
-
-        Raises:
-            QueueClientError: the root has no session, or its session was stopped.
-        """
+        """Returns the root's Spark session. Raises QueueClientError if the session is missing or was stopped."""
         if self.spark is None:
             MissingPackage.check(verb, "spark", "pyspark")
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")

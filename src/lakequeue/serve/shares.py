@@ -28,10 +28,7 @@ class Holder:
 
 
 class Shares:
-    """Counts connections with a verified request, and refuses connections above a share of ``limit``.
-
-    Each key, each address, and all clients together have a share. Addresses in ``proxies`` have none.
-    """
+    """Refuses verified connections above the share of a key, an address (except ``proxies``), or all clients."""
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
         self._share = max(1, limit // SHARE)

@@ -265,8 +265,7 @@ class Remark:
 class RecordTable:
     """Records the id of the delivery table, unless an id is recorded already (TAB-4).
 
-    Answers with the recorded id. None if the delivery has no marked messages any more, or if the marks belong to
-    an earlier table.
+    Answers with the recorded id. None if the delivery has lost its messages, or belongs to an earlier table.
     """
 
     slot: int

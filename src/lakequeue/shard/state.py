@@ -63,10 +63,7 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now, or undecided if it belongs to a delivery (TAB-6).
-
-        The run keeps its receive count (VIS-4, VIS-16).
-        """
+        """Makes a run visible now, a delivery's run undecided (TAB-6). The receive count stays (VIS-4, VIS-16)."""
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 

@@ -45,10 +45,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""Codes with which S3 reports another request for the same object at the same time.
-
-S3 sends these codes with status 409, which obstore reports as "already exists".
-"""
+"""S3's codes for two requests for an object at once. For their status 409, obstore reports "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),

@@ -288,10 +288,7 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good.
-
-        The change adds no files, but appends that were prepared on an older snapshot then fail.
-        """
+        """Returns the change that closes the log for good: no files, but appends to older snapshots then fail."""
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
