@@ -23,7 +23,7 @@ from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, entry_verbs
 from lakequeue.cli import app, check
 from lakequeue.operations.doctor import RootHealth, ShardHealth
 from lakequeue.operations.results import ShardCounts
-from lakequeue.storage import layout
+from lakequeue.storage import layout, reserve
 from lakequeue.storage.delta_log import signed
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.inspection import environment
@@ -112,6 +112,7 @@ def test_short_space_and_a_clock_that_was_set_back_are_warnings(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "FREE_BYTES", 2**62)
+    monkeypatch.setattr(reserve, "LEAST_FREE", 1.1)
     early = LakeQueue(victim.root, clock=ManualClock(victim.clock.now() - timedelta(hours=1)))
     found = early.check()
     assert not any(each.damage for each in found)

@@ -167,7 +167,7 @@ MUTATIONS = [
         {random_sequences: "HBN-20"},
     ),
     Mutation(
-        "keeps losses to itself",
+        "tells nobody of lost receipts",
         replace(
             Pool, "_renewal", lambda self, event: [self._do(each) for each in self.holds.on(event, self._now)]
         ),

@@ -258,8 +258,8 @@ def served_with(root: Path, *options: object) -> Iterator[Running]:
     """Serves what ``lakequeue serve`` makes of its options, in a thread of this process; configures no logging."""
     made: list[Any] = []
 
-    def application(*given: Any) -> Application:
-        made.append(Application(*given))
+    def application(*given: Any, **more: Any) -> Application:
+        made.append(Application(*given, **more))
         return made[-1]
 
     arguments = ["--root", str(root), "serve", "--port", "0", "--create-root", *map(str, options)]

@@ -47,7 +47,7 @@ EXPECTED = {
     "storage/delivery/frames.py": ["deltalake", "deltalake", "deltalake", "deltalake", "open"],
     "storage/delivery/table.py": ["deltalake", "deltalake", "deltalake"],
     "storage/source_rows.py": ["deltalake"],
-    "storage/source_table.py": ["deltalake", "deltalake"],
+    "storage/source_table.py": ["deltalake", "deltalake", "deltalake"],
     # files of the system, and the numbers of directories
     "operations/upgrade.py": ["open", "open", "open", "open", "os.listdir", "os.listdir", "os.stat", "os.walk"],
     # files of pyspark
