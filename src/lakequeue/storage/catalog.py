@@ -36,7 +36,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Seconds that creating the tables of a queue may take on an object store. Later its row is not added."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds from which an object store's tables without a catalog row and messages may be removed."""
+"""Age in seconds from which an object store's tables without catalog row and messages are removed."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -154,7 +154,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns how often queues with these names were written, by application id, in the loaded snapshot."""
+        """Returns by application id how often rows of these names were written, in the loaded snapshot."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
@@ -165,7 +165,7 @@ class Catalog:
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of new queues from removal.
+        """Protects the tables of new queues from removal during the block.
 
         Yields a function that returns True while they are protected: on object stores, for ``longest`` seconds.
         """

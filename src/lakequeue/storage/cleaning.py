@@ -39,7 +39,7 @@ _BATCH = 100
 _NEEDED = "_needed"
 """Directory of lists. Each names the files that a table needed at the time of a pass."""
 _LISTS = 8
-"""Approximate number of lists that are kept."""
+"""Approximate number of lists in ``_NEEDED`` that are kept."""
 _PINS = "_pinned"
 """File whose age is the time since the last call of ``pin_files``."""
 _BULK = "bulk/"

@@ -53,7 +53,7 @@ class ClockGuard:
         """Microseconds between two commits above which the clock is checked."""
 
     def was_set_back(self, instant: int) -> bool:
-        """Returns True if the clock now shows an earlier time than ``instant``, which it has shown before."""
+        """Returns True if the clock, which has shown ``instant`` before, now shows an earlier time."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
@@ -104,7 +104,7 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """Returns True if a read should compare the clock with the storage's, once after it was set."""
+        """Returns True if a read should compare the clock with the storage's, as once after the clock was set."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
@@ -129,7 +129,7 @@ class ClockGuard:
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns the offset of the clock in seconds if it is not trusted, else None."""
+        """Returns the clock minus the monotonic clock, in seconds; None if this difference was checked before."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 

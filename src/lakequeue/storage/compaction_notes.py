@@ -46,7 +46,7 @@ class Note:
     """The fields of a ``StatsRow`` at the last whole pass."""
 
     def stands(self, now: int) -> bool:
-        """Returns True if the depth still follows from this note, provided that no process has committed since."""
+        """Returns True if the note still has the queue's depth. Call it only if no process has committed since."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 

@@ -34,7 +34,7 @@ ANSWERS = "answers"
 REPAIRED = "repair"
 """Token of entries that replace unreadable entries."""
 TOKEN = "lakequeue.token "
-"""Prefix of a checkpoint's token among its application ids. In the footer it would have no checksum."""
+"""Prefix of the application id that holds a checkpoint's token. The file's footer has no checksum."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
 """Text before the entry's CRC-32 (hexadecimal), and the text in its place while the CRC is computed."""
 _READER, _WRITER = 1, 2
@@ -290,12 +290,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """Returns True unless the next entry says that it follows another entry than this version's (DUR-86)."""
+        """Returns False if the next entry names another base than this version's entry (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """Returns True for an entry or checkpoint that a restore has left over behind a gap (DUR-86)."""
+    """Returns True for an entry or checkpoint behind a gap, which a restore has left over (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

@@ -37,9 +37,9 @@ RANGE_ROWS = 10_000
 """Maximum number of runs in a file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""A ledger may have this many files more than its runs need. With still more, the compactor rewrites it."""
+"""Number of files beyond those that its runs need, above which the compactor rewrites a ledger."""
 _CHECK_EVERY = 16
-"""Merges between two checks of whether the ledger needs compaction."""
+"""Number of merges between two checks if the ledger needs compaction."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]

@@ -16,7 +16,7 @@ NETWORK = re.compile(
     r"panfs|wekafs|lizardfs|moosefs|ncpfs|coda|vboxsf|vmhgfs|prl_fs|virtiofs|fuse\.(?!(ntfs-?3g|exfat|fuseblk|"
     r"portal|snapfuse|squashfuse|fuse-overlayfs|lxcfs|mergerfs|bindfs)\b).+"
 )
-"""Types of file systems that other machines may use. Includes all types of FUSE not known to be local."""
+"""Matches types of file systems that other machines may use, and all FUSE types not known to be local."""
 
 
 class Mount(NamedTuple):

@@ -73,7 +73,7 @@ def folders(path: str, beginning: str, descriptor: int | None = None) -> list[st
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, and creates a missing file. The superuser skips directories of other users."""
+    """Sets a file's time to now, and creates a missing file. Does nothing for root in other users' directories."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)

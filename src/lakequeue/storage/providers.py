@@ -1,4 +1,4 @@
-"""Each kind of object store as a value, found by the scheme of roots. A new kind needs only a new value."""
+"""The kinds of object stores, by the scheme of roots. A new kind needs only another ``Provider``."""
 
 from __future__ import annotations
 

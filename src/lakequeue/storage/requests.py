@@ -33,7 +33,7 @@ RECENT = 10.0
 MOST = 100
 """Maximum number of other processes' requests in one commit. The others wait for the next commit."""
 SURE = 0.7
-"""Seconds after which ``look`` also confirms that the log is the log that was read."""
+"""Seconds since the last check, after which ``look`` also checks that the log was not replaced."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -101,7 +101,7 @@ def look(table: Table, posted: PostedRequest) -> list[ListedFile]:
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
-    """Returns the answers to all requests since one was posted, by id, from the loaded snapshot.
+    """Returns the answers of all commits since a request was posted, by request id, from the loaded snapshot.
 
     Raises:
         QueueClientError: the log was replaced, or does not reach back so far; ``outcome_unknown`` is set.

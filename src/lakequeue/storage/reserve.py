@@ -22,7 +22,7 @@ PLENTY_FILES = 4 * RESERVED_FILES
 
 
 LEAST_FREE = 0.2
-"""Share of a file system from which its free bytes or files are never too few, however small it is."""
+"""Free share of a file system, in bytes or files, from which it never counts as short of space."""
 
 
 class Space(NamedTuple):

@@ -29,13 +29,13 @@ from lakequeue.storage.folder import Folder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Number of entries that a snapshot on an object store reads one by one. It lists further entries."""
+"""Number of new entries on an object store that are read without a listing, one by one."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds that a snapshot on an object store goes without a check of the log: with new entries, and without."""
+"""Seconds between checks that a log on an object store is still the same: with new entries, and without."""
 _LEARNED = 100
-"""Maximum number of entries that wait to be applied, and of latest entries that are kept."""
+"""Maximum number of entries stored by ``learn``, and of latest entries kept in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds between two moves of each anchor. An anchor is one to two times as old."""
+"""Maximum seconds between two moves of each anchor, an older entry. An anchor is one to two times as old."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
@@ -67,7 +67,7 @@ class ReplacedLog(DamagedTable):
     """The log is not the log that this process read: a backup was restored, or the table was repaired (DUR-80)."""
 
     in_place = False
-    """True if a commit has left an entry in the log that is now at the path."""
+    """True if a commit of this process has left an entry in the log that replaced the known one."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -84,7 +84,7 @@ class _Base(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a handle knew. Its age is a quarter to half of the handle's age."""
+    """An older entry that a handle has read. The anchor's age is a quarter to half of the handle's age."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -253,7 +253,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Checks that the log still has an entry of this process, because messages of that commit are cached."""
+        """Checks that the log still has a commit of this process, because the commit's messages are cached."""
         if committed is None:
             return
         version, entry = committed
@@ -297,7 +297,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns a version after which this handle has all entries, and the files that they added, by name."""
+        """Returns a version, and by name the files that later versions added, from the entries in memory."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -306,7 +306,7 @@ class Snapshot(TableState):
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers of later entries, by request. Raises FileNotFoundError if one was trimmed."""
+        """Returns the answers in later entries, by request. Raises FileNotFoundError if an entry was trimmed."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:
@@ -320,7 +320,7 @@ class Snapshot(TableState):
         return self._newest
 
     def next(self) -> Entry:
-        """Returns the entry after this version. Raises FileNotFoundError if there is none of this log."""
+        """Returns the next version's entry. Raises FileNotFoundError if this log does not have it."""
         entry = self._entry(self.version + 1)
         if not self.leads_to(entry):
             self._note_strays([(self.version + 1, entry)])
@@ -355,7 +355,7 @@ class Snapshot(TableState):
         return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Stores the next local entries as strays (DUR-86). Raises DamagedTable if that is impossible."""
+        """Records local entries that a restore left over as strays (DUR-86). Raises DamagedTable for others."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})

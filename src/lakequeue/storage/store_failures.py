@@ -162,7 +162,7 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a failed commit may still create, because a late request may land; or None."""
+    """Returns the version that a late request of a failed commit may still create, or None."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):

@@ -62,7 +62,7 @@ _PORTABLE = _CLIENT | {
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Matches bare names of options that are secrets, or that are useless without a secret."""
+"""Matches names, without prefix, of options that are secrets or useless without a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Prefixes of options that only delta-rs knows. They may be mixed with shared options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")

@@ -84,7 +84,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises ReplacedLog if the log no longer leads to this version: its files may be different files."""
+        """Raises ReplacedLog if the log no longer has this version, so that files may have other content."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

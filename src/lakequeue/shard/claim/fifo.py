@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of messages behind the head that a claim or delete searches, equal in all processes."""
+"""Number of messages behind the head that a claim or delete searches. The same in all processes."""
 
 
 class FifoShard(Protocol):
@@ -116,7 +116,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages that come after all known messages."""
+        """Adds messages with offsets above all known messages."""
         begun = []
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)

@@ -197,7 +197,7 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Separates messages of a failed batch, which are claimed in halves without others (DLQ-12)."""
+    """Separates messages of a failed batch, which are claimed in halves, without other messages (DLQ-12)."""
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
@@ -229,7 +229,7 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns the answer if dead letters were picked, which move first (DLQ-2, DLQ-10), or None."""
+    """Returns the claim's answer if dead letters were picked, because these move first (DLQ-2, DLQ-10)."""
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:
@@ -255,7 +255,7 @@ def _letters_first(
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
-    """True if a claim with this attempt id repeats an earlier claim (ATT-3, ATT-4, ATT-6)."""
+    """True if an earlier claim had this attempt id, so that a claim repeats its answer (ATT-3, ATT-4, ATT-6)."""
     runs = state.attempt(attempt_id)
     return bool(runs) and all(
         state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs
@@ -263,7 +263,7 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """Hands out the messages of an attempt again: same receipts, new timeout (ATT-1, ATT-3, ATT-8)."""
+    """Hands out the messages of an attempt again: same receipts, but a new timeout (ATT-1, ATT-3, ATT-8)."""
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
     for run in before:

@@ -40,7 +40,7 @@ NOISE_FROM = 10
 
 
 class GroupTurn(NamedTuple):
-    """Place of a waiting group in the order. The lowest comes next."""
+    """Place of a waiting group in the order of service. The group with the lowest place comes next."""
 
     in_flight: int
     since: int
@@ -185,7 +185,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Queues the groups of the last ``pick`` again. ``put_back``: its messages, if unused."""
+        """Queues the groups of the last ``pick`` again. ``put_back``: picked messages that were not used."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)

@@ -40,7 +40,7 @@ _WRITABLE = {
 _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
-"""Number of newest entries in which a delivery's commit is searched. If it is older, its state is unknown."""
+"""Number of newest entries in which a delivery's commit is searched. The state of an older delivery is unknown."""
 _KEPT = 16
 """Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own."""
 _TRIES = 5
@@ -104,7 +104,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot that is still the newest, or a new one. Each thread gets its own."""
+        """Returns a kept snapshot that is still the newest, or a new snapshot. Threads never share a snapshot."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -230,7 +230,7 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery or of its block. Returns its version and lease id, or None for unknown.
+        """Finds the commit of a delivery or of its block. Returns the commit's version and lease id, else None.
 
         The version is -1 if the whole log has no such commit. The lease id is None for a write by the user.
         """
@@ -249,7 +249,7 @@ class DeltaDeliverySnapshot:
         return None if newest >= _SEARCHED else (-1, None)
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table | WrittenRows, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Raises RowsRefused, or CommitRefused for an unknown outcome, too."""
+        """Appends rows as a delivery. Raises RowsRefused; CommitRefused if the commit may not have landed."""
         if not isinstance(rows, pa.Table):
             return self._add(delivery, rows)
         fitting = columns_of(rows, self.schema, merge_schema)

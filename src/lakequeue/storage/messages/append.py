@@ -28,7 +28,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Number of sends that a process stages after it met other senders."""
+"""Number of sends that a process stages after it saw that other processes send."""
 _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
@@ -82,7 +82,7 @@ class AppendPlace:
     """True if the append closes the previous segment, so that its files may be merged."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of ``messages``. All ``cells`` have the same columns: all that the place does not set."""
+        """Builds rows of ``messages``. Each of ``cells`` has all columns that the place does not set."""
         count, base = len(cells), self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
@@ -107,7 +107,7 @@ class Appender:
         self._lineage = table.lineage
         self._end = self._load()
         self._to_stage = 0
-        """Number of sends to stage before this process tries a plain append again."""
+        """Number of next sends to stage. Then this process tries a plain append again."""
         self._synced: set[str] = set()
         """Directories of staged sends that were synced."""
 

@@ -27,7 +27,7 @@ _ROWS = 65_536
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Returns the key that must not repeat: id, with the group if ids count by group (DDP-2, DDP-14)."""
+    """Returns the key that must not repeat: the id, or with ``by_group`` the group and the id (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
@@ -53,7 +53,7 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Offsets of messages sent less than ``micros`` ago, by 64 bits of the key. Verify the answers."""
+    """Offsets of messages sent less than ``micros`` ago, by a 64-bit hash of the key. Verify found offsets."""
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group

@@ -1,4 +1,4 @@
-"""Appends moved messages to logs, once: the log has the number of each source shard's last move."""
+"""Appends the messages of each move to a log once. The log has the number of each source shard's last move."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """Returns True if the loaded snapshot of a target shard has this move or a later one."""
+    """Returns True if the loaded snapshot of a target shard has this move or a later move of the source."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 Settle = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit, given the times of it and the last; see ``ShardLedger.settle_clock``."""
+"""Checks the clock before a commit: gets its time, the last commit's time, and the table. See ``settle_clock``."""
 
 
 def deliver(

@@ -28,7 +28,7 @@ _COUNTING = {"group_id", "dedup_id"}
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages above its floor that a committed ledger has forgotten for good."""
+    """The messages above the floor of a committed ledger that this ledger has forgotten for good."""
 
     epoch: int
     head: int
@@ -46,7 +46,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Returns rows without the content of forgotten messages, at most those sent before ``sent_before``."""
+        """Clears the content of forgotten messages in rows. With ``sent_before``, only of messages sent before."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

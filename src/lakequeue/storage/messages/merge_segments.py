@@ -148,7 +148,7 @@ class _LogSegments:
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """For each closed segment, the opening time of the next. No message in the segment was sent later."""
+    """For each closed segment, the opening time of the next segment, after which none of its messages was sent."""
     open_one: SegmentFiles | None
     number: int
     """Version of the application id ``files``."""
@@ -257,7 +257,7 @@ def _merge(segments: list[SegmentFiles]) -> _MergeStep:
 def _open_step(
     table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
 ) -> _MergeStep | None:
-    """Returns a step for the open segment, which keeps its base: a sender may be about to append to it."""
+    """Returns a step for the open segment or None. Keeps the base, as a sender may be about to append."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -282,7 +282,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a rewrite of a segment with at least half of its rows below the floor. So rows are rarely copied."""
+    """Returns a rewrite of a segment that has half of its rows or more below the floor, or None."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2

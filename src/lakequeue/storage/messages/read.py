@@ -73,7 +73,7 @@ Integers = npt.NDArray[np.int64]
 _OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
 _KEPT = ["sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
-"""Memory that the columns of a file take in addition to their values."""
+"""Bytes of memory that the columns of a file take in addition to their values."""
 
 
 class FileColumns(NamedTuple):
@@ -250,7 +250,7 @@ class ShardLog:
 
     @property
     def begin(self) -> int:
-        """First offset of the log that was not dropped."""
+        """First offset of the log whose segment was not dropped."""
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
@@ -411,7 +411,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the column, without memory of its own if all values are equal."""
+    """Returns the column. If all values are equal, the result is a view of a single value."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column

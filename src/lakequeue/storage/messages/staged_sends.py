@@ -29,9 +29,9 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Number of versions of the log within which other processes add a file. Later only its sender adds it."""
+"""Number of versions of the log within which other processes add a file. Later only the file's sender does."""
 TOGETHER = 100
-"""Number of versions whose files share a directory, because a listing on a disk cannot begin at a name."""
+"""Number of versions whose files share a directory. Disks list whole directories, so these must stay small."""
 RECENT = 10.0
 """Seconds within which other processes add a file, by the storage's clock."""
 OLDEST = 3600.0
