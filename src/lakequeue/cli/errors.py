@@ -123,7 +123,7 @@ def report_error(session: Session, error: BaseException) -> int:
             return session.fail(USAGE, "usage", str(error))
         case typer.Abort():  # the answer was not yes; the line of the prompt may be open
             session.note("")
-            return session.fail(USAGE, "usage", "not confirmed, nothing was done")
+            return session.fail(USAGE, "not-confirmed", "nothing was done")
     if usage_text:
         return session.fail(USAGE, "usage", _usage_text(error, usage_text()))
     return session.fail(
