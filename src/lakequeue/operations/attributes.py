@@ -28,7 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of the rate that the burst of a rate limit should cover on an object store. Less logs a warning."""
+"""On an object store, a burst below this many seconds of the rate limit logs a warning."""
 _log = logging.getLogger("lakequeue")
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
-"""Number of messages that an export keeps in memory, besides its batches."""
+"""Number of messages that an export keeps in memory in addition to its batches."""
 FEW_BACK = 16
 """Number of messages in the first read from the end of a shard."""
 _FEW = 16
@@ -54,7 +54,7 @@ _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which batches may grow in a long search."""
 BYTES = 8 * 2**20
-"""Maximum bytes in memory of all batches of a queue. Each shard may use at least an eighth."""
+"""Maximum bytes in memory of all batches of a queue. With many shards, each may still use an eighth of it."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -308,7 +308,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Yields offsets and rows as ``_read``, from the end. The bytes of a part determine the size of the next."""
+    """Yields offsets and rows as ``_read``, from the end. The bytes of a part determine the next part's size."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -1,4 +1,4 @@
-"""Operations on messages chosen by id, without receipts. They spare messages in flight unless asked otherwise."""
+"""Operations on messages chosen by id, without receipts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Microseconds that the clocks of a sender and a shard may differ, if the time in an id guides a search."""
+"""Microseconds around the time in an id that are searched first: the clocks of sender and shard may differ."""
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible, with ``in_flight`` also those in flight, whose consumers do not notice."""
+    """Makes delayed messages visible. ``in_flight``: also messages in flight, without notice to consumers."""
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}
     with queue.service("make_visible") as call:
         outcome = _apply(queue, message_ids, states, lambda spans: MakeVisible(spans, in_flight))
@@ -182,7 +182,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Runs one command per shard on the messages, and returns the counts. The states at the commit decide."""
+    """Runs one command per shard on messages that have these states at its commit. Returns the counts."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

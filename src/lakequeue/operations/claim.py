@@ -33,7 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """The free handlers of a consumer for last receives, and the number of receives left without one."""
+    """A consumer's free handlers for last receives, and the number of last receives that found no handler."""
 
     free: Callable[[], int]
     passed: int = 0
@@ -45,7 +45,7 @@ class ClaimPlan:
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. Each shard gets a claim for the missing messages."""
+    """The claim for all shards together. Each shard gets a claim for the messages that are still missing."""
     enough: int = 0
     """Number of messages that are enough to stop asking shards. 0: ``wanted.max_messages``."""
     hands: FreeHands | None = None
@@ -62,7 +62,7 @@ class ClaimPlan:
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns them by shard, and the error of a full shard or None."""
+        """Claims messages. Returns the messages by shard, and the error of a full shard or None."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal

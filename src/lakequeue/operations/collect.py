@@ -24,7 +24,7 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Number of waiting messages, and of their characters, from which a send waits."""
+"""Number of collected messages, and of their characters, from which a further send waits."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -124,7 +124,7 @@ class Collector:
             raise error
 
     def _report(self, error: BaseException) -> None:
-        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call it."""
+        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call this method."""
         if self._unasked is None:
             self._unasked = error
             _log.error("a collected send failed, and nobody asked for its result: %s", error)

@@ -48,7 +48,7 @@ DELETED_KEPT = 24 * 3600 * MICROS
 FOLDERS_KEPT = 3600
 """Seconds for which an empty directory stays for a writer that may use it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within`` in seconds, and how long a pass without ``within`` keeps files for readers."""
+"""Maximum of ``within`` in seconds. A pass without ``within`` keeps files for readers for this long."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -116,7 +116,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary of a pass, depth afterwards (empty if unreadable), and a note if there was nothing to do."""
+"""Summary of a pass, the depth after it (empty if unreadable), and a note if there was nothing to do."""
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""Seconds for which visible messages wait, and nobody receives, before a queue counts as unread."""
+"""Seconds that visible messages wait without any receive before a queue counts as unread."""
 STUCK_SECONDS = 3600
 """A consumer is stuck if its oldest receive is older than this many seconds and than the visibility timeout."""
 GROWTH_SECONDS = 3600

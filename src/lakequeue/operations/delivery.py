@@ -79,7 +79,7 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible. After an append was tried, the table's log decides instead (TAB-26)."""
+        """Makes all messages visible. If an append was tried, the table's log decides about them (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
@@ -182,7 +182,7 @@ class Delivering:
         self.counts = protocol.deliver(self._opened, snapshot, marked, rows, **options)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
-        """Opens the table. Returns the delivery and ``deltalake``'s handle. Raises LeaseLost, TableUnavailable."""
+        """Opens the table. Returns the delivery and ``deltalake``'s table. Raises LeaseLost, TableUnavailable."""
         with self.queue.service("delivery"):
             marked = self._marked()
             opened, _ = self._open(marked, None)

@@ -53,7 +53,7 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns the newest snapshot, reused if possible. Each thread gets its own."""
+        """Returns the newest snapshot, reused if possible. Threads never share a snapshot."""
         ...
 
     def keep(self, snapshot: Any) -> None:
@@ -89,7 +89,7 @@ class DeliveryMarks(Protocol):
     def delete(self) -> LeaseCounts: ...
 
     def is_there(self) -> bool:
-        """Returns False if the newest ledger has no such mark."""
+        """Returns False if the newest ledger no longer has the delivery's mark."""
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:

@@ -116,6 +116,6 @@ class _PastLedger:
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """Returns the depth of the shard at an instant when this version was the newest."""
+        """Returns the depth of the shard at an instant at which this version was the newest version."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

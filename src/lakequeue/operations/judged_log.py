@@ -42,7 +42,7 @@ ROWS = 8_192
 BYTES = 32 << 20
 """Maximum bytes in memory of an average batch. 8,192 messages with the largest bodies would take 8 GiB."""
 FEW = 16
-"""Number of messages with which the first batch is full, so that a reader of one message opens few files."""
+"""Number of messages of the first batch, so that a reader of a single message opens few files."""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""
@@ -164,7 +164,7 @@ class JudgedShard:
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that is true for every message of the range in this state."""
+        """Returns a condition that is true for every message of a range that is in ``state``."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -207,7 +207,7 @@ class JudgedShard:
 
 
 def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
-    """Joins the batches of small files, because judging one message takes as long as judging a thousand."""
+    """Joins the batches of small files, because a ``Judge`` takes as long for one message as for a thousand."""
     parts: list[_Stored] = []
     rows = size = 0
     most = FEW

@@ -215,7 +215,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns redrivable messages as offsets by destination: ``only``, or else their source queues."""
+    """Returns offsets of redrivable messages by destination, which is ``only``, or else the source queue."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -284,7 +284,7 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of an unfinished move to its target, or returns None."""
+    """Copies the messages of an unfinished move to the move's target. Returns None if no move is unfinished."""
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None

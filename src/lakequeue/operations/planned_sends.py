@@ -25,7 +25,7 @@ Columns = Sequence[tuple[str, str]]
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write. It is passed to them and back."""
+    """A bulk send whose rows other processes write. The send is passed to these processes and back."""
 
     columns: Columns
     order_by: str | None

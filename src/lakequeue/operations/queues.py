@@ -45,7 +45,7 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Opens queues by prefix, in order after a name. Returns also True if more follow (QUE-11, QUE-12)."""
+    """Opens up to ``limit`` queues after a name. Returns them, and True if more follow (QUE-11, QUE-12)."""
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])

@@ -44,7 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Poll interval of other waiters in multiples of the first waiter's. The first waiter normally wakes them."""
+"""Poll interval of further waiters, as a multiple of the first waiter's, which normally wakes them."""
 
 MOST_FAILURES = 32
 """Number of failed reads after which a receive stops splitting unreadable ranges."""
@@ -329,7 +329,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns a claim's messages by send time or priority. Uncounts unreadable ones of ``lease_id`` (DUR-8)."""
+    """Returns a claim's messages by send time or priority. Undoes receives of unreadable messages (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
@@ -396,7 +396,7 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages, and offsets of unreadable ones. Raises an error only if none can be read."""
+    """Returns claimed messages, and offsets of unreadable messages. Raises an error only if all are unreadable."""
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()

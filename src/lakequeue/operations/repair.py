@@ -380,7 +380,7 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new row for a queue that the catalog lost and whose directory exists, or None.
+    """Returns a new row for a queue with a directory but without a row in the catalog, or None.
 
     Without ``adopt``, returns None if the name is taken or several queues may have the name.
 

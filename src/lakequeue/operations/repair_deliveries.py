@@ -20,11 +20,11 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""Maximum number of slots of a shard that a repair blocks: more deliveries at once are not expected."""
+"""Number of slots of a shard that a repair blocks. A shard is not expected to have more deliveries at a time."""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Returns rows without delivery marks, a note about the marks, and an epoch above all deliveries (TAB-11)."""
+    """Returns rows without delivery marks, notes about the marks, and an epoch above all deliveries (TAB-11)."""
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
     head, runs, marked = without_marks(rows.head, rows.runs)

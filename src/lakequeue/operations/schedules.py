@@ -191,7 +191,7 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends a queue's due messages. Yields each row, its number of sent messages, and its next row or None."""
+        """Sends due messages. Yields each schedule, its number of sent messages, and its new row or None."""
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
         for row in rows:

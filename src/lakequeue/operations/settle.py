@@ -37,7 +37,7 @@ from lakequeue.shard.spans import ranges
 Wanted: TypeAlias = tuple[str, Duration | None]
 """Receipt handle, and seconds until its message becomes visible. None deletes the message."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
-"""Why a receipt was not settled, or None."""
+"""Why a receipt was not settled; None if it was."""
 
 
 @attrs.frozen

@@ -28,7 +28,7 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the read of the shards by this receive; see ``look_at``."""
+    """Number of the ``look_at`` by which this receive read the shards."""
 
     def may_be_left(self) -> bool:
         """Returns False if the rate limit's bucket is empty. True without a limit, or with a single shard."""
@@ -44,7 +44,7 @@ class Tokens:
 
     @property
     def spent(self) -> bool:
-        """True if the bucket was read and is empty, so that no further shard gives messages."""
+        """True if the bucket was read and is empty, so that the receive asks no further shard."""
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:

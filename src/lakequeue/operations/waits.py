@@ -18,9 +18,9 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Poll interval of the watching process, as a multiple of the longest interval. Changes wake it earlier."""
+"""Poll interval of the watching process, as a multiple of the longest interval. Changes end a wait earlier."""
 WATCHED_CLAIM_FACTOR = 60
-"""Claim interval of processes that watch or follow, as a multiple. Between claims they may check for messages."""
+"""Maximum time between claims, as a multiple of the longest poll interval, while a process watches the logs."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ class VainWait:
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """Waiter that changes wake. None: the wait has only one instant."""
+    """Waiter that changes wake. None: nothing wakes the wait."""
     _clear: Callable[[], None]
     """Function to call before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None
@@ -81,10 +81,10 @@ class VainWait:
     _pause: int
     """Time until the next poll, in microseconds."""
     _known: int | None
-    """Number of known changes before the poll, if that left no message to other processes."""
+    """Number of known changes before the poll, if the poll left no message to other processes."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check was left to the watcher. Once its sign is too old, this process checks at once."""
+    """True if the last check was left to the watcher. If its sign is too old now, this process checks at once."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
