@@ -201,7 +201,7 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keeps a half-closed connection of an SQS client until the answer is sent, if it has no messages."""
+        """Keeps a half-closed connection of an SQS client for an answer that cannot contain messages."""
         if self.turned_away:
             return False
         cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None

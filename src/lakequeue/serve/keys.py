@@ -59,7 +59,7 @@ class AccessRule:
 
 @attrs.frozen
 class Key:
-    """An access key. Without rules (None), it allows everything."""
+    """An access key. It allows every action if ``rules`` is None."""
 
     name: str
     secret: str = attrs.field(repr=False)

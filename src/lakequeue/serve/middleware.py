@@ -28,7 +28,7 @@ _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
 
 
 class RequestChecks:
-    """Refuses requests by host, origin or size of the head. ``hosts`` None allows every host name."""
+    """Refuses requests with a wrong host or origin, or a large head. ``hosts`` None allows every host name."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app

@@ -51,7 +51,7 @@ class Signature:
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
     _queries: Set[str] = attrs.field(repr=False)
-    """Canonical forms of the query, any of which the client may have signed."""
+    """Canonical forms of the query. The client may have signed any form."""
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:

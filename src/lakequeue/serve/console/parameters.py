@@ -111,10 +111,10 @@ class Parameters:
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns the filters ``state``, ``text``, ``where``, and those of dead letters, as one condition.
+        """Returns the filters of a page of messages as one condition. None without filters.
 
-        ``error`` passes the dead letters with that error, ``no_error`` those without a reason, ``source`` those of
-        that queue. Returns None without filters.
+        The filters are ``state``, ``text`` and ``where``; and for dead letters ``error``, ``no_error`` (no known
+        reason) and ``source`` (the queue that the dead letters come from).
         """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()

@@ -63,7 +63,7 @@ class Console:
 
     Attributes:
         routes: must come before the route of the SQS endpoint.
-        damage: damage that requests found, those of SQS clients included.
+        damage: damage that requests found, including requests of SQS clients.
         conditions: runs requests with a condition.
     """
 

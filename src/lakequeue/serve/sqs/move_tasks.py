@@ -287,7 +287,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns AWS's reason why a message cannot return to its source, or None."""
+        """Returns AWS's reason why a message cannot return to its source; None if it can."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:
