@@ -4,7 +4,7 @@ A message is in flight, delayed or available. Available messages are ranges. A h
 has the other messages. A due heap entry is checked against the runs, so extending a lease of a million messages
 costs one entry.
 
-With a cap on delayed messages, messages behind the one that fills the cap are held and not scanned (INF-9).
+With a cap on delayed messages, messages behind the message that fills the cap are held and not scanned (INF-9).
 ``released_offset`` matters only when the cap or the delays change.
 """
 

@@ -20,7 +20,7 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns messages with the maximum of receives (DLQ-13), except those of a failed batch (DLQ-12)."""
+    """Returns messages with the maximum of receives (DLQ-13), except messages of a failed batch (DLQ-12)."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE

@@ -146,7 +146,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes all messages, even those of deliveries (TAB-8), and the history (RWD-23)."""
+        """Removes all messages, even messages of deliveries (TAB-8), and the history (RWD-23)."""
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
