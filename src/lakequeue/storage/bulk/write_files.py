@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Returns a DataFrame and its order column, with columns in our case if its session ignores case."""
+    """Returns a DataFrame and its order column. If the session ignores case, renames columns to our case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)

@@ -53,7 +53,7 @@ class FoundShard:
 
     @property
     def was_unused(self) -> bool:
-        """True if nothing was ever received, as far as the ledger shows."""
+        """True if the shard has no ledger, or a ledger that shows no receive."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
@@ -94,7 +94,7 @@ class FoundShard:
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset from which the log must have all messages, by the ledger or the files."""
+        """Returns the offset from which on the log must have all messages, according to ledger or files."""
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
         named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]

@@ -41,7 +41,7 @@ def rejoined(
     """Returns unnamed files that fit at missing offsets or at the end of the log.
 
     A file fits if its positions continue the file before it, in the same segment or a new one, and its messages
-    were sent between the neighbours. Within the segment of the file after it, both must name the same opening. No
+    were sent between the neighbours. If the next file is of the same segment, both must name the same opening. No
     other file may fit there. Appends that lost a race leave files too, but their messages were appended again, so
     the log has their ids.
 
@@ -121,7 +121,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
 
 
 def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
-    """Yields files that no log entry names, oldest first, except those of waiting bulk sends."""
+    """Yields files that no log entry names, oldest first, except files of waiting bulk sends."""
     named = log.named
     for each in data_files(log.folder):
         if each.name.startswith("bulk/") or each.name in named:

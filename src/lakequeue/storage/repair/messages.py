@@ -102,7 +102,7 @@ def log_step(
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
-    """Yields the messages that get new offsets from ``base`` on, as a new segment."""
+    """Yields the rows of displaced messages as a new segment, whose first offset is ``base``."""
     files = {each.file.path: each.file for each in twice}
     found = [
         layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
