@@ -150,7 +150,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, queue: Queue) -> SourceOptions:
-        """Returns options to open the queue in another process. Raises QueueClientError for an own clock."""
+        """Returns options to open the queue in other processes. Raises QueueClientError for a user's own clock."""
         if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
         root, storage = place_of(queue)
