@@ -80,7 +80,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message to kombu, or raises the given error. Returns False if it is no longer held."""
+        """Delivers a message to kombu, or raises the given error. Returns False if the message is gone."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -193,7 +193,7 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """Returns True if a malformed message goes to a dead-letter queue. If False, the caller must delete it."""
+    """Returns True if the queue has a dead-letter queue for the message. If False, the caller must delete it."""
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)
