@@ -336,7 +336,7 @@ class RootDoesNotExist(QueueClientError):
 class DamagedTable(QueueClientError):
     """A file of a queue is missing or changed. Nothing was changed by the call (DUR-2, DUR-5, DUR-8).
 
-    A receive that finds only damaged messages has claimed them: ``outcome_unknown`` is set, ``reason`` has ids.
+    A receive that finds only damaged messages has claimed them: ``outcome_unknown`` is set, ``reason`` names them.
     ``lakequeue check`` lists all damage, ``lakequeue repair`` repairs it.
 
     Attributes:

@@ -205,8 +205,8 @@ class Queue(QueueProperties):
         """Returns an object whose single sends share commits, for producers that send one message at a time.
 
         Args:
-            linger: time that the first message of a commit waits for more, 0 to 60 s, such as ``"100ms"``. With 0,
-                messages sent during a commit share the next one.
+            linger: time that the first message of a commit waits for others, 0 to 60 s, such as ``"100ms"``. With
+                0, messages sent during a commit share the next commit.
 
         SND-19
         """
@@ -721,7 +721,7 @@ class Queue(QueueProperties):
         return chosen_messages.reschedule(self._runtime, message_id, at)
 
     def erase(self, message_id: str) -> bool:
-        """Removes the content of a message for good, for example to comply with a law. False if done before.
+        """Removes the content of a message for good, as a law may demand. Returns False if it was removed before.
 
         Deletes the message, in any state and from the rewind history. Its row in the log loses body, attributes,
         sender, trace header, message group and deduplication id; message id and times stay. On a FIFO queue, group

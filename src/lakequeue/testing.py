@@ -48,7 +48,7 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time for late participants, which act after all others at an instant."""
+        """The time for late participants, which act after all other participants at an instant."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_ClockWait] = []
