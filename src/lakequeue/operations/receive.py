@@ -329,7 +329,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns a claim's messages by send time or priority. Undoes receives of unreadable messages (DUR-8)."""
+    """Returns a claim's messages by send time or priority. ``lease_id``: undoes unreadable receives (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 

@@ -65,7 +65,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Commits that the log will be emptied. Returns a new mark. ``known`` is the log's last mark."""
+        """Commits that bodies will be removed from the log. Returns a new mark; ``known``: the log's last mark."""
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
         if result.error is not None:

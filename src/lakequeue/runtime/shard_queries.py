@@ -67,7 +67,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows by the known ledger, or None."""
+        """Returns how many messages the rate limit allows, by the state in memory; None without state or limit."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 

@@ -330,7 +330,7 @@ FILES_ID = "files"
 FORGOTTEN_ID = "forgotten"
 """Application id on ``messages``; its version is the newest ledger epoch that removed bodies."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``; its version is the mark of the last emptying, which older ledgers lack."""
+"""Application id on ``messages``; its version is the mark of the last removal of bodies, as in the ledger."""
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
@@ -343,7 +343,7 @@ TURN_ID = "turn"
 
 
 def stats_id(key: str) -> str:
-    """Returns the application id on ``stats`` whose version is a queue's last minute there (since the epoch)."""
+    """Returns the application id on ``stats`` whose version is a queue's last minute, counted since the epoch."""
     return f"stats-{key}"
 
 
