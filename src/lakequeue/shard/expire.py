@@ -44,7 +44,7 @@ def next_expiry(state: ShardState) -> int | None:
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message, or None (DLQ-4)."""
+    """Returns the send instant of the oldest stored message (DLQ-4). None if no message is stored."""
     lowest = state.lowest
     if lowest is None:
         return None

@@ -187,13 +187,13 @@ class ShardIndex:
 
     @property
     def room(self) -> int | None:
-        """Number of messages that the cap still allows in flight (INF-6), or None."""
+        """Number of messages that the cap still allows in flight (INF-6); None without a cap."""
         cap = self.attributes.inflight_limit
         return None if cap is None else max(0, cap - self.in_flight)
 
     @property
     def released(self) -> int:
-        """First held offset (INF-9)."""
+        """The first held offset: messages below it are not held (INF-9)."""
         if self.attributes.delayed_limit is None:
             return self.log.end
         self.scan_all()
@@ -204,7 +204,7 @@ class ShardIndex:
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns the next instant at which a hidden message becomes available, or None."""
+        """Returns the next instant at which a hidden message becomes available. None if no message will."""
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]

@@ -159,7 +159,7 @@ class DeadLetterSpan(NamedTuple):
     last: int
     receive_count: int
     first_sent_at: int | None
-    """First send instant, from which retention counts. None: retention counts from the arrival."""
+    """Instant of the first send, at which retention begins. None: retention begins at the arrival."""
     first_received_at: int | None = None
 
 
@@ -220,7 +220,7 @@ class RunMap:
         return None
 
     def first_from(self, offset: int) -> int | None:
-        """Returns the lowest offset in a run from ``offset`` on, or None."""
+        """Returns the lowest offset in a run from ``offset`` on. None if no run follows."""
         if self.at(offset) is not None:
             return offset
         return next(iter(self._runs.irange(minimum=offset)), None)

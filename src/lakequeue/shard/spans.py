@@ -49,7 +49,7 @@ class SpanSet:
         return self.end_of(offset) is not None
 
     def end_of(self, offset: int) -> int | None:
-        """Returns the last offset of the range that contains an offset, or None."""
+        """Returns the last offset of the range that contains an offset. None if no range does."""
         for first in self._spans.irange(maximum=offset, reverse=True):
             last = self._spans[first]
             return last if last >= offset else None
@@ -111,7 +111,7 @@ class SpanSet:
         return apart(first, last, self.within(first, last))
 
     def next_from(self, offset: int) -> int | None:
-        """Returns the lowest offset of the set from ``offset`` on, or None."""
+        """Returns the lowest offset of the set from ``offset`` on. None if the set has no such offset."""
         if offset in self:
             return offset
         return next(self._spans.irange(offset), None)

@@ -202,7 +202,7 @@ class ShardState(ShardIndex):
 
     @property
     def pace_left(self) -> int | None:
-        """Number of messages that the rate limit allows now (JOB-11), or None."""
+        """Number of messages that the rate limit allows now (JOB-11); None without a limit."""
         pace = self.attributes.pace
         return None if pace is None else pace.left(self.head.paced_to, self.now)
 
