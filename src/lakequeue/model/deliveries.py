@@ -57,7 +57,7 @@ class DeliveryTarget(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A mark whose receipt ended at ``since`` (microseconds) while it is unknown if the rows arrived."""
+    """A mark whose receipt ended at ``since`` (microseconds). Nobody knows yet if its rows are in the table."""
 
     mark: Mark
     lease_id: str
@@ -86,7 +86,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns an epoch above all epochs of an unknown ledger: ``now`` (microseconds) in milliseconds (TAB-11)."""
+    """Returns ``now`` (microseconds) in milliseconds, an epoch above all epochs of any ledger (TAB-11)."""
     return now // 1_000
 
 
