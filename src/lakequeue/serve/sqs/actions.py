@@ -334,7 +334,7 @@ class Actions:
     async def receive(
         self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage. Returns messages, and the client's result. ``room`` limits their memory."""
+        """Runs ReceiveMessage. Returns the messages, and the result for the client. ``room`` limits the memory."""
         attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
             parameters.get("MaxNumberOfMessages"),

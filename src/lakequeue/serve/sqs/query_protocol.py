@@ -65,7 +65,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses parameters; the path may name the queue. Raises RequestError if invalid, MissingParameter."""
+    """Parses parameters; the path may name the queue. Raises RequestError or MissingParameter if one is wrong."""
     tree: Tree = {}
     for name, value in fields.items():
         _put(tree, name, value)
