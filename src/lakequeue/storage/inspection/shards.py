@@ -79,12 +79,12 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """Newest ledger epoch whose messages were emptied, according to the log."""
+        """Epoch of the newest ledger for which bodies were removed from the log; the log records it."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """Mark of the log's last emptying, or 0."""
+        """Mark of the last commit that removed bodies from the log; 0 without such a commit."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
