@@ -185,7 +185,7 @@ class Undeliverable(Malformed):
 
 
 def _in_worker() -> bool:
-    """Returns True if a Celery worker asked for the message. Elsewhere, errors of callbacks reach the caller."""
+    """Returns True if a Celery worker is calling. In other programs, errors of callbacks must reach the caller."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
         frame = frame.f_back

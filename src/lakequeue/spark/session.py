@@ -257,7 +257,7 @@ def delta_jar(spark: str, delta: str) -> str:
 
 
 def installed_delta_jar() -> str:
-    """Returns ``delta_jar`` for the installed packages. Raises QueueClientError if there is none."""
+    """Returns ``delta_jar`` for the installed packages. Raises QueueClientError if a jar or package is missing."""
     try:
         return delta_jar(version("pyspark"), version("delta-spark"))
     except PackageNotFoundError as error:

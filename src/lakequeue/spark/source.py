@@ -177,7 +177,7 @@ class StreamLeases:
         self._kept[frame_verbs.lease_id(lease)] = lease, renewal
 
     def _id(self, end: Offset) -> str:
-        """Returns the lease id of an offset. Refuses another stream's offset."""
+        """Returns the lease id of an offset. Raises InvalidOptions for the offset of another stream."""
         if "lease" not in end:
             other = "another kind of stream"
         elif end["lease"] and end.get("queue") != self._queue.key:
