@@ -136,7 +136,7 @@ class Calls:
         return (self._options.shown(messages), contexts) if self._batches else (messages[0], contexts[0])
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
-        """Returns a handler's error. Replaces CancelledError, which would end the consumer, by another error."""
+        """Returns a handler's error. A cancelled task gives LeaseLost or RuntimeError, which end no consumer."""
         if not isinstance(error, asyncio.CancelledError):
             return error
         lost = all(job.context.lost for job in jobs)

@@ -387,7 +387,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has one of the queues, or tables for it that no copy made."""
+    """Refuses a target that has one of the queues, or has tables of such a queue which no copy made."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

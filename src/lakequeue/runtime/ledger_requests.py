@@ -149,7 +149,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads the commands of another process; none if they are unreadable, or of another log."""
+    """Reads the commands of another process. Empty if these are unreadable, or belong to another log."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

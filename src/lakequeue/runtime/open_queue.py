@@ -113,7 +113,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Seldom checks."""
+        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Seldom reads."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without a wait: who holds the lock may make tables

@@ -1,6 +1,6 @@
 """Keeps logs short: checkpoints, and the removal of log entries, under the exclusive lock of a local table.
 
-A checkpoint is a version as one Parquet file. It does not list removed files, because entries name them without
+A checkpoint is a version as one Parquet file. Checkpoints omit removed files, because entries name these without
 the time of removal. See ``cleaning`` for how long such files stay.
 """
 

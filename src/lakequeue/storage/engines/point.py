@@ -291,8 +291,8 @@ class Table(TableVersion):
     ) -> None:
         """Commits as the version after the snapshot.
 
-        If that version exists, the race is lost, unless the commit ``fits`` behind its entry. Then it tries the
-        next version. So a slow merge of segments lands during a steady flow of sends.
+        If that version exists, the race is lost, unless the commit ``fits`` behind its entry. Then it is tried as
+        the next version. So a slow merge of segments lands during a steady flow of sends.
 
         Raises:
             LostRace: another commit came first.

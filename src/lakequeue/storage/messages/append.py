@@ -203,7 +203,7 @@ class Appender:
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Stages the next sends. Call it after meeting other senders."""
+        """Stages the next sends. Call it when other processes were seen to send."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
