@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, errors
 from lakequeue.storage import layout
 from lakequeue.storage.snapshot import NOT_FOLLOWING
 from simulation import tables, workloads
@@ -337,10 +337,12 @@ def _mended(entry: LakeQueue, history: History) -> bool:
     """Mends what a restore has torn; returns whether there was anything.
 
     On a store, an entry that was on its way may name files that went away, and the next commits of its process
-    remove it. What it had merged is told as lost.
+    remove it, also that of a request which was refused. What it had merged is told as lost.
     """
     found = [each for each in entry.check() if each.damage]
-    ends = [call.ended for call in history.calls if call.process == 0 and call.outcome == "done"]
+    calls = [call for call in history.calls if call.process == 0]
+    posts = not history.setting.turns
+    ends = [call.ended for call in calls if call.outcome == "done" or posts and hasattr(errors, call.error)]
     mends = max(ends, default=0) if history.setting.place == "store" else 0
     # on a store, a call that meets a left-over entry says so, and removes it
     known = NOT_FOLLOWING if history.setting.place == "store" else None
