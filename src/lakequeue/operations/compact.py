@@ -104,10 +104,12 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
+        """Adds removed files."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
+        """Adds merged and cut segments."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut
