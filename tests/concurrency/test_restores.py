@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,34 @@ def what_was_decided_on_a_lost_entry_is_decided_again(root: Path, clock: ManualC
     assert len(set(bases)) == 2 and mine.version == 2
 
 
+def commits_behind_a_gap_do_not_vouch_for_the_log(root: Path, clock: ManualClock) -> None:
+    """A process checks a log on a store, commits on, and lands behind the gap that a restore has made.
+
+    The backup has the base of the last check, or not. The next check lists the log, or looks at single entries.
+    """
+    for checked, listed_for in product((2, 5), (0.0, 60.0)):
+        engine, path, bucket = Engine(Store()), "s3://lake/table", MemoryStore()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "_client", lambda *_, bucket=bucket: bucket)
+            engine.create(path, pa.schema([("a", pa.int64())]), [], {})
+            mine = engine.open(path)
+
+            def commit_one(mine: Table = mine) -> None:
+                transact(mine, lambda _: Change({}, {}, partial(mine.add, []), None), busy="busy")
+
+            for version in range(1, 7):
+                patch.setattr(commit, "OLDEST_BASE", 0.0 if version - 1 == checked else 3_600.0)
+                commit_one()
+            Store().folder(path).remove([entry_name(version) for version in range(3, 7)])
+            patch.setattr(commit, "OLDEST_BASE", 3_600.0)
+            commit_one()
+            assert mine.version == 7
+            patch.setattr(commit, "OLDEST_BASE", 0.0)
+            patch.setattr(snapshot, "_IDLE", listed_for)
+            with pytest.raises(DamagedTable):
+                commit_one()
+
+
 def _running(root: Path, clock: ManualClock) -> tuple[Queue, Path]:
     """A process with a queue that has sent and received since a backup."""
     lq: LakeQueue = apart(root, clock, 1)[0]
@@ -416,6 +445,10 @@ def _running(root: Path, clock: ManualClock) -> tuple[Queue, Path]:
 
 def _keep_bodies(patch: Patch) -> None:
     patch.setattr(BodyCache, "clear", lambda self: None)
+
+
+def _forget_checks(patch: Patch) -> None:
+    patch.setattr(Snapshot, "_checked", property(lambda self: self._base, lambda *_: None), raising=False)
 
 
 def _compare_numbers(patch: Patch) -> None:
@@ -446,6 +479,11 @@ MUTATIONS = [
         "a commit goes where the path leads",
         replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
         {before_each_operation: "DUR-85"},
+    ),
+    Mutation(
+        "a check of a log looks at its end alone",
+        _forget_checks,
+        {commits_behind_a_gap_do_not_vouch_for_the_log: "DUR-80"},
     ),
     Mutation(
         "a fence is numbers alone", _compare_numbers, {what_was_decided_on_a_lost_entry_is_decided_again: "DUR-80"}

@@ -151,6 +151,10 @@ class Snapshot(TableState):
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
+        self._checked = self._base
+        """On an object store, the base of the last check. The next check looks for it, too, and for its successor:
+        commits of this process that landed behind a gap do not show that the log before them is still there.
+        """
 
     def follow(self) -> bool:
         """Applies new commits. Returns True if some were read from the log, because ``learn`` had not stored them.
@@ -199,14 +203,24 @@ class Snapshot(TableState):
     def _following(self, base: _Base | None) -> Entry | None:
         """Returns the next entry, or None. Checks the entry ``base``, if given, at the same time."""
         if base is not None:
-            checked: Callable[[], None] = partial(self._expect, base, self._folder)
-            # the error of the check comes first: the next entry of another log does not follow this version
-            reads: list[Callable[[], Entry | None]] = [checked, partial(self._following, None)]
-            return self._folder.for_each(_called, reads)[-1]
+            successor = self._checked.version + 1
+            checks: dict[int, Callable[[], None]] = {successor: partial(self._find_entry, successor)}
+            checks |= {each.version: partial(self._expect, each, self._folder) for each in (self._checked, base)}
+            if base.version < successor:
+                del checks[successor]
+            # the error of a check comes first: the next entry of another log does not follow this version
+            reads: list[Callable[[], Entry | None]] = [*checks.values(), partial(self._following, None)]
+            entry = self._folder.for_each(_called, reads)[-1]
+            self._checked = base
+            return entry
         try:
             return self.next()
         except FileNotFoundError:
             return None
+
+    def _find_entry(self, version: int) -> None:
+        if not self._folder.exists(entry_name(version)):
+            raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_based(self, folder: Folder) -> bool:
         """Returns True if a local log still has this version's entry. Raises ReplacedLog for another entry."""
@@ -267,13 +281,17 @@ class Snapshot(TableState):
 
     def _catch_up(self, base: _Base) -> None:
         """Applies all new commits with one listing and concurrent reads. Checks the entry ``base``."""
+        known = base if self._folder.local is not None else self._checked
         # Starts after the name that sorts right before it.
-        entries = listed(self._folder, f"{LOG}/{base.version:020}").entries
+        entries = listed(self._folder, f"{LOG}/{known.version:020}").entries
         self._listed_at = time.time()
         try:
-            if base.version not in entries:
-                raise FileNotFoundError(entry_name(base.version))
-            self._compare(base, entries[base.version].mark)
+            for version in range(known.version, base.version + 1):
+                if version not in entries:
+                    raise FileNotFoundError(entry_name(version))
+            for each in (known, base):
+                self._compare(each, entries[each.version].mark)
+            self._checked = base
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise LogTrimmed(str(error)) from error
