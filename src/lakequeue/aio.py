@@ -137,7 +137,7 @@ def _receiving(
 def _collected(
     method: Callable[Concatenate[Any, _P], Future[messages.SendResult]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, messages.SendResult]]:
-    """Turns a send into a coroutine that returns the result, and waits for space without blocking the loop."""
+    """Turns a send, which returns a future, into a coroutine. If the buffer is full, a thread waits for space."""
 
     @functools.wraps(method)
     async def verb(self: Sender, /, *args: _P.args, **kwargs: _P.kwargs) -> messages.SendResult:

@@ -294,10 +294,10 @@ class LakeQueue(RootProperties):
         the views scan the tables of the queues that exist now, and each shard adds about 0.4 s to a query.
 
         Args:
-            now: the instant of the states; None: ``as_of``, or else the time of each query.
-            as_of: an aware instant: show the tables of that time. Versions are kept for ten minutes, of busy
-                shards for
-                200 commits; ``stats`` reaches further back.
+            now: the aware instant at which the states are computed. Default: ``as_of`` if given, else the time of
+                each query.
+            as_of: an aware instant; the views show the tables as they were then. A table keeps its old versions
+                for ten minutes; a busy shard keeps only 200 commits. Only ``stats`` reaches further back.
 
         Raises:
             QueueClientError: a log does not reach back to ``as_of``, or scans of tables lack Delta in the session.

@@ -352,7 +352,7 @@ class DamagedTable(QueueClientError):
         self.table, self.file, self.reason = table, file, reason
 
     def unknown(self) -> DamagedTable:
-        """Returns this error for a call that may have taken effect before the error."""
+        """Returns a copy of this error with ``outcome_unknown``, for a call that may have taken effect."""
         return type(self)(self.table, self.file, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
@@ -367,7 +367,7 @@ class TableUnavailable(QueueClientError):
         self.table, self.reason = table, reason
 
     def unknown(self) -> TableUnavailable:
-        """Returns this error for a call whose rows may be in the table."""
+        """Returns a copy of this error with ``outcome_unknown``, for a call whose rows may be in the table."""
         return type(self)(self.table, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[TableUnavailable], tuple[str, str], dict[str, Any]]:

@@ -47,7 +47,8 @@ class Delivery:
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
-        table: the checked ``deltalake.DeltaTable``. A write by path is not fenced.
+        table: the ``deltalake.DeltaTable`` on which it was checked that this lease may still deliver. Write with
+            it: a write by path is not fenced, so it could land after another process has blocked the delivery.
     """
 
     app_id: str

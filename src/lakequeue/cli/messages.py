@@ -274,7 +274,6 @@ def _send_lines(session: Session, queue: Queue, stream: BufferedIOBase, size: in
 
 
 def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, noun: str) -> None:
-    """Fails if entries were refused, with the first reason."""
     if failed:
         session.done = ""
         for other in failed[1:SHOWN]:

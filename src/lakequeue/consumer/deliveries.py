@@ -88,7 +88,7 @@ class DeliveryLoop(RunLoop):
         self._raise_failure()
 
     def health(self) -> Health:
-        """Returns the state of the run on its queue."""
+        """Returns the health of the consumer for the queue of this loop."""
         active = sum(len(batch.contexts) for batch in list(self.running))
         return self._health(active, active)
 

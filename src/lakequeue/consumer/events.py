@@ -98,7 +98,8 @@ class HandlerEnded:
 
     Attributes:
         jobs: all messages of the call, in their order.
-        fates: the end of each message, with microseconds until it becomes visible again; None: at its timeout.
+        fates: for each message, how it ended, and the microseconds until it becomes visible again; None if it
+            stays hidden until its visibility timeout.
         took: duration of the call, in microseconds.
         failures: why messages failed, by receipt handle.
     """

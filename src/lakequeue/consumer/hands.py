@@ -91,7 +91,6 @@ class Threads(Hands[Job]):
             wake.set()
 
     def _is_surplus(self) -> bool:
-        """True if a thread must end because the number was lowered."""
         with self._lock:
             surplus = self._count > self._number
             self._count -= surplus

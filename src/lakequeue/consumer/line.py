@@ -41,7 +41,7 @@ class Line:
             self.leave(turn)
 
     def leave(self, turn: Turn) -> None:
-        """Removes a turn that is no longer in ``ready``. The next turn of its group may begin."""
+        """Removes a turn that the caller took out of ``ready``. The next turn of its group may begin."""
         if turn.group is None:
             return
         turns = self.groups[turn.group]

@@ -62,7 +62,6 @@ class Observers:
         self._observers = observers
 
     def __bool__(self) -> bool:
-        """False if there are no observers."""
         return bool(self._observers)
 
     def received(self, messages: Sequence[Message], now: datetime) -> None:

@@ -230,7 +230,6 @@ def concurrency_problem(number: object) -> str | None:
 
 
 def _is_duration(value: Any, longest: int) -> bool:
-    """True if a value is a duration of at most ``longest`` microseconds."""
     try:
         return 0 <= duration_micros(value) <= longest
     except (TypeError, ValueError):
@@ -238,7 +237,6 @@ def _is_duration(value: Any, longest: int) -> bool:
 
 
 def _is_plain_number(value: object) -> bool:
-    """Returns True for an int or a float, False for a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

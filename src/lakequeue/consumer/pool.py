@@ -154,7 +154,7 @@ class Pool:
         self._return([job for turn in refused for job in turn.jobs])
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Returns the turns on a last receive for which other queues left no free hand."""
+        """Returns the turns on a last receive that must be given back, because too few hands are free."""
         if not self._totals.several or self.rules.prefetch:
             return []
         last = [turn for turn in turns if turn.is_last]
@@ -212,7 +212,6 @@ class Pool:
         self._totals.busy += hands
 
     def _is_due(self, now: int) -> bool:
-        """True if a batch may begin."""
         if len(self.line.ready) >= self.rules.batch:
             return True
         due = self.due()
@@ -533,10 +532,7 @@ class Pool:
 
     @property
     def next_is_last(self) -> bool:
-        """True if the message to handle next becomes a dead letter unless this receive deletes it (HBN-23).
-
-        Such messages are claimed only for free hands, unless ``prefetch`` is set.
-        """
+        """True if the message to handle next becomes a dead letter unless this receive deletes it (HBN-23)."""
         return bool(self.line.ready) and self.line.ready[0].is_last
 
     @property
@@ -546,10 +542,7 @@ class Pool:
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Stops keeping the ``_asked`` hands free, and wakes as many idle hands to look for work.
-
-        Call it when the handlers of the messages claimed for these hands have begun, or when nothing was claimed.
-        """
+        """Stops keeping the ``_asked`` hands free, once their messages began or none came. Wakes idle hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

@@ -144,7 +144,7 @@ class QueueLoop(RunLoop):
         self._raise_failure()
 
     def health(self) -> Health:
-        """Returns the state of the run on this queue."""
+        """Returns the health of the consumer for this queue."""
         return self._health(len(self.pool), self.pool.busy, self.pool.ahead.longest_round / MICROS)
 
     @property

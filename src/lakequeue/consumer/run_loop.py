@@ -73,7 +73,6 @@ class RunLoop:
         return self._controls.stopping or self._error is not None
 
     def _raise_failure(self) -> None:
-        """Raises the error that ended the run, if one did."""
         if self._error is not None:
             raise self._error
 

@@ -80,7 +80,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message to kombu, or raises the given error. Returns False if the message is gone."""
+        """Delivers a message, or raises it if it is an error. Returns False if it is not held any more."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):

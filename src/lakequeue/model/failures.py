@@ -66,7 +66,7 @@ Attempts = tuple[DeadLetterReason, ...]
 
 
 def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
-    """Returns attempts and reason as JSON. Without ``reason``, the consumer was killed. None without attempts."""
+    """Returns failed attempts as JSON; None without attempts. ``reason``: None if the last consumer was killed."""
     if not attempts:
         return None
     kept = ",".join(each.json() for each in attempts)

@@ -56,11 +56,11 @@ class Pace(NamedTuple):
         return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step
 
     def taking(self, count: int, full_at: int, now: int) -> int:
-        """Returns when the bucket is full again if ``count`` messages pass now."""
+        """Returns the instant in microseconds at which the bucket is full again if ``count`` messages pass now."""
         return max(full_at, now) - (-count * self.step // 1_000)  # rounded up: never faster
 
     def next_at(self, full_at: int, now: int) -> int:
-        """Returns when the next message may pass."""
+        """Returns the instant in microseconds at which the next message may pass."""
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:

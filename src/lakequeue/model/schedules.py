@@ -102,7 +102,11 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns the stored schedule after a send; None to remove it. If it was replaced, its times continue."""
+        """Returns what to store for this schedule after a send; None to remove it.
+
+        ``sent`` is the schedule as it was sent, moved to its next time; None if it has no further time. If a
+        different ``cron`` schedule was stored meanwhile, that one stays, and its next time is after ``now``.
+        """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
         last = sent or self

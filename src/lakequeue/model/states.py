@@ -13,7 +13,7 @@ class MessageState(str, Enum):
     IN_FLIGHT = "in_flight"
     """Received, and hidden until its visibility timeout ends or it is deleted. CMQ calls this Inactive."""
     UNDECIDED = "undecided"
-    """Received for a delivery into a table, by a lease that has ended. The table decides it (TAB-5)."""
+    """Received for a delivery whose receipt has ended. Deleted if the table has the rows, else visible (TAB-5)."""
     DELAYED = "delayed"
     """Sent with a delay that has not ended. Never received."""
     HELD = "held"

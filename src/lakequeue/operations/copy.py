@@ -3,9 +3,9 @@
 The catalog's rows come last, in one commit, so a killed copy has no effect (DUR-40).
 
 For each shard, the copy takes a snapshot of the ledger, then of the log, so the log has every message of the
-ledger. A shard is copied again if messages from another queue arrived in its log. Unknown moves are repeated
-(DUR-41). If a bulk send has reached only some snapshots, the copy has its other files and its manifest, and a
-repeated send or a compaction completes it.
+ledger. A shard is copied again if messages from another queue arrived in its log. If the other queue's copied
+ledger does not know their move, the move is made again in the copy (DUR-41). If only some snapshots have the rows
+of a bulk send, the copy gets its other files and its manifest. A repetition, or a compaction, completes it then.
 """
 
 from __future__ import annotations

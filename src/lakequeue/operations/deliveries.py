@@ -23,7 +23,7 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns attributes with an absolute path, URI or name as table (TAB-1). Raises InvalidAttributeValue."""
+    """Returns the attributes, with an absolute path if a table's path is given. Refuses invalid tables (TAB-1)."""
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
         if found[name]:

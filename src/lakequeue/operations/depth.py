@@ -28,7 +28,7 @@ LEAST_COMMITS, MOST_ENTRIES = 5, 800
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts in the compactor's notes, which exist only for queues without undecided messages."""
 LEAST_NOTED = 32
-"""Minimum number of queues for which the compactor's notes are read, for all at once. Fewer queues are opened."""
+"""Depths of at least this many queues come from the compactor's notes. If fewer are asked for, each is opened."""
 
 _T = TypeVar("_T")
 
@@ -128,7 +128,6 @@ def is_held_back(queue: OpenQueue) -> bool:
 
 
 def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
-    """Returns an instant, and the depth of each shard at that instant."""
     with queue.service("counts"):
         now = queue.now()
         return now, of_each_shard(queue, lambda shard: _depth(shard, now))

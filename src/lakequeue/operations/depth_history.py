@@ -112,7 +112,7 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """True if the log still has every message of this version."""
+        """True if the log still has every message to which this version of the ledger refers."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:

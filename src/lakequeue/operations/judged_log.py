@@ -40,7 +40,7 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum bytes in memory of an average batch. 8,192 messages with the largest bodies would take 8 GiB."""
+"""Maximum estimated bytes of a batch in memory. 8,192 messages with the largest bodies would take 8 GiB."""
 FEW = 16
 """Number of messages of the first batch, so that a reader of a single message opens few files."""
 

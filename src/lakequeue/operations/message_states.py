@@ -120,10 +120,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` of a shard's messages at ``now``, or at the last commit if that is later.
-
-        ``runs``: a result of ``stored_runs``.
-        """
+        """Makes a ``Judge`` at ``now``, or at the last commit if that is later. ``runs``: from ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 

@@ -1,4 +1,4 @@
-"""Calls for shards or queues, several at a time."""
+"""Calls a function for each of several shards or queues, some of them concurrently."""
 
 from __future__ import annotations
 

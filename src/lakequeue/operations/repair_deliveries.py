@@ -24,7 +24,11 @@ SLOTS = 256
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Returns rows without delivery marks, notes about the marks, and an epoch above all deliveries (TAB-11)."""
+    """Removes the delivery marks from a ledger's rows (TAB-11).
+
+    Returns the rows, notes about the messages that had marks, and an epoch above those of all deliveries. Without
+    a delivery table, returns the rows unchanged, no notes, and 0.
+    """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
     head, runs, marked = without_marks(rows.head, rows.runs)

@@ -171,7 +171,7 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
 
 @attrs.frozen
 class _QueueShards:
-    """``BulkShards`` of a queue."""
+    """Implements ``BulkShards`` for a queue that is open in this process."""
 
     _queue: OpenQueue
     _attributes: QueueAttributes

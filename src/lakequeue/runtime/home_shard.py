@@ -16,10 +16,7 @@ ELSEWHERE_EVERY = 16
 _ALONE = 0.125
 """The strain measures lost races. Each lost race adds 1, each commit without a lost race subtracts this."""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest threshold of the strain for a move of the home.
-
-The threshold doubles when no other shard is free of commits, as when processes outnumber shards.
-"""
+"""Lowest and highest strain for a move. The threshold doubles if no other shard is free of commits."""
 _QUIET = 64
 """Number of consecutive commits with a strain of 0, after which the home again moves at the lowest strain."""
 _MISSES = 8

@@ -84,7 +84,7 @@ class LedgerRequests:
         return self.wanted and not futile and self.may_take(commands)
 
     def may_take(self, commands: Sequence[Command]) -> bool:
-        """Returns True if other processes can commit commands."""
+        """Returns True if these commands may be posted as a request, for another process to commit."""
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
@@ -140,7 +140,7 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns the text of the answers to requests, for the log entry. ``asked``: number of commands of each."""
+    """Returns answers to requests as JSON for the log entry. ``asked``: id and number of commands of each."""
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])

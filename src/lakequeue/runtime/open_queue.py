@@ -94,7 +94,7 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Runs a verb: logs it, maps its errors, and completes an interrupted deletion."""
+        """Context of a call: logs it, maps its errors, and completes an interrupted deletion of this queue."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()

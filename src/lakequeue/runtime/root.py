@@ -57,7 +57,6 @@ class _OpenShards(list[OpenShard]):
         self.grow(row.shards)
 
     def grow(self, shards: int) -> None:
-        """Adds shards until the queue has the given number of shards."""
         if shards <= len(self):
             return
         with self._growing:

@@ -121,7 +121,7 @@ class SendBatch:
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns the places of each send that is valid under this version of the attributes, else an error."""
+        """Returns for each send its places in the log, or StaleAttributes if it has other attributes."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

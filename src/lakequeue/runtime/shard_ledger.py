@@ -37,7 +37,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""Number of claims from a shard without known message groups, after which a claim reads the log for new groups."""
+"""After this many claims from a shard without known message groups, a claim reads the log for new groups."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -65,7 +65,10 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Commits that bodies will be removed from the log. Returns a new mark; ``known``: the log's last mark."""
+        """Records in the ledger that bodies will be removed from the log. Returns a random number of this removal.
+
+        ``known`` is the number of the log's last removal; 0 if there was none.
+        """
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
         if result.error is not None:

@@ -291,7 +291,6 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine
 
     def _newest_log(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log, read within this call."""
         return self._open_log().log if self._log is None else self._log.refresh(sure)
 
     def _newest_tables(self) -> list[Table]:

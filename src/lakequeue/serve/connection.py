@@ -201,7 +201,11 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keeps a half-closed connection of an SQS client for an answer that cannot contain messages."""
+        """Keeps the connection after the client's end of input until its one pending SQS request is answered.
+
+        Closes it for a receive, because the client may be gone, and its messages would stay hidden until their
+        timeout. Also closes it for TLS, the console, and pipelined or incomplete requests.
+        """
         if self.turned_away:
             return False
         cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None

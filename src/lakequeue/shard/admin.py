@@ -42,7 +42,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages so far (PUR-1, PUR-3, PUR-4). Raises PurgeQueueInProgress within 60 seconds (PUR-2)."""
+    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Refused within 60 s of the last purge (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)

@@ -132,7 +132,7 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begins to move visible messages to another queue (DLQ-8). Answers with their number, or None if busy."""
+    """Begins to move visible messages to another queue (DLQ-8). Answers with their number; None during a move."""
 
     spans: Spans
     target: Destination
@@ -183,7 +183,7 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes all messages (PUR-1). ``at_any_time``: without the check of PUR-2."""
+    """Removes all messages (PUR-1). ``at_any_time``: also within 60 seconds of the last purge (PUR-2)."""
 
     queue_name: str = ""
     at_any_time: bool = False

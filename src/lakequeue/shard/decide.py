@@ -200,7 +200,7 @@ class ShardMachine:
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """Returns the marks of all deliveries, with valid or ended receipts."""
+        """Returns the marks of all undecided deliveries, whether or not their receipts have ended."""
         return deliver.marks(self._at(now))
 
     @property

@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Removes available messages, and returns their runs in order (DLY-1). Call ``set_runs`` next."""
+        """Takes available messages out of the index (DLY-1). Returns their runs, which the caller replaces."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))

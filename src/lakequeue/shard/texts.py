@@ -68,7 +68,7 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """Returns the structure for parsed JSON. Errors as ``from_text``."""
+    """Returns the structure for which ``encoded`` returned this value. Raises ValueError for other values."""
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

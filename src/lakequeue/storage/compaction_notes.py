@@ -1,7 +1,4 @@
-"""Notes of the compactor about each queue, so that an unchanged queue costs only one read.
-
-A missing, torn or outdated note leads to a whole pass.
-"""
+"""Notes of the compactor, so that an unchanged queue costs one read. Without a note, a whole pass is made."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Metric of a commit with the number of its lines, written by this package."""
 BASE, NEWEST = "base", "newest"
-"""Metrics of a commit: the token of the previous entry, and the last file that the previous version had added."""
+"""Metrics of a commit: the token of the previous entry, and the newest live file of the previous version."""
 ANSWERS = "answers"
 """Metric of a commit: the requests that it applied, as JSON."""
 REPAIRED = "repair"
@@ -40,7 +40,7 @@ _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
 _READER, _WRITER = 1, 2
 """Highest versions of the protocol, for readers and writers, that need no feature beyond this package."""
 _NAMED_FEATURES = (3, 7)
-"""Versions of the protocol that name each feature."""
+"""Reader and writer version of the Delta protocol with which a table lists each of its features by name."""
 _FEATURES = {"appendOnly", "invariants"}
 """Features of writer version 2 of the protocol, which lakequeue's tables do not use."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
@@ -183,7 +183,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def whole(number: Any) -> int:
-    """Returns a number of an action or a manifest. Raises ValueError unless it is a whole number below 2**63."""
+    """Returns ``number``, a field of an action or a manifest. Raises ValueError unless 0 <= ``number`` < 2**63."""
     if type(number) is not int or not 0 <= number < 2**63:
         raise ValueError(f"has an invalid number: {str(number):.40}")
     return number

@@ -334,7 +334,7 @@ EMPTYING_ID = "emptying"
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on both tables; its version is the longest pause between commits, in seconds, if over a day."""
+"""Application id on both tables; its version is the longest pause of over a day between commits, in seconds."""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``; its version is the epoch, which the head row repeats."""
 

@@ -14,15 +14,15 @@ from lakequeue.storage.roots import local_path
 RESERVED = 2 << 20
 """Size of the reserve file in bytes. It is enough for some hundred small commits."""
 PLENTY = 2 * RESERVED
-"""Free bytes of the disk from which a missing reserve file is created."""
+"""A missing reserve file is created if the disk has more free bytes than this."""
 RESERVED_FILES = 64
 """Number of empty files that each reserve an inode. A pass over a queue of some shards needs a few at a time."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Free inodes of the disk from which missing reserve files are created."""
+"""Missing reserve files are created if the disk has more free inodes than this."""
 
 
 LEAST_FREE = 0.2
-"""Free share of a file system, in bytes or files, from which it never counts as short of space."""
+"""A file system with a larger free share never counts as short of bytes or files, however small it is."""
 
 
 class Space(NamedTuple):
@@ -87,7 +87,7 @@ def take(local: str) -> None:
 
 
 def missing(root: str) -> Iterator[str]:
-    """Yields a sentence for each missing part of a local root's reserve."""
+    """Yields a warning if no bytes are reserved on the disk of a local root, and one if no inodes are."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return

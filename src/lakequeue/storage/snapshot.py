@@ -169,7 +169,7 @@ class Snapshot(TableState):
         return self._applied(partial(self._step_on, 1 if unconfirmed >= _CONFIRMED else None))
 
     def confirm(self) -> bool:
-        """Applies new commits as ``follow``. Always checks the log's identity. Reads many entries concurrently."""
+        """Applies new commits as ``follow`` does, but always checks that the log is still the same log."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0) if listed_lately else self._catch_up)
 
@@ -201,7 +201,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _Base | None) -> Entry | None:
-        """Returns the next entry, or None. Checks the entry ``base``, if given, at the same time."""
+        """Returns the next version's entry, or None if it does not exist yet. Also checks ``base``, if given."""
         if base is not None:
             successor = self._checked.version + 1
             checks: dict[int, Callable[[], None]] = {successor: partial(self._find_entry, successor)}
@@ -324,7 +324,7 @@ class Snapshot(TableState):
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers in later entries, by request. Raises FileNotFoundError if an entry was trimmed."""
+        """Returns the answers in entries after ``version``, by request. FileNotFoundError if one was trimmed."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:

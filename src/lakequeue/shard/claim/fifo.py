@@ -1,7 +1,7 @@
 """Message groups of a FIFO shard: which messages may be delivered, and which group is next.
 
-A group is served from its oldest stored message up to its first hidden message (FIF-9). Groups with a visible head
-wait in a heap, by how long the head has been visible (FIF-14).
+A group is served from its oldest stored message up to its first hidden message (FIF-9). Groups whose oldest stored
+message is visible wait in a heap, the longest visible first (FIF-14).
 """
 
 from __future__ import annotations

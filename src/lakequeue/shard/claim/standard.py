@@ -86,9 +86,10 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Counts in ``unpaid`` the messages that a claim would take without rate limit (JOB-11), with dead letters.
+    """Returns in ``unpaid`` how many messages a claim would take if the rate limit allowed it (JOB-11).
 
-    The result is empty if there is no rate limit, the queue is paused, or no message may be claimed.
+    Messages that would become dead letters count, too. ``unpaid`` is 0 if the queue has no rate limit or is
+    paused, or if no message may be claimed. The result has no messages.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
@@ -103,7 +104,7 @@ def quote(state: ShardState, command: Claim) -> ClaimResult:
 
 
 def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, int]]:
-    """Removes available messages for a claim. Returns ranges in order of delivery."""
+    """Takes a claim's messages out of the index. Returns their ranges of offsets, in order of delivery."""
     policy, hands = state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
@@ -155,7 +156,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Removes up to ``count`` available messages, with ``one_each`` one per FIFO group. Returns them in order."""
+    """Takes up to ``count`` messages out of the index; with ``one_each``, at most one of each FIFO group."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:

@@ -70,7 +70,7 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """Returns the messages of a lease in the columns of ``Lease.messages``. Opens files by name."""
+    """Returns a lease's messages, with the columns of ``Lease.messages``. Spark reads the files by their paths."""
     from pyspark.sql import functions as F
 
     whole, parts = [place for place in places if place.whole], [place for place in places if not place.whole]

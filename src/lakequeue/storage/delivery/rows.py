@@ -16,11 +16,11 @@ def is_frame(rows: object) -> bool:
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Converts a handler's result to an Arrow table. ``schema``: of the delivery table, or None.
+    """Converts a handler's result to an Arrow table. The delivery table's ``schema`` gives the types of dicts.
 
     Raises:
         RowsRefused: a value does not fit its column.
-        TypeError: the rows are of another kind.
+        TypeError: ``rows`` is not an Arrow table or batches, a data frame, or a list of dicts.
     """
     if isinstance(rows, pa.Table):
         return rows

@@ -30,7 +30,9 @@ LONG_COMMIT = 600.0
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 _UNANSWERED = 2
-"""Number of repeats after attempts without an answer. Such an attempt can land until its version exists."""
+"""Maximum number of repeats of a commit to which storage gave no answer. A late request of such an attempt can
+still create its version of the log, as long as no other commit has.
+"""
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
 """Application ids with versions."""

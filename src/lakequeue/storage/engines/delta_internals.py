@@ -127,10 +127,7 @@ class SparkDeltaLog:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active session during the block, and restores the user's session afterwards.
-
-    Delta's code uses the active session, as does a later ``getOrCreate`` by the user.
-    """
+    """Makes a session the thread's active session during the block, because Delta's code uses that session."""
     from pyspark.sql import SparkSession
 
     jvm: Any = session._jvm

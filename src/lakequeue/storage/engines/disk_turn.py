@@ -51,10 +51,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Holds the turn at a local table, or gives up if other processes keep it for too long. Reentrant.
-
-    ``until``: ends the wait without a turn once it returns True.
-    """
+    """Holds the turn. Continues without it after ``longest`` seconds, or once ``until`` is True. Reentrant."""
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

@@ -109,7 +109,6 @@ def _struct(fields: Iterable[pa.Field]) -> dict[str, Any]:
 
 
 def _type(type_: pa.DataType) -> Any:
-    """Returns Delta's name of an Arrow type."""
     if pa.types.is_struct(type_):
         return _struct(type_)
     if pa.types.is_list(type_):

@@ -53,10 +53,7 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Records the current time in the lock's file, where waiting processes can see it.
-
-        Does nothing unless this object holds the lock exclusively.
-        """
+        """Records the time in the lock's file, for waiting processes. Does nothing unless held exclusively."""
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 

@@ -161,10 +161,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if a checkpoint is due, so that the log can be trimmed in time.
-
-    A checkpoint is due if the newest one is older than half the retention, and commits followed it.
-    """
+    """True if a checkpoint is due: commits followed the newest one, which is older than half the retention."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

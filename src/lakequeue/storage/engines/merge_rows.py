@@ -71,7 +71,6 @@ def rewrites(
 
 
 def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
-    """Returns the wanted rows, in order."""
     padded = np.zeros(len(wanted) + 2, bool)
     padded[1:-1] = wanted
     edges = (padded[1:] != padded[:-1]).nonzero()[0]

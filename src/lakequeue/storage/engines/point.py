@@ -93,7 +93,7 @@ class Table(TableVersion):
             self._unsettled = False
 
     def confirm(self) -> None:
-        """Refreshes, and verifies that the log is the log that this handle has read, on object stores too."""
+        """Refreshes, and always checks that the log was not replaced since this handle read it."""
         self._follow(Snapshot.confirm)
         self.settle()
 

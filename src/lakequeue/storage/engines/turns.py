@@ -81,7 +81,7 @@ class Turns:
         return False
 
     def end(self) -> None:
-        """Ends the turn after the commit, before its block ends, to shorten the wait of other processes."""
+        """Ends the turn before the block of ``taken`` ends, so that other processes wait less."""
         self._held.close()
 
 

@@ -180,7 +180,7 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns messages that a repair would lose, because a newer or undamaged file keeps their offset."""
+    """Returns the messages that a repair would lose, because a file that it keeps has others at their offsets."""
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]

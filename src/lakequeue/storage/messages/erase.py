@@ -64,6 +64,5 @@ def remove_former(table: Table, message_id: str) -> Freed:
 
 
 def _live(table: Table) -> set[str]:
-    """Returns the names of the files of the newest snapshot."""
     table.refresh()
     return {file.name for file in table.files()}

@@ -166,7 +166,7 @@ class _MergeStep:
     with_send: bool = False
     """True if the open segment is replaced, so that the commit must carry ``send``."""
     epoch: int = 0
-    """Epoch of the ledger by which rows are emptied."""
+    """Epoch of the ledger that decided which rows lose their bodies; 0 if no rows are emptied."""
     mark: int = 0
     """Mark of the emptying; 0 if no rows are emptied."""
 
