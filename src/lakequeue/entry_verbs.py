@@ -155,7 +155,7 @@ def settings(queue: Queue) -> QueueAttributes:
 
 
 def located_table(queue: Queue, table: str) -> str:
-    """Returns a delivery table in the form of the attribute ``table``. Errors as ``set_attributes``."""
+    """Returns a delivery table in the form of the attribute ``table``. Raises the errors of ``set_attributes``."""
     from lakequeue.operations import deliveries
 
     return str(deliveries.located({"table": table}, queue._runtime.root)["table"])
@@ -278,7 +278,7 @@ def concerns(
 
 
 def unreceived(queue: Queue, now: Depth, busy: Sequence[ActiveConsumer]) -> float:
-    """Returns the seconds for which nobody has received the visible messages; see ``concerns.unreceived``."""
+    """Returns for how many seconds no visible message was received; see ``concerns.unreceived``."""
     return concern.unreceived(settings(queue), now, busy)
 
 

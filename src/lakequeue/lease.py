@@ -42,7 +42,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Delivery:
-    """The identity for your own write into a delivery table (TAB-28).
+    """Identity and table for your own write into a delivery table (TAB-28).
 
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.

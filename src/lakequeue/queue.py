@@ -557,9 +557,10 @@ class Queue(QueueProperties):
         self.update_attributes(lambda attributes: changes)
 
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-        """Applies the changes that ``update`` returns for the current attributes. Raises as ``set_attributes``.
+        """Applies the changes that ``update`` returns for the current attributes.
 
-        Calls ``update`` again if another process changes attributes or adds shards at the same time.
+        Calls ``update`` again if another process changes attributes or adds shards at the same time. Raises the
+        errors of ``set_attributes``.
         """
         check_callable("update", update)
         attributes.update(self._runtime, update)

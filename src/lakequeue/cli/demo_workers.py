@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEAD_LETTERS = f"{QUEUE}-dead-letters"
 WORKERS = 4
 MAX_RECEIVES = 3
-"""Number of receives after which a message becomes a dead letter."""
+"""A message becomes a dead letter after this many receives."""
 LOST, LOST_SECONDS = 10, 3
 """Number of messages that the lost worker holds, and their visibility timeout in seconds."""
 RETRY_SECONDS = 1

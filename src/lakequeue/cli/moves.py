@@ -61,7 +61,7 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the wanted instant and False. If it is too early, the earliest possible instant and True."""
+    """Returns the wanted instant and False; if it is too early, the earliest possible instant and True."""
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])

@@ -127,7 +127,7 @@ def age(seconds: float | None) -> str:
 
 
 def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
-    """Returns the states to show in a list of queues. Rare states only if they occur."""
+    """Returns the states to show in a list of queues. Omits rare states that do not occur."""
     known = [each for each in counted if each]
     return [
         "visible",

@@ -247,7 +247,7 @@ def exhausted(memory: int) -> bool:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests (a line of JSON, an Arrow stream) until the input ends, by a line of JSON and bytes."""
+    """Answers each request, a line of JSON and an Arrow stream, with a line of JSON and bytes."""
     begin = json.loads(requests.readline())
     limit(begin["memory"])
     if begin["nice"]:

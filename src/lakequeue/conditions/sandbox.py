@@ -32,7 +32,7 @@ SECONDS = 10.0
 MEMORY = 768 * 2**20
 """Maximum bytes of data in a worker. A new worker has a quarter of that."""
 IDLE = 60.0
-"""Seconds without a request after which a worker ends."""
+"""A worker ends after this many seconds without a request."""
 
 _PROGRAM = Path(__file__).with_name("evaluator.py")
 # Isolated: imports come only from the package directories of this process, not from the working directory or

@@ -14,11 +14,11 @@ ROUNDS = 3
 half a second or more on an object store with other processes.
 """
 BEHIND = 4
-"""Multiple of ``Ahead.window`` after which messages that no handler began are given back to other processes."""
+"""Messages that no handler began are given back after this multiple of ``Ahead.window``."""
 KNOWN_ROUNDS = 8
-"""Number of recent rounds, of which the longest decides how much work is claimed ahead."""
+"""The longest of this many recent rounds decides how much work is claimed ahead."""
 GROWTH = 8
-"""Factor by which ``Ahead.capacity`` may grow from one round to the next."""
+"""``Ahead.capacity`` may grow by this factor from one round to the next."""
 MOST = 1_000
 """Maximum number of messages that a consumer without ``prefetch`` claims ahead and handles."""
 MOST_BYTES = 32 << 20
@@ -72,7 +72,7 @@ class Ahead:
 
     @property
     def behind(self) -> int:
-        """Microseconds after which messages that no handler began are given back."""
+        """Messages that no handler began are given back after this many microseconds."""
         return min(BEHIND * self.window, self._longest)
 
     def fell_behind(self) -> None:

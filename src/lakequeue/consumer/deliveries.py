@@ -253,7 +253,7 @@ class DeliveryLoop(RunLoop):
         outcomes: Sequence[Outcome],
         raised: BaseException | None,
     ) -> dict[str, DeadLetterReason | None]:
-        """Returns why messages are not delivered, by handle. None: an earlier message of the group failed."""
+        """Returns why messages are not delivered, by handle; None if an earlier message of the group failed."""
         failed: dict[str, DeadLetterReason | None] = {}
         for context, outcome in zip(contexts, outcomes, strict=True):
             message = context.message

@@ -294,7 +294,7 @@ class Pool:
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
     def _until(self, hold: Hold | None, now: int) -> int:
-        """Returns the instant until which a deletion may wait for the next claim; 0: it may not wait."""
+        """Returns until when a deletion may wait for the next claim; 0 if it may not wait."""
         if hold is None or hold.failed or hold.timeout <= 0:
             return 0
         longest = min(self.rules.linger, (hold.visible_at - now) // 3)
@@ -311,7 +311,7 @@ class Pool:
             self._wake()
 
     def _add(self, done: Done) -> bool:
-        """Adds a message to settle. True if every other message there may wait for longer."""
+        """Adds a message to settle. Returns True if all other messages to settle may wait for longer."""
         done.job.state = State.FINISHED
         first = all(each.due is not None or each.until > done.until for each in self._done)
         self._done.append(done)
@@ -394,7 +394,7 @@ class Pool:
         self._do(holds.WaitUntil(min(instants, default=None)))
 
     def _lingers_until(self) -> int:
-        """Returns until when all finished messages may wait for the next claim; 0: they may not wait."""
+        """Returns until when all finished messages may wait for the next claim; 0 if they may not wait."""
         if self._failures or self._behind or any(done.due is not None for done in self._done):
             return 0
         return min((done.until for done in self._done if not done.job.context.lost), default=0)
@@ -416,7 +416,7 @@ class Pool:
         return due, failures
 
     def next_event(self) -> int | None:
-        """Returns the instant of the next repeated settlement, or of giving messages back; None: never."""
+        """Returns when to settle again, or earlier to give messages back; None if there is nothing to do."""
         instants = [done.due for done in self._done if done.due is not None]
         if (back := self._given_back_at()) is not None:
             instants.append(back)
@@ -492,10 +492,10 @@ class Pool:
         return min(room, self.rules.largest or room)
 
     def _usable(self) -> int:
-        """Returns how many messages the hands that this queue can count on handle at a time.
+        """Returns how many messages the usable hands of this queue handle at a time.
 
-        The queue counts on all hands if the consumer holds no messages of other queues. Otherwise it counts on the
-        hands that it uses and on idle hands, at least one, so that a message waits for the next free hand.
+        All hands are usable if the consumer holds no messages of other queues. Otherwise, usable are the hands
+        that the queue uses and idle hands, at least one, so that a message waits for the next free hand.
         """
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency

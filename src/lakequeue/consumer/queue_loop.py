@@ -428,7 +428,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles messages that are due. Returns when further ones are due; None: not before a handler ends."""
+        """Settles messages that are due. Returns when more are due; None if none are due before a handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Exchange):
                 self._exchange(action)

@@ -31,9 +31,9 @@ _EARLY = 60
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds without a prefetch count."""
 _SETTLING = 10
-"""Seconds for which a closing channel settles acknowledged messages."""
+"""A closing channel settles acknowledged messages for at most this many seconds."""
 _DELIVERIES = 3
-"""Number of receives after which a failure of Celery counts as the message's fault."""
+"""After this many receives of a message, a failure of Celery counts as the message's fault."""
 
 
 class Subscription:

@@ -28,7 +28,7 @@ from lakequeue.model.secrets import hidden
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
 _KEPT = 300
-"""Seconds for which auto-delete queues keep messages of remote control and events."""
+"""Auto-delete queues keep messages of remote control and events for this many seconds."""
 _ABANDONED = 60
 """The owner of an auto-delete queue counts as dead when the oldest message has this age in seconds."""
 _BINDINGS_KEPT = 1.0

@@ -164,7 +164,7 @@ def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_wait(attributes: QueueAttributes, value: Any) -> int:
-    """Returns the wait time of a receive in microseconds. None: the queue's wait time (LPL-2, LPL-3)."""
+    """Returns the wait time of a receive in microseconds. Default: the queue's wait time (LPL-2, LPL-3)."""
     if value is None:
         return attributes.wait_micros
     limits = attributes.limits("receive_wait_time")
@@ -203,7 +203,7 @@ def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) ->
 
 
 def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
-    """Returns the priority of a message. None: the lowest priority, 0 (JOB-5)."""
+    """Returns the priority of a message. Default: 0, the lowest priority (JOB-5)."""
     if value is None or (type(value) is int and 0 <= value < attributes.classes):
         return value or 0
     if attributes.priorities is None:
@@ -212,7 +212,7 @@ def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
 
 
 def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
-    """Returns the maximum number of messages of a receive. None: 1 (RCV-1)."""
+    """Returns the maximum number of messages of a receive. Default: 1 (RCV-1)."""
     if value is None:
         return 1
     high = attributes.profile_rules.max_batch

@@ -109,7 +109,7 @@ class QueueAttributes:
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id (JOB-6). None: no such ids."""
+    """Seconds for which a standard queue refuses a repeated deduplication id; None if it takes no ids (JOB-6)."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a deduplication id counts until its message is deleted."""
     paused: str | None = _of("Paused", "text", None)
@@ -121,7 +121,7 @@ class QueueAttributes:
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """Rate limit, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """Number of messages that may be received at once. None: the rate of one second."""
+    """Number of messages that may be received at once; None for the messages of one second."""
     table: str | None = _of("Table", "table", None)
     """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
@@ -253,7 +253,7 @@ class QueueAttributes:
 
     @property
     def dedup_micros(self) -> int | None:
-        """Microseconds for which a deduplication id counts after its send. None: no limit (DDP-9, JOB-6)."""
+        """Microseconds for which a deduplication id counts after its send; None without limit (DDP-9, JOB-6)."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)

@@ -57,7 +57,7 @@ class DeliveryTarget(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A mark whose receipt ended at ``since`` (microseconds). Nobody knows yet if its rows are in the table."""
+    """A delivery whose receipts ended at ``since`` (microseconds). It is unknown if the table has its rows."""
 
     mark: Mark
     lease_id: str

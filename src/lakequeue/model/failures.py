@@ -41,7 +41,7 @@ class DeadLetterReason:
 
     @classmethod
     def of(cls, error: BaseException | None, at: datetime, consumer: str) -> DeadLetterReason:
-        """Builds the reason from a handler's error. None: the handler returned a failure."""
+        """Builds the reason from a handler's error. ``error`` is None if the handler returned a failure."""
         at = at.replace(microsecond=0)
         if error is None:
             return cls("Outcome.FAILED", "", at, consumer)

@@ -20,7 +20,7 @@ from lakequeue.model.names import is_name
 MISSED = ("last", "all", "none")
 """Values of ``missed``: which due times get a late message, if no process could send in time."""
 LATE = timedelta(minutes=5)
-"""Age from which ``missed='none'`` skips a due time."""
+"""With ``missed='none'``, due times that are older than this are skipped."""
 SKEW = timedelta(minutes=15)
 """Difference between clocks that is ignored."""
 MOST_AT_ONCE = 100

@@ -52,7 +52,7 @@ _FEW = 16
 """Number of messages to build at a time. Messages above ``_FEW_BYTES`` on average are built one by one."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""Factor by which batches may grow in a long search."""
+"""In a long search, batches may grow to this many times their first size."""
 BYTES = 8 * 2**20
 """Maximum bytes in memory of all batches of a queue. With many shards, each may still use an eighth of it."""
 
@@ -156,7 +156,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, with shard and offset. None: the tested messages end here."""
+    """A message that meets the condition, with its place. ``message`` is None after the last tested message."""
 
     came_at: datetime
     shard: int

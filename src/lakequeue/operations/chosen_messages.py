@@ -57,7 +57,7 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
 
 
 def erase(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message and its content. Result and errors as ``Queue.erase``."""
+    """Deletes a message and its content. Returns and raises as ``Queue.erase`` does."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
         queue.root.check_clock(queue.name)  # else its last step would be refused

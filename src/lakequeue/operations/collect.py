@@ -24,7 +24,7 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Number of collected messages, and of their characters, from which a further send waits."""
+"""Maximum number of collected messages, and of their characters. A further send waits."""
 
 _log = logging.getLogger("lakequeue")
 

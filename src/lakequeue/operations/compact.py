@@ -44,9 +44,9 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds for which the messages of a deleted queue stay for leases that may read them."""
+"""Messages of a deleted queue stay for this many microseconds, for leases that may read them."""
 FOLDERS_KEPT = 3600
-"""Seconds for which an empty directory stays for a writer that may use it."""
+"""An empty directory stays for this many seconds, for a writer that may use it."""
 LONGEST_WITHIN = 24 * 3600
 """Maximum of ``within`` in seconds. A pass without ``within`` keeps files for readers for this long."""
 

@@ -23,7 +23,7 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""Seconds that visible messages wait without any receive before a queue counts as unread."""
+"""A queue counts as unread if its visible messages wait for this many seconds without a receive."""
 STUCK_SECONDS = 3600
 """A consumer is stuck if its oldest receive is older than this many seconds and than the visibility timeout."""
 GROWTH_SECONDS = 3600
@@ -31,9 +31,9 @@ LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """A queue grows if its visible messages increase within ``GROWTH_SECONDS`` by this number and this share."""
 COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
 COMPACTION_SECONDS = 6 * 3600
-"""Seconds without a compactor's pass that cause a warning."""
+"""A warning says if no compactor made a pass for this many seconds."""
 FULL_SHARE = 0.95
-"""Share of a limit from which a queue counts as full."""
+"""A queue counts as full if it has used at least this share of a limit."""
 EXPIRING_SHARE = 0.25
 """A concern if less than this share of the retention is left for the oldest message."""
 LETTERS = 1_000

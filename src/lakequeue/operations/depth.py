@@ -21,7 +21,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Number of newest entries of each log that are read to count lost races."""
+"""Lost races are counted in at most this many newest entries of each log."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Minimum number of entries to read per log, and maximum number for all shards of a queue."""
 

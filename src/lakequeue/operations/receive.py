@@ -47,9 +47,9 @@ FALLBACK_POLL_FACTOR = 10
 """Poll interval of further waiters, as a multiple of the first waiter's, which normally wakes them."""
 
 MOST_FAILURES = 32
-"""Number of failed reads after which a receive stops splitting unreadable ranges."""
+"""A receive stops splitting unreadable ranges after this many failed reads."""
 LONGEST_READ = 5.0
-"""Seconds of reading after which a receive stops splitting unreadable ranges."""
+"""A receive stops splitting unreadable ranges after reading for this many seconds."""
 UNREADABLE_BYTES = 2**20
 """Assumed bytes of an unreadable message: the maximum."""
 
@@ -88,7 +88,7 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages that are enough to stop asking shards. 0: ``max_messages``."""
+    """A receive asks no further shard once it has this many messages; 0 for ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if the process may write into the delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)

@@ -202,10 +202,10 @@ class _RootTables:
 
     root: Root
     now: datetime | None
-    """Instant of the states. None: the time of each read."""
+    """Instant at which states are computed; None for the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues to read, such as the queues that existed at ``as_of``. None: all queues that exist now."""
+    """Queues to read, such as the queues that existed at ``as_of``; None for all queues that exist now."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:

@@ -20,7 +20,7 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""Number of slots of a shard that a repair blocks. A shard is not expected to have more deliveries at a time."""
+"""A repair blocks this many slots of a shard. A shard is not expected to have more deliveries at a time."""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:

@@ -160,7 +160,7 @@ class PeekedMessage:
     receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
-    """When the message becomes or became visible. None unless visible, in flight or delayed."""
+    """When the message becomes or became visible; None unless it is visible, in flight or delayed."""
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None

@@ -28,7 +28,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 
 
 def rewindable(queue: OpenQueue, to: datetime) -> int:
-    """Returns how many messages a rewind would make visible now. Errors as in ``rewind``."""
+    """Returns how many messages a rewind would make visible now. Raises the errors of ``rewind``."""
     with queue.service("rewindable"):
         command, now = Rewind(check_instant("to", to)), queue.now()
         return sum(shard.ledger.query(lambda machine: machine.rewindable(command, now)) for shard in queue.shards)

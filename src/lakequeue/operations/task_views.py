@@ -80,9 +80,9 @@ class TaskReader:
     options: Mapping[str, str] = attrs.field(repr=False)
     region: str
     now: datetime | None
-    """Instant of the states. None: the time of the task's read."""
+    """Instant at which states are computed; None for the time of the task's read."""
     as_of: datetime | None = None
-    """Instant of the table versions. None: now."""
+    """Instant of the table versions to read; None for the newest versions."""
 
     @property
     def _opened(self) -> Root:

@@ -28,7 +28,7 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the ``look_at`` by which this receive read the shards."""
+    """Number of the ``look_at`` with which this receive read the shards."""
 
     def may_be_left(self) -> bool:
         """Returns False if the rate limit's bucket is empty. True without a limit, or with a single shard."""

@@ -91,7 +91,7 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 
 
 def table_of(root: Root, table: str) -> DeltaDeliveryTable:
-    """Returns a delivery table with the storage options of the root. Errors as ``target_of``."""
+    """Returns a delivery table with the storage options of the root. Raises the errors of ``target_of``."""
     return _opened(root, _in_catalog(root, table) if is_catalog_name(table) else table, None)
 
 

@@ -73,7 +73,7 @@ class VainWait:
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """Waiter that changes wake. None: nothing wakes the wait."""
+    """Waiter that changes wake; None if nothing wakes the wait."""
     _clear: Callable[[], None]
     """Function to call before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None

@@ -68,7 +68,7 @@ class HeartbeatScheduler:
             pass
 
     def beat(self) -> datetime:
-        """Extends the receipts that are due. Returns when to do it again."""
+        """Extends the receipts that are due. Returns when to extend receipts again."""
         actions = self._report(holds.Due())
         attempts = [action for action in actions if isinstance(action, Extend)]
         if len(attempts) <= _IN_TURN:

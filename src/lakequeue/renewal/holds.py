@@ -81,7 +81,7 @@ class FindGone:
 
 @attrs.define
 class WaitUntil:
-    """Wait for an instant, or until woken. None: only until woken."""
+    """Wait for an instant, or until woken. Without an instant, wait until woken."""
 
     until: int | None
 
@@ -188,7 +188,7 @@ class Holds:
         return [ReceiptsLost(lost)] if lost else []
 
     def _next(self, holds: Mapping[str, Hold]) -> int | None:
-        """Returns when the next action for some receipts is due; None: never."""
+        """Returns when the next action for some receipts is due; None without such an action."""
         instants = [at for _, at in self._checks(holds)]
         if self._watches and not holds.keys() <= self._over:
             instants.append(self._watched + _WATCH)

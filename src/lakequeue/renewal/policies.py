@@ -86,7 +86,7 @@ class Renewal(Protocol):
 
     @property
     def receive_timeout(self) -> Duration | None:
-        """The visibility timeout for every receive; None: the queue's timeout (PRF-6)."""
+        """The visibility timeout for every receive; None for the queue's timeout (PRF-6)."""
         ...
 
     @property

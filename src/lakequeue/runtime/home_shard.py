@@ -18,9 +18,9 @@ _ALONE = 0.125
 _LEAST, _MOST = 2.0, 64.0
 """Lowest and highest strain for a move. The threshold doubles if no other shard is free of commits."""
 _QUIET = 64
-"""Number of consecutive commits with a strain of 0, after which the home again moves at the lowest strain."""
+"""After this many consecutive commits with a strain of 0, the home again moves at the lowest strain."""
 _MISSES = 8
-"""Number of consecutive receives with messages only in other shards, after which the home moves."""
+"""The home moves after this many consecutive receives that found messages only in other shards."""
 
 
 class HomeShard:

@@ -23,9 +23,9 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that become requests after this process has seen that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain of a lost race, and strain from which calls become requests. A commit without a lost race subtracts 1."""
+"""Strain that a lost race adds, and strain at which calls become requests. A commit that wins subtracts 1."""
 LOOKS = 8
-"""Number of reads without a new entry, after which a process no longer waits for the owner of an older request."""
+"""After this many reads without a new entry, a process no longer waits for the owner of an older request."""
 _ATTRIBUTES = "attributes"
 """Key of the version of the queue's attributes, among the answers in a log entry."""
 

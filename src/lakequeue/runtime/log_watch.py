@@ -28,13 +28,13 @@ GRACE = 0.05
 STAY = 0.25
 """Seconds that a process keeps watching after the last receive of a consumer with free hands."""
 RETRY = 0.005
-"""Seconds after which processes with running handlers try to take a released lock. Idle processes try at once."""
+"""Processes with running handlers try to take a released lock after this many seconds; idle ones try at once."""
 SIGN = 0.2
 """Seconds between two signs of the watcher."""
 SIGNS = 5
 """Number of signs between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""Seconds without a poll after a wake-up, after which the watcher passes the lock on."""
+"""The watcher passes the lock on after this many seconds without a poll after a wake-up."""
 OVERFLOW = -1
 """Number of the watch in the event by which the system reports that it dropped events."""
 FORGOTTEN = 60.0
@@ -74,7 +74,7 @@ class Place:
     stay: float = GRACE
     """Seconds that this process keeps watching after ``left_at``."""
     due: float | None = None
-    """Instant of the next check if this process should watch, in monotonic seconds; None: no check."""
+    """Instant of the next check if this process should watch, in monotonic seconds; None without a check."""
     changes: int = 0
     known: int = -1
     """Number of changes before the last check that left no message to other processes."""

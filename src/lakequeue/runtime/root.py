@@ -182,7 +182,7 @@ class Root:
 
     @property
     def check_expiry(self) -> Doubt:
-        """Checks the clock by which messages of a table have expired, see ``ClockGuard.check_expiry``."""
+        """Checks the clock when messages of a table have expired, see ``ClockGuard.check_expiry``."""
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:

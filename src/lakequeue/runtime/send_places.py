@@ -86,7 +86,7 @@ class Places:
 
 
 class PlaceFinder:
-    """Finds the messages of sends that are new, by the log and the ledger of a shard."""
+    """Finds which messages of sends are new, from the log and the ledger of a shard."""
 
     def __init__(self, ledger: ShardLedger, reader: ShardReader) -> None:
         self._ledger = ledger

@@ -62,12 +62,12 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the state in memory; None if no instant is known."""
+        """Returns when a claim may find more messages, from the known state; None if no instant is known."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows, by the state in memory; None without state or limit."""
+        """Returns how many messages the rate limit allows, from the known state; None without state or limit."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
@@ -220,7 +220,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     def _check_expiry(self, machine: ShardMachine) -> None:
-        """Raises the error of ``settle_clock`` if messages expired without a commit, by a doubtful clock."""
+        """Raises the error of ``settle_clock`` if messages expired without a commit, and the clock is doubtful."""
         guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
         if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
             return

@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Reports a check after ``changes`` that left no message, valid for ``seconds``; None: until a change."""
+        """Reports that a check after ``changes`` found no message. Valid for ``seconds``; None: until a change."""
         ...
 
 

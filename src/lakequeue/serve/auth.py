@@ -45,7 +45,7 @@ class Caller(Protocol):
         """Id of the access key; None on a server without keys."""
 
     def may(self, action: str, queue: str | None) -> bool:
-        """Returns True if the caller may do an SQS action on a queue. None: the action is on no single queue."""
+        """Returns True if the caller may do an SQS action. ``queue`` is None if the action has no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
         """Returns True if the caller may do the action on some queue, which need not exist."""
@@ -105,7 +105,7 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do an action. ``queue`` None: the action is on no single queue."""
+    """Raises RequestError unless the caller may do an action. ``queue`` is None if it has no single queue."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 

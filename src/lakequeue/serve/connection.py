@@ -22,7 +22,7 @@ MAX_PIPELINED = 100
 MAX_UNREAD_BYTES = 128 * 2**20
 """Maximum number of bytes of all answers that slow clients have not read."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""Number of unsent bytes above which a connection stops writing until its client has read."""
+"""A connection with more unsent bytes than this stops writing until its client has read."""
 UNREAD = "unread"
 """Key in the request state. Its value is the number of answer bytes not yet passed to the connection."""
 RECEIVES = "receives"

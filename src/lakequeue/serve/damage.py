@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from lakequeue.serve.instrumentation import RequestRecord
 
 KEPT = timedelta(hours=1)
-"""Time for which damage is remembered."""
+"""Damage is remembered for this time."""
 MOST = 1_000
 """Maximum number of remembered calls."""
 

@@ -47,7 +47,7 @@ _log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
 _TABLES_OF_QUEUES = ("/messages", "/receipts")
 RETRY_SECONDS = 1
-"""Seconds until a client should try again, if other clients have used up a limit."""
+"""A client should try again after this many seconds, if other clients have used up a limit."""
 
 
 def _shortened(message: str) -> str:

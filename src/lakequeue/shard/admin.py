@@ -111,7 +111,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records the mark of a removal of bodies from the log, before it. Drops the marks of refused removals."""
+    """Records the mark of a removal of bodies from the log, before the removal. Drops marks of refused ones."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))

@@ -225,7 +225,7 @@ class MarkEmptying:
     """Announces a removal of bodies from the log. The mark shows later if ledger and log belong together."""
 
     mark: int
-    """Random positive number."""
+    """Random positive number that identifies the removal."""
     known: int
     """The mark of the log's last removal of bodies; 0 without a removal."""
 

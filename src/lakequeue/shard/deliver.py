@@ -26,7 +26,7 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the shard's marks; without marks, the table of the next mark."""
+    """Returns the delivery table of the shard's marked messages; without any, the table of the next delivery."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)

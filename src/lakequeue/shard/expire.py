@@ -20,7 +20,7 @@ def expired_below(state: ShardState) -> int:
 
 
 def expire(state: ShardState) -> None:
-    """Removes expired messages in any state (STA-5, RET-2, RET-3), except marked ones (TAB-5)."""
+    """Removes expired messages in any state (STA-5, RET-2, RET-3), except during their delivery (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -37,14 +37,14 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the next message expires. None if nothing is stored, or the oldest message is marked."""
+    """Returns when the next message expires; None if none is stored or the oldest has a mark (TAB-5)."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message (DLQ-4). None if no message is stored."""
+    """Returns the send instant of the oldest stored message (DLQ-4); None if no message is stored."""
     lowest = state.lowest
     if lowest is None:
         return None
@@ -77,7 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages from shard and history. Returns False if held or marked messages stay."""
+    """Removes messages from shard and history. Returns False if held messages, or messages with a mark, stay."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

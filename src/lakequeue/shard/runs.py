@@ -159,7 +159,7 @@ class DeadLetterSpan(NamedTuple):
     last: int
     receive_count: int
     first_sent_at: int | None
-    """Instant of the first send, at which retention begins. None: retention begins at the arrival."""
+    """Instant of the first send, at which retention begins; None if retention begins at the arrival."""
     first_received_at: int | None = None
 
 

@@ -202,7 +202,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Returns the counts of a verb. Offsets of the spans that are neither done nor released are lost."""
+    """Returns the counts of a verb. Offsets of the spans that are neither done nor released count as lost."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

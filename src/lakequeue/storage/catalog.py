@@ -36,7 +36,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Seconds that creating the tables of a queue may take on an object store. Later its row is not added."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds from which an object store's tables without catalog row and messages are removed."""
+"""Tables without catalog row and messages on an object store are removed after this many seconds."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -290,7 +290,7 @@ class Catalog:
 
 
 def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
-    """Returns the rows of a snapshot of the catalog. Errors as in ``rows_by_file``."""
+    """Returns the rows of a snapshot of the catalog. Raises the errors of ``rows_by_file``."""
     return [row for rows in rows_by_file(table.read(table.files()), root) for row in rows]
 
 

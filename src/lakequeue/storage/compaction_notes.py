@@ -1,4 +1,4 @@
-"""Notes of the compactor, so that an unchanged queue costs one read. Without a note, a whole pass is made."""
+"""Notes of the compactor, so that an unchanged queue costs one read. A bad or missing note costs a whole pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 LONGEST_REST = 24 * 3600 * MICROS
-"""Microseconds after which a queue gets a whole pass in any case."""
+"""A queue gets a whole pass after this many microseconds in any case."""
 _FILE = "_passes.json"
 
 _log = logging.getLogger("lakequeue")

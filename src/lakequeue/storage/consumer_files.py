@@ -9,9 +9,9 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""Age in seconds from which a file no longer counts: its process was killed, or has failed to write it twice."""
+"""An older file, in seconds, does not count: its process was killed, or has failed to write it twice."""
 KEPT_SECONDS = 3600
-"""Age in seconds from which a compactor removes a file."""
+"""A compactor removes a file that is older than this, in seconds."""
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:

@@ -110,7 +110,7 @@ class Entry:
     base: str | None = None
     """Token of the previous entry as the writer knew it; None if the entry does not name it."""
     newest: str | None = None
-    """Last file that the previous version had added, as the writer knew it; None if the entry does not name it."""
+    """Newest live file of the previous version, as the writer knew it; None if the entry does not name it."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
     """The requests that the commit applied, each with its answers; see ``storage.requests``."""
 

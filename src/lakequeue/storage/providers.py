@@ -22,7 +22,7 @@ class Provider:
     credentials: tuple[str, ...] = ()
     """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
     hadoop: str = ""
-    """Hadoop module by which Spark reaches the store. Empty if Spark needs another URI of the root."""
+    """Hadoop module with which Spark reaches the store. Empty if Spark needs another URI of the root."""
     hadoop_scheme: str = ""
     """Scheme of the URIs for Spark."""
     connector: str = ""

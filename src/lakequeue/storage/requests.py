@@ -27,13 +27,13 @@ from lakequeue.storage.store_failures import failure_left_to_others, left_to_oth
 FOLDER = "asked"
 """Directory of requests, below the table."""
 VERSIONS = 60
-"""Number of versions of the ledger within which other processes apply a request."""
+"""Other processes apply a request within this many versions of the ledger."""
 RECENT = 10.0
-"""Seconds within which other processes apply a request, by the storage's clock."""
+"""Other processes apply a request within this many seconds, by the storage's clock."""
 MOST = 100
 """Maximum number of other processes' requests in one commit. The others wait for the next commit."""
 SURE = 0.7
-"""Seconds since the last check, after which ``look`` also checks that the log was not replaced."""
+"""``look`` checks that the log was not replaced if the last check is at least this many seconds old."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 

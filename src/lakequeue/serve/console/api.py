@@ -52,12 +52,12 @@ _Result = TypeVar("_Result")
 ROWS, MAX_ROWS = 50, 200
 """Default and maximum number of queues, or messages, on a page."""
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
-"""Counts by which queues may be sorted."""
+"""Queues can be sorted by these counts."""
 MAX_TESTED = 100_000
 """Maximum number of messages read for a page with a condition."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
-"""Number of newest dead letters of a queue whose errors are counted."""
+"""The errors of this many newest dead letters of a queue are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000

@@ -21,7 +21,7 @@ from lakequeue.model.schedules import Schedule
 MAX_LISTED_LENGTH = 400
 """Maximum number of characters of a body, or of a message attribute, in a list."""
 MAX_PAGE_BYTES = 2**20
-"""Size in bytes at which a list ends."""
+"""A list ends when it has this many bytes."""
 
 
 def name_of(arn: str | None) -> str | None:

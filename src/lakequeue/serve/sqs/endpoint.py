@@ -37,7 +37,7 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Size in bytes from which bodies are parsed, and answers written, in a thread."""
+"""Larger bodies, in bytes, are parsed in a thread, and larger answers are written in one."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (

@@ -122,7 +122,7 @@ MAX_TASKS = 10
 STEP = 1_000
 """Number of messages that a task without a rate moves between two updates of its state."""
 STALE_MILLIS = 30_000
-"""Milliseconds without an update after which another server takes over a task."""
+"""Another server takes over a task after this many milliseconds without an update."""
 
 _log = logging.getLogger("lakequeue.serve")
 

@@ -48,7 +48,7 @@ def form(content: bytes) -> dict[str, str]:
 
 
 def url_form(query: str) -> dict[str, str]:
-    """Parses the fields of a GET request, without the fields that sign the URL. Raises as `form` does."""
+    """Parses the fields of a GET request, without the fields that sign the URL. Raises the errors of ``form``."""
     return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
 
 

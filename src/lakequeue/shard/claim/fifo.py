@@ -131,7 +131,7 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Removes up to ``count`` messages in delivery order (FIF-5, FIF-6). Call ``placed`` next."""
+        """Takes up to ``count`` messages from the index in delivery order (FIF-5, FIF-6). Then call ``placed``."""
         shard = self._shard
         found: list[tuple[int, int]] = []
         while count > 0:

@@ -156,7 +156,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Takes up to ``count`` messages out of the index; with ``one_each``, at most one of each FIFO group."""
+    """Takes up to ``count`` messages from the index; with ``one_each``, at most one of each FIFO group."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:

@@ -32,7 +32,7 @@ from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 FAIR = 1_000
 """Number of messages of a claim that are picked one by one."""
 PATIENCE = 60 * MICROS
-"""Microseconds after which a waiting group is served regardless of its messages in flight."""
+"""A group that has waited for this many microseconds is served regardless of its messages in flight."""
 NOISE = 4
 """A noisy group has more than this many times the median of all groups."""
 NOISE_FROM = 10
@@ -149,7 +149,7 @@ class Tenants:
                 self._place(group)
 
     def pick(self, count: int) -> list[Span]:
-        """Removes up to ``count`` available messages by the rules of this module. Call ``placed`` next."""
+        """Takes up to ``count`` messages from the index, as this module's rules say. Call ``placed`` next."""
         shard = self._shard
         most = max(count, SCANNED)
         while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):

@@ -24,7 +24,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
 UNFINISHED = 60.0
-"""Seconds after which other processes complete a bulk send."""
+"""Other processes complete a bulk send after this many seconds."""
 
 Stage = Callable[[Folder, Staging], Manifest]
 """Checks and writes the rows of a send below the queue's directory, in any process."""

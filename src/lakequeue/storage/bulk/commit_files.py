@@ -22,7 +22,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Number of attempts after which a bulk send removes new duplicates while small sends wait."""
+"""After this many attempts, a bulk send removes new duplicates while small sends wait."""
 
 
 class ShardCommit:

@@ -32,7 +32,7 @@ class BulkShards(Protocol):
         ...
 
     def purged(self, shard: int) -> int:
-        """Returns the purge mark of a shard: the first offset after the last purge (DDP-13)."""
+        """Returns the first offset of a shard after its last purge (DDP-13)."""
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:

@@ -21,7 +21,7 @@ from lakequeue.storage.folder import Folder
 LEAST = 100
 """Minimum number of rows per shard."""
 NEAR = 0.1
-"""Share by which a shard may differ from the average, so that fewer files are cut."""
+"""A shard may differ from the average by this share, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:

@@ -146,7 +146,7 @@ class FrameRows:
         return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
     def schema(self) -> pa.Schema:
-        """Returns the schema of a delivery table that is created for the rows. Errors as in ``new_schema``."""
+        """Returns the schema of a table that is created for the rows. Raises the errors of ``new_schema``."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return new_schema(to_arrow_schema(self._df.schema).empty_table())

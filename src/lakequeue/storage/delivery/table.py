@@ -40,7 +40,7 @@ _WRITABLE = {
 _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
-"""Number of newest entries in which a delivery's commit is searched. The state of an older delivery is unknown."""
+"""A delivery's commit is searched in this many newest entries. The state of an older delivery is unknown."""
 _KEPT = 16
 """Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own."""
 _TRIES = 5
@@ -289,7 +289,7 @@ class DeltaDeliverySnapshot:
             )
 
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Commits an entry after which no rows of these deliveries can land. Errors as ``append``."""
+        """Commits an entry after which no rows of these deliveries can land. Raises the errors of ``append``."""
         blocks = [_transaction(each, each.block) for each in deliveries]
         properties = _properties(deliveries[0].lease_id, *blocks)
         with self._commit():

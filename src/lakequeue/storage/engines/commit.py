@@ -22,11 +22,11 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
 OLDEST_BASE = 1.0
-"""Age in seconds of the last check of the log, from which a commit without a lock first checks the log again.
+"""If the last check of the log is this many seconds old, a commit without a lock first checks the log again.
 Commits in the first seconds after a backup was restored under a running process may be lost.
 """
 LONG_COMMIT = 600.0
-"""Duration in seconds from which a commit searches the log for its token: the process may have been suspended."""
+"""A commit that took this many seconds searches the log for its token: the process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 _UNANSWERED = 2
@@ -43,7 +43,7 @@ class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
-    """Versions of application ids on which the change was decided; 0: never committed."""
+    """The change was decided on these versions of application ids; 0: never committed."""
     ids: Ids
     """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]

@@ -21,7 +21,7 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a change of the holder's file after which other processes continue."""
+"""Other processes continue after this many seconds without a change of the holder's file."""
 LONGEST = 5.0
 """Maximum seconds to wait, even if other processes take and end turns. Then the process goes on without a turn."""
 POLL = 0.001

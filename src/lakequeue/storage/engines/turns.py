@@ -28,7 +28,7 @@ from lakequeue.storage.roots import local_path
 ALONE_PATIENCE = 2.0
 """Seconds to wait for exclusive access. Then a commit goes on without it, as its holder may have been stopped."""
 ASK_AFTER = 3
-"""Number of lost races after which a process asks for a turn, and asks again."""
+"""A process asks for a turn once per this many lost races."""
 COMMITS = 4
 """Length of a pause, in durations of the last commit. Another process needs that time to learn of its lost race,
 read the log and the ledger, decide and commit.

@@ -79,7 +79,7 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """Epoch of the newest ledger for which bodies were removed from the log; the log records it."""
+        """Epoch of the newest ledger that let bodies be removed from the log; the log records it."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
@@ -231,7 +231,7 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields file (None: several files) and problem for each contradiction in sound files. No repair helps."""
+    """Yields each contradiction in sound files with its file; None if it is between several. No repair helps."""
     files, state = found.files, found.state
     if state is None or not found.is_complete:
         return

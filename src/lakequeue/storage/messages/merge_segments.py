@@ -28,7 +28,7 @@ TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
 """Maximum bytes of segments merged at once, because they are held in memory."""
 IDLE = 3600 * MICROS
-"""Microseconds without a send after which the open segment counts as closed."""
+"""The open segment counts as closed after this many microseconds without a send."""
 CUT_BYTES = 256 * 1024
 """Bytes below which segments are only dropped or merged as a whole, never rewritten to drop or empty rows."""
 CUT_ROWS = 100_000
@@ -168,7 +168,7 @@ class _MergeStep:
     epoch: int = 0
     """Epoch of the ledger that decided which rows lose their bodies; 0 if no rows are emptied."""
     mark: int = 0
-    """Mark of the emptying; 0 if no rows are emptied."""
+    """Mark of this removal of bodies; 0 if no rows are emptied."""
 
 
 def _run(

@@ -29,13 +29,13 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Number of versions of the log within which other processes add a file. Later only the file's sender does."""
+"""Other processes add a file within this many versions of the log. Later only the file's sender does."""
 TOGETHER = 100
 """Number of versions whose files share a directory. Disks list whole directories, so these must stay small."""
 RECENT = 10.0
-"""Seconds within which other processes add a file, by the storage's clock."""
+"""Other processes add a file within this many seconds, by the storage's clock."""
 OLDEST = 3600.0
-"""Seconds within which a sender commits its own file. Later the compactor may remove the file."""
+"""A sender commits its own file within this many seconds. Later the compactor may remove the file."""
 MOST = 200
 """Maximum number of other senders' files in one commit."""
 _NAME = re.compile(
