@@ -260,7 +260,7 @@ class LakeQueue(RootProperties):
 
         Args:
             prefix: only names with this prefix.
-            limit: 1 to 1,000 queues; None: all. Another value raises InvalidParameterValue.
+            limit: 1 to 1,000 queues; None for all. Another value raises InvalidParameterValue.
             after: only names after this name, such as ``next_after`` of the previous page.
 
         QUE-11, QUE-12
@@ -349,7 +349,7 @@ class LakeQueue(RootProperties):
         files are opened.
 
         Args:
-            now: the instant of the states; None: ``as_of``, or else the time of each read.
+            now: the instant of the states; None for ``as_of``, or else the time of each read.
             as_of: show the tables of that time, see ``register_views``; queues created later are left out.
 
         Returns:
@@ -380,7 +380,7 @@ class LakeQueue(RootProperties):
 
         Args:
             to: the target root; it is created if missing, and may have other queues.
-            queue: name of a queue of the region; None: all queues of all regions, ``stats`` and ``schedules``.
+            queue: name of a queue of the region; None for all queues of all regions, ``stats`` and ``schedules``.
             progress: gets the number of copied files, the number of all files, and the name of the queue.
 
         Raises:
@@ -463,10 +463,10 @@ class LakeQueue(RootProperties):
                 feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
                 ``dedup_id``,
-                ``delay_seconds`` and ``priority``; None: the column of that name, if it exists. A column
+                ``delay_seconds`` and ``priority``; None for the column of that name, if it exists. A column
                 ``message_attributes`` is also used, see ``Queue.send_dataframe``.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``Queue.send_dataframe``.
-            table_options: storage options of the table; None: the root's options.
+            table_options: storage options of the table; None for the root's options.
 
         Raises:
             InvalidOptions: a version removed or rewrote rows, or the path has another table than before.

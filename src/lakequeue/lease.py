@@ -100,7 +100,7 @@ class Lease:
         Batches are read on demand, so memory holds two batches, usually a few MiB. The files stay for 24 hours.
 
         Args:
-            columns: the columns to read, in this order; None: all. Fewer columns are read faster.
+            columns: the columns to read, in this order; None for all. Fewer columns are read faster.
 
         Raises:
             InvalidParameterValue: a column is unknown.

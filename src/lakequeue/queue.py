@@ -164,7 +164,7 @@ class Queue(QueueProperties):
 
         Args:
             body: text of at least one byte, at most the queue's maximum message size.
-            delay: seconds until the message becomes visible; None: the queue's delay; 0: no delay.
+            delay: seconds until the message becomes visible; None for the queue's delay; 0 for no delay.
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
             dedup_id: sends with the same id are one message, within the queue's ``deduplication_interval``, on
@@ -228,8 +228,8 @@ class Queue(QueueProperties):
 
         Args:
             max_messages: maximum number of messages (default 1); the call waits only for the first message.
-            visibility_timeout: seconds, counted from the return; None: the queue's timeout.
-            wait_time: seconds to wait for the first message; None: the queue's wait time.
+            visibility_timeout: seconds, counted from the return; None for the queue's timeout.
+            wait_time: seconds to wait for the first message; None for the queue's wait time.
             attempt_id: on FIFO queues, a token of this receive. For up to 300 s, another receive with this token
                 returns
                 the messages again, with the same handles, while they are hidden, and hides them again.
@@ -336,7 +336,7 @@ class Queue(QueueProperties):
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
                 ``message_attributes``. Duplicates on FIFO queues are accepted and do not count.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders the messages of each group; None: the order of the
+            order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
                 rows.
             on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
                 row;
@@ -390,7 +390,7 @@ class Queue(QueueProperties):
                 ``__arrow_c_stream__``,
                 such as DataFrames of polars and pandas, with the columns of ``send_dataframe``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders the messages of each group; None: the order of the
+            order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
                 rows.
             body: column with the bodies; ``*`` sends each row as a JSON object of all its columns, without NULLs.
                 The
@@ -421,7 +421,7 @@ class Queue(QueueProperties):
         """Claims up to ``max_messages`` messages under one lease. Returns None if no message is available.
 
         Args:
-            visibility_timeout: seconds; None: the queue's timeout.
+            visibility_timeout: seconds; None for the queue's timeout.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight.

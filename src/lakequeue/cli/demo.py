@@ -50,7 +50,7 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console, w
     """Runs the demo. Returns exit code 0 if every message ended as planned, else 3.
 
     Args:
-        root: root of the queue ``lakequeue-demo``, which is replaced if it exists. None: a temporary directory.
+        root: root of the queue ``lakequeue-demo``, which is replaced if it exists; None for a temporary directory.
         input_dir: directory with ``.py`` files. None: the installed package pyspark, or lakequeue without Spark.
         with_spark: True to process the messages in Spark.
 

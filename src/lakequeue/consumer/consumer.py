@@ -55,7 +55,7 @@ class Consumer:
             list of their contexts, and returns one outcome for all or a list of outcomes. A message that was
             received before comes alone. A FIFO group has at most one message in a batch. None: the handler gets
             one message and its context (JOB-4).
-        batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None: one second.
+        batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None for one second.
         as_arrow: True to pass a batch as an Arrow table instead of a list of messages. The table has the columns
             of ``Lease.arrow`` except ``delay_seconds``, ``shard`` and ``offset``.
         merge_schema: True to add missing columns to the queue's delivery table.
@@ -63,11 +63,11 @@ class Consumer:
             ``NoRenewal``, or your own ``Renewal``.
         retry_failed_at_once: True to make failed messages visible at once, False to make them visible at their
             timeout. None: at once with ``ComputedRenewal``, else at the timeout (HBN-15).
-        wait_time: seconds that a receive waits for messages; None: the queue's wait time (HBN-17).
+        wait_time: seconds that a receive waits for messages; None for the queue's wait time (HBN-17).
         prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers finish in
             three rounds. Messages that no handler began within four times that time are given back (HBN-23).
         outage: what to do while storage fails; by default, wait until storage works again.
-        metrics_port: port at which ``run`` answers Prometheus; None: no port. Needs the extra ``metrics``.
+        metrics_port: port at which ``run`` answers Prometheus; None for no port. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: seconds until failed messages become visible again, or a function that returns the seconds for
             a number of receives, such as ``RetryBackoff``. None: ``retry_failed_at_once`` decides.
@@ -75,7 +75,7 @@ class Consumer:
             host and process id.
         make_failed_messages_visible_immediately: another name of ``retry_failed_at_once``.
         weights: shares of several queues, 1 to 1,000 each. While all queues have messages, free handlers take
-            messages in these proportions. None: equal shares.
+            messages in these proportions; None for equal shares.
 
     Attributes:
         name: the name of the consumer.

@@ -204,7 +204,7 @@ class Receive:
 
     Attributes:
         room: maximum number of messages.
-        event: instant of the next event of the pool, at which the receive stops waiting. None: no event.
+        event: instant of the next event of the pool, at which the receive stops waiting; None without an event.
     """
 
     room: int

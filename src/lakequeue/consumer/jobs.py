@@ -50,7 +50,7 @@ class Rules:
         batch: maximum number of messages of a call.
         batch_wait: time that a message waits for its batch to fill.
         fifo: True if messages of a group are handled in order.
-        largest: maximum number of messages of a claim; None: no maximum.
+        largest: maximum number of messages of a claim; None for no maximum.
         weight: weight of the queue.
         linger: maximum time that handled messages wait for the next claim.
         pause: returns the pause after a number of consecutive failures of storage.
@@ -111,10 +111,10 @@ class Done:
     """A message that the next round deletes or makes visible.
 
     Attributes:
-        again_in: microseconds until the message becomes visible; None: delete it.
+        again_in: microseconds until the message becomes visible; None to delete it.
         hold: state of the receipt when the handler ended.
         failures: number of failed attempts to settle.
-        due: instant of the next attempt; None: the next round.
+        due: instant of the next attempt; None for the next round.
         until: instant until which it may wait for the next claim, in microseconds; 0: it may not wait.
         settled: True once a commit deleted it, or made it visible.
         handle: the message's receipt handle, or the handle of a later receive.

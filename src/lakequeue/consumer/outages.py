@@ -24,7 +24,7 @@ class Outage:
     deleted queue or denied access, end the consumer at once.
 
     Args:
-        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None: never.
+        give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None if never.
         first_pause: seconds until the first repetition. Each further pause is twice as long.
         longest_pause: maximum pause in seconds.
         log_every: seconds between log records during an outage. Its start and its end are always logged.

@@ -494,8 +494,8 @@ class Pool:
     def _usable(self) -> int:
         """Returns how many messages the usable hands of this queue handle at a time.
 
-        All hands are usable if the consumer holds no messages of other queues. Otherwise, usable are the hands
-        that the queue uses and idle hands, at least one, so that a message waits for the next free hand.
+        All hands are usable if the consumer holds no messages of other queues. Otherwise the busy hands of
+        this queue and idle hands are. At least one hand counts as idle, so that a message waits for the next one.
         """
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency

@@ -82,7 +82,7 @@ class LakeQueuePublishOperator(BaseOperator):
         queue_name: name of the queue. Templated.
         messages: a text, or a list of texts and of values to send as JSON. Templated.
         group_id: message group, required on FIFO queues. Templated.
-        delay: seconds until the messages become visible. None: the queue's delay.
+        delay: seconds until the messages become visible; None for the queue's delay.
         attributes: attributes of each message. Templated.
         lakequeue_conn_id: id of the connection. Templated.
 
@@ -140,7 +140,7 @@ class LakeQueueSensor(BaseSensorOperator):
     Args:
         queue_name: name of the queue. Templated.
         max_messages: maximum number of messages. One message is enough to succeed.
-        visibility_timeout: seconds for a worker to start and finish the task. None: the queue's timeout.
+        visibility_timeout: seconds for a worker to start and finish the task; None for the queue's timeout.
         delete: False leaves the messages in flight for a later task, which deletes them by receipt handle.
         lakequeue_conn_id: id of the connection. Templated.
         kwargs: arguments of every sensor, for example ``timeout`` and ``soft_fail``.

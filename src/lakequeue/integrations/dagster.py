@@ -73,7 +73,7 @@ def message_sensor(
             or
             another result, the message comes again.
         max_messages: maximum number of messages of a tick.
-        visibility_timeout: seconds to launch a run, else the message comes again. None: the queue's timeout.
+        visibility_timeout: seconds to launch a run, else the message comes again; None for the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.
         options: arguments of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
 

@@ -104,8 +104,8 @@ class SendEntry:
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch. None: the position in the batch.
-        delay: seconds or timedelta. None: the queue's delay.
+        id: id in a batch; None for the position in the batch.
+        delay: seconds or timedelta; None for the queue's delay.
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
         dedup_id: deduplication id, on FIFO queues and on queues with unique sends.
@@ -135,7 +135,7 @@ class ValidEntry:
         delay_micros: delay in microseconds. None on FIFO queues, which use the queue's current delay (DLY-10).
         dedup_id: deduplication id. Never None on FIFO queues.
         size: number of bytes that count towards batch and message limits.
-        batch: application id and version in a shard's Delta log, for a message that is sent once. None: ordinary.
+        batch: application id and version in a shard's Delta log, for a message that is sent once; None for others.
     """
 
     body: str

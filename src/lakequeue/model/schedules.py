@@ -40,7 +40,7 @@ class Schedule:
         region: region of the schedule and its queue.
         queue: name of the queue.
         body: body of the messages.
-        cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
+        cron: five fields, for example ``0 2 * * *``; None if the message is sent once, at ``next_due``.
         tz: IANA name of the time zone for ``cron``.
         missed: due times that get a late message: ``last``, ``all`` or ``none``.
         group_id: message group, or None.

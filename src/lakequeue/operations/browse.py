@@ -171,7 +171,7 @@ class Search:
     Attributes:
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
-        places: offset by shard: the first to read, or with ``newest`` the end before which to read. None: all.
+        places: offset by shard: the first to read, or with ``newest`` the end before which to read; None for all.
             Afterwards, where a next search begins.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.

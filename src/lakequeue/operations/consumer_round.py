@@ -39,7 +39,7 @@ def exchange(
 
     Args:
         wanted: pairs of a handle and the seconds until its message becomes visible. None deletes the message.
-        request: the receive to make. None: claim nothing.
+        request: the receive to make; None to claim nothing.
         failures: reasons of failed handlers by receipt handle, stored with the messages.
     """
     settling = Settling(queue, wanted, failures)

@@ -216,7 +216,7 @@ class Delivering:
         """Ends a refused attempt, and gives parts of the messages new delivery numbers (TAB-27).
 
         Args:
-            parts: the receipt handles of each part. None: all in one part.
+            parts: the receipt handles of each part; None for a single part.
 
         Returns:
             A delivery for each part. None if the rows had arrived and the messages were deleted.

@@ -141,7 +141,7 @@ class OpenedDeliveryTable:
         """Opens the table for a delivery, creates it if missing, and records its id in the ledger (TAB-22).
 
         Args:
-            schema: returns the schema of a new table. None: do not create a missing table.
+            schema: returns the schema of a new table; None if a missing table is not created.
 
         Raises:
             TableUnavailable: the table is missing, or has another id.

@@ -78,7 +78,7 @@ class JudgedShard:
             row, root, shard: the queue, its root, and the number of the shard.
             open_: opens a table by its path.
             now: the instant of the states, in microseconds.
-            doubt: checks ``now`` against a wrong clock. None: no check.
+            doubt: checks ``now`` against a wrong clock; None for no check.
 
         Raises:
             QueueClientError: messages have expired according to ``now``, but the clock may be wrong (DUR-82).

@@ -99,7 +99,7 @@ def lease(
     Args:
         queue: the queue.
         max_messages: maximum number of messages.
-        visibility_timeout: seconds; None: the queue's timeout.
+        visibility_timeout: seconds; None for the queue's timeout.
         consumer: name of the consumer that gets the messages.
         delivers: True if rows may be appended to the queue's delivery table.
     """

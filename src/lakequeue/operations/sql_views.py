@@ -111,9 +111,9 @@ def statements_of(
 
     Args:
         root: the views show its queues.
-        now: the instant of the states; None: ``as_of``, or else the time of each query.
-        as_of: instant of the table versions and queues; None: now.
-        schema: schema of persistent views, with or without its catalog; None: temporary views.
+        now: the instant of the states; None for ``as_of``, or else the time of each query.
+        as_of: instant of the table versions and queues; None for now.
+        schema: schema of persistent views, with or without its catalog; None for temporary views.
 
     Raises:
         InvalidParameterValue: ``schema`` is not a valid name of a schema.

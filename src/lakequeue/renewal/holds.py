@@ -107,7 +107,7 @@ class Holds:
     Args:
         policy: decides when to extend a receipt, and by how much.
         watches: True to search every second for messages that other processes deleted.
-        batch: maximum number of receipts to extend at once. None: any number (HBN-11).
+        batch: maximum number of receipts to extend at once; None for any number (HBN-11).
     """
 
     def __init__(self, policy: Renewal, watches: bool = False, batch: int | None = None) -> None:

@@ -53,7 +53,7 @@ class Hold:
             received_at: start of the receipt, by the queue's clock.
             visible_at: end of the receipt, by the queue's clock.
             now: the present by the holder's clock. If the holder's clock is behind, the receipt is moved back, so
-                that it does not start after ``now``. None: the holder uses the queue's clock.
+                that it does not start after ``now``; None if the holder uses the queue's clock.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
@@ -95,7 +95,7 @@ class Renewal(Protocol):
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:
-        """Returns when to extend a receipt next; None: never.
+        """Returns when to extend a receipt next; None if never.
 
         Args:
             hold: the receipt.
@@ -195,7 +195,7 @@ class ComputedRenewal:
     handle works until another consumer receives the message (RCP-8).
 
     Args:
-        message_visibility_timeout: timeout of every receive. None: the queue's timeout (HNS-10, HNS-11).
+        message_visibility_timeout: timeout of every receive; None for the queue's timeout (HNS-10, HNS-11).
         max_auto_renewal_duration: time after the receive during which receipts are extended. 0: never (HNS-8,
             HNS-9).
 

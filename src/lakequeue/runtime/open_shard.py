@@ -82,7 +82,7 @@ class OpenShard:
 
         Args:
             now: the instant, in microseconds.
-            dedup: microseconds for which deduplication ids count; None: they do not count.
+            dedup: microseconds for which deduplication ids count; None if they do not count.
         """
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self.tables.engine.open(self.tables.messages)

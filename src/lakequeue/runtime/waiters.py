@@ -48,7 +48,7 @@ class Waiter:
         found: True if it found messages and is about to leave.
         full: True if it found as many messages as its caller can handle now.
         woken_at: instant of the last wake-up, in monotonic seconds.
-        place: the logs whose changes wake this waiter. None: the system reports no changes.
+        place: the logs whose changes wake this waiter; None if the system reports no changes.
     """
 
     waiters: Waiters

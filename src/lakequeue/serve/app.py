@@ -47,15 +47,15 @@ class Application:
     """The ASGI application of one root.
 
     Args:
-        access: authenticates requests. None: no authentication.
+        access: authenticates requests; None for no authentication.
         max_body_bytes: maximum size of a request body.
         allowed_hosts: host names to allow besides those of this machine. With ``access``, empty allows every name.
         account: 12 digits, in the URLs and ARNs of queues. Without ``access``, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
         max_shards: maximum number of shards that a client can give a queue.
-        public_url: scheme and host in the URLs of queues. None: taken from each request.
+        public_url: scheme and host in the URLs of queues; None to take it from each request.
         encryption: the encryption that the operator declares.
-        command_prefix: beginning of the commands that the console shows. None: ``lakequeue --root ROOT``.
+        command_prefix: beginning of the commands that the console shows; None for ``lakequeue --root ROOT``.
 
     Attributes:
         asgi: the application for the HTTP server.

@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
     """Runs an application. The first signal stops it after the current requests, the second at once.
 
     Args:
-        certificate: the TLS certificate. None: HTTP without TLS.
+        certificate: the TLS certificate; None for HTTP without TLS.
         connections: maximum number of open connections. The limits of the system may lower it.
         proxies: addresses and networks whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` headers are trusted.
     """

@@ -20,7 +20,7 @@ class Claim:
     """Receives up to ``max_messages`` under a new lease. Answers with a ``ClaimResult``.
 
     Attributes:
-        visibility_timeout: microseconds; None: the queue's timeout (RCV-5).
+        visibility_timeout: microseconds; None for the queue's timeout (RCV-5).
         attempt_id: a repeated attempt gets the same messages again (ATT-3); FIFO shards only.
         dead_letter_queues: destinations by ARN. None for a missing queue: its dead letters stay.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
@@ -29,7 +29,7 @@ class Claim:
             that no message becomes a dead letter unseen (HBN-23).
         leased: number of messages that the batch has from other shards. Messages of a failed batch are claimed in
             halves and alone (DLQ-12).
-        tokens: number of messages that the rate limit allows. None: this shard has the bucket, and charges it.
+        tokens: number of messages that the rate limit allows; None if this shard has the bucket, and charges it.
         delivery: random bits for the mark of a delivery (TAB-2). Such a claim ignores ``attempt_id``, and takes
             nothing
             while there are marks of an earlier table or delivery id.

@@ -20,7 +20,7 @@ def expired_below(state: ShardState) -> int:
 
 
 def expire(state: ShardState) -> None:
-    """Removes expired messages in any state (STA-5, RET-2, RET-3), except during their delivery (TAB-5)."""
+    """Removes expired messages in any state (STA-5, RET-2, RET-3), unless they have a delivery mark (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:

@@ -227,7 +227,7 @@ class ShardIndex:
     def scan_before(self, place: tuple[int, int] | None) -> bool:
         """Scans more fresh messages, if the first of them could be served before ``place``.
 
-        ``place`` is an instant of availability and an offset; None: any. Returns True if messages were scanned.
+        ``place`` is an instant of availability and an offset; None for any. Returns True if messages were scanned.
         """
         if self.scanned >= self.log.end:
             return False

@@ -43,7 +43,7 @@ class Holding(NamedTuple):
 
 
 def holdings(state: ShardState) -> dict[str | None, Holding]:
-    """Returns the messages in flight by consumer. None: consumers without a name."""
+    """Returns the messages in flight by consumer. The key None is for consumers without a name."""
     found: dict[str | None, Holding] = {}
     for run in state.runs:
         if state.live(run) and run.received_at is not None:

@@ -38,7 +38,7 @@ class Note:
     at: int
     """Instant of the last whole pass."""
     stands_until: int | None
-    """Instant at which the depth changes without a commit: by a timeout, a delay or retention; None: never."""
+    """Instant at which the depth changes without a commit: by a timeout, a delay or retention; None if never."""
     depth: Mapping[str, Any]
     """The fields of a ``StatsRow`` at the last whole pass."""
 

@@ -73,7 +73,7 @@ class Actions:
 
     Args:
         account: account in the URLs and ARNs of queues.
-        sender: SenderId of all messages. None: the name of the caller, in the parameter ``SENDER``.
+        sender: SenderId of all messages; None for the name of the caller, in the parameter ``SENDER``.
         max_shards: maximum number of shards that a client can give a queue.
         encryption: the encryption that the operator declares.
     """

@@ -39,8 +39,8 @@ class MoveTask:
     Attributes:
         server: id of the server that runs the task.
         written: when the server last stored the task.
-        rate: maximum number of messages per second. None: no limit.
-        sources: names of the queues that messages may return to. None: any queue.
+        rate: maximum number of messages per second; None for no limit.
+        sources: names of the queues that messages may return to; None for any queue.
     """
 
     id: str

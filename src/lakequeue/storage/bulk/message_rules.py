@@ -31,7 +31,7 @@ class Fifo:
     content_based_deduplication: bool = False
     dedup_by_group: bool = False
     order_by: str | None = None
-    """Column that orders the messages of a group; None: the order of the rows."""
+    """Column that orders the messages of a group; None for the order of the rows."""
 
 
 class Rule(NamedTuple):
@@ -59,7 +59,7 @@ class RowRules:
     Attributes:
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
         default_delay: seconds for rows without ``delay_seconds`` (DLY-9).
-        max_delay: largest delay of a row, in seconds; None: no limit.
+        max_delay: largest delay of a row, in seconds; None for no limit.
         fifo: options of a FIFO queue; None on standard queues.
         count_attributes: True if message attributes count towards ``max_bytes``.
         by_group: True if the message group determines the shard on a standard queue (FAI-5).

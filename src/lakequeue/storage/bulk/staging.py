@@ -86,7 +86,7 @@ class Staging:
         shards: all shards, in the order in which they get rows. Files are first written below the first shard.
         rules: the rules for the rows.
         folder: directory of this attempt, relative to the ``messages`` of a shard.
-        bad_rows: treatment of rows that break a rule; None: such rows end the send.
+        bad_rows: treatment of rows that break a rule; None if such rows end the send.
     """
 
     key: SendKey

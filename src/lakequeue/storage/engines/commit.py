@@ -43,7 +43,7 @@ class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
-    """The change was decided on these versions of application ids; 0: never committed."""
+    """The change was decided on these versions of application ids; 0 for an id that was never committed."""
     ids: Ids
     """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]

@@ -34,7 +34,7 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
 
     Args:
         scheme: result of ``scheme_of``.
-        hadoop: release of Hadoop in Spark; None: of the newest Spark.
+        hadoop: release of Hadoop in Spark; None for the newest Spark.
 
     Raises:
         QueueClientError: this Hadoop has no such file system.
