@@ -107,8 +107,7 @@ class LakeQueue(RootProperties):
                 adds
             credentials, endpoint and region of this bucket to them. See docs/operation/storage.md.
         network_file_system: True to allow a root on a network file system, for use by one machine only. The
-            default
-            is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
+            default is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
         durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
             synced to the disk. ``process``: a power cut or a crash of the system may take the newest commits or
                 the
@@ -238,8 +237,7 @@ class LakeQueue(RootProperties):
 
         Args:
             table_options: storage options of the queue's delivery table; not stored. None: the root's options if
-                the
-                table is on the same kind of storage, else options from the environment.
+                the table is on the same kind of storage, else options from the environment.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -453,18 +451,15 @@ class LakeQueue(RootProperties):
                 arguments, only the columns and ``table_options`` can be combined with it.
             body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
             start: where the first call begins: ``now`` skips existing versions; a version; or an aware datetime,
-                for the
-                first version committed then or later. Later calls skip unsent versions before a version or
+                for the first version committed then or later. Later calls skip unsent versions before a version or
                     datetime.
             changes: ``appends``; or ``feed``, the table's change feed: inserted, updated (with new values) and
-                deleted
-                rows. They have the columns of the feed and the message attribute ``change_type``.
+                deleted rows. They have the columns of the feed and the message attribute ``change_type``.
             skip_changes: True to skip versions that removed or rewrote rows; with ``feed``, versions without a
                 feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
-                ``dedup_id``,
-                ``delay_seconds`` and ``priority``; None for the column of that name, if it exists. A column
-                ``message_attributes`` is also used, see ``Queue.send_dataframe``.
+                ``dedup_id``, ``delay_seconds`` and ``priority``; None for the column of that name, if it exists. A
+                column ``message_attributes`` is also used, see ``Queue.send_dataframe``.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``Queue.send_dataframe``.
             table_options: storage options of the table; None for the root's options.
 
@@ -529,8 +524,7 @@ class LakeQueue(RootProperties):
 
         Args:
             progress: gets the number of finished queues, the number of all queues, and the name of the next queue,
-                or
-                with several processes of the last finished queue.
+                or with several processes of the last finished queue.
             processes: number of new processes of this machine, which must be able to import the program's main
                 module.
             now: seconds, for a full local disk: also removes deleted queues, and everything that no reader of this
@@ -538,8 +532,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             QueueClientError: the root is missing or has no queues; with several processes, it has a clock of its
-                own or
-                commits through Spark; with ``now``, it is on an object store.
+                own or commits through Spark; with ``now``, it is on an object store.
             InvalidParameterValue: ``processes`` is not a whole number of at least 1, or ``now`` not from 0 to
                 86,400.
 
@@ -595,8 +588,7 @@ class LakeQueue(RootProperties):
                 messages received then are visible, and schedules continue. First set this machine's clock right.
             force: True to repair a shard even if lost or repeated messages cannot be determined for certain.
             adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name,
-                which
-                then loses it. Repeated calls give the name to the queues in turn.
+                which then loses it. Repeated calls give the name to the queues in turn.
             new_delivery_id: True to only give the queue a new delivery id, and make the messages of its deliveries
                 visible. For a root that was copied without ``copy``.
 

@@ -236,16 +236,14 @@ class Lease:
 
         Args:
             rows: an Arrow table, batches or a reader, a frame of Spark, polars or pandas, or a list of dicts.
-                Without
-                rows, the messages are only deleted.
+                Without rows, the messages are only deleted.
             merge_schema: True to add columns that the table does not have.
 
         Raises:
             RowsRefused: the table does not accept these rows, and the lease has its messages. Append other rows.
             LeaseLost: another process has the messages or has blocked these rows.
             TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived,
-                and the
-                messages stay undecided until the table can be read.
+                and the messages stay undecided until the table can be read.
             UnsupportedOperation: the queue has no delivery table.
             MissingPackage: ``deltalake`` is not installed.
 

@@ -168,15 +168,13 @@ class Queue(QueueProperties):
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
             dedup_id: sends with the same id are one message, within the queue's ``deduplication_interval``, on
-                FIFO
-                queues within 300 s, with ``deduplication_until_deleted`` until the message is deleted. Optional on
-                FIFO queues with content-based deduplication.
+                FIFO queues within 300 s, with ``deduplication_until_deleted`` until the message is deleted.
+                Optional on FIFO queues with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
             at: instead of a delay, the instant at which the message becomes visible; the past counts as now. Not
-                on FIFO
-                queues. For instants beyond the longest delay use ``LakeQueue.schedules``.
+                on FIFO queues. For instants beyond the longest delay use ``LakeQueue.schedules``.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
@@ -231,13 +229,11 @@ class Queue(QueueProperties):
             visibility_timeout: seconds, counted from the return; None for the queue's timeout.
             wait_time: seconds to wait for the first message; None for the queue's wait time.
             attempt_id: on FIFO queues, a token of this receive. For up to 300 s, another receive with this token
-                returns
-                the messages again, with the same handles, while they are hidden, and hides them again.
+                returns the messages again, with the same handles, while they are hidden, and hides them again.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
-                are in
-                flight; not with an ``attempt_id``.
+                are in flight; not with an ``attempt_id``.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight.
@@ -344,14 +340,12 @@ class Queue(QueueProperties):
                     the
                 broken rules.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
-                a
-                repeated call adds no row to it twice.
+                a repeated call adds no row to it twice.
             priority: priority of rows without a priority, see ``send``.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
-                number of
-                rows, and nothing is sent.
+                number of rows, and nothing is sent.
             InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
             QueueClientError: there is no Spark session, or storage failed.
 
@@ -393,15 +387,13 @@ class Queue(QueueProperties):
             order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
                 rows.
             body: column with the bodies; ``*`` sends each row as a JSON object of all its columns, without NULLs.
-                The
-                other columns of ``send_dataframe`` are then read as well.
+                The other columns of ``send_dataframe`` are then read as well.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
             priority: priority of rows without a priority, see ``send``.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
-                and the
-                number of rows, and nothing is sent.
+                and the number of rows, and nothing is sent.
             InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
             QueueClientError: storage failed, or the rows could not be read.
 
@@ -494,8 +486,7 @@ class Queue(QueueProperties):
 
         Args:
             delivered: True deletes the messages. False makes them visible, so their rows are stored twice if they
-                are in
-                the table, or if a running process still appends them.
+                are in the table, or if a running process still appends them.
 
         TAB-10
         """
@@ -507,8 +498,7 @@ class Queue(QueueProperties):
 
         Args:
             to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``. An instant
-                less than a
-                second too early counts as the earliest instant.
+                less than a second too early counts as the earliest instant.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
@@ -548,8 +538,7 @@ class Queue(QueueProperties):
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
             InvalidParameterValue: a redrive policy is malformed, or names a queue of the other kind or a queue
-                that does
-                not allow it.
+                that does not allow it.
             QueueDoesNotExist: the dead-letter queue does not exist.
 
         QUE-25, DLQ-2, DLQ-3, DLQ-6
@@ -646,8 +635,7 @@ class Queue(QueueProperties):
             UnsupportedOperation: there is no ``destination``, and this is not a dead-letter queue of any queue.
             QueueDoesNotExist: ``destination`` was deleted.
             InvalidParameterValue: an argument is wrong, and nothing was moved; or the condition fails on a message
-                or needs
-                too much time or memory, and the error says how many messages were moved before.
+                or needs too much time or memory, and the error says how many messages were moved before.
 
         DLQ-8
         """
@@ -751,8 +739,7 @@ class Queue(QueueProperties):
 
         Raises:
             InvalidParameterValue: a key is not a text of 1 to 128 characters, or a value not a text of at most
-                256, or the
-                queue would have more than 50 tags.
+                256, or the queue would have more than 50 tags.
 
         QUE-28
         """

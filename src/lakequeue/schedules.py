@@ -53,17 +53,14 @@ class Schedules:
                 characters. As
                 in Debian's cron, a day must match both day fields if one begins with ``*``, else either.
             tz: IANA name of the time zone of ``cron``. A time that is skipped when clocks go forward is due at
-                that
-                moment. In an hour that comes twice, a fixed time is due the first time.
+                that moment. In an hour that comes twice, a fixed time is due the first time.
             at: instead of ``cron`` and ``tz``, the only time. The schedule is removed afterwards.
             missed: which messages are sent later if no process was running at their times: for the ``last`` time;
-                for
-                ``all`` times, 100 each minute; or for ``none`` older than 5 minutes.
+                for ``all`` times, 100 each minute; or for ``none`` older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
             update: True to replace another schedule of this name. A paused schedule stays paused, and a message
-                that is due
-                already is still sent.
+                that is due already is still sent.
 
         Raises:
             InvalidParameterValue: an argument is wrong, another schedule has this name, or the root has 1,000

@@ -78,8 +78,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
         max_messages: maximum number of messages of one receive.
         visibility_timeout: seconds for Airflow to store an event, else the message comes again. None: the queue's.
         delete: False leaves the messages in flight for a task of the DAG, which deletes them by
-            ``receipt_handle``.
-            If an event starts no run, its message comes again.
+            ``receipt_handle``. If an event starts no run, its message comes again.
     """
 
     def __init__(self, queue_name: str, *arguments: Any, delete: bool = True, **named: Any) -> None:

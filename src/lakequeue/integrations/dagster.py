@@ -70,8 +70,7 @@ def message_sensor(
         name: name of the sensor.
         queue_name: name of the queue.
         run_request: returns the request for a message, or None to delete the message without a run. After an error
-            or
-            another result, the message comes again.
+            or another result, the message comes again.
         max_messages: maximum number of messages of a tick.
         visibility_timeout: seconds to launch a run, else the message comes again; None for the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.

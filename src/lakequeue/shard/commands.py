@@ -25,14 +25,12 @@ class Claim:
         dead_letter_queues: destinations by ARN. None for a missing queue: its dead letters stay.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
-            group, so
-            that no message becomes a dead letter unseen (HBN-23).
+            group, so that no message becomes a dead letter unseen (HBN-23).
         leased: number of messages that the batch has from other shards. Messages of a failed batch are claimed in
             halves and alone (DLQ-12).
         tokens: number of messages that the rate limit allows; None if this shard has the bucket, and charges it.
         delivery: random bits for the mark of a delivery (TAB-2). Such a claim ignores ``attempt_id``, and takes
-            nothing
-            while there are marks of an earlier table or delivery id.
+            nothing while there are marks of an earlier table or delivery id.
     """
 
     max_messages: int

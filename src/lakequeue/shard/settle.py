@@ -50,8 +50,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is not
             allowed, or the total since the receive exceeds twelve hours (VIS-9).
         MessageNotInflight: the message is visible, or undecided and the timeout is 0 (TAB-6), or a strict receipt
-            has
-            ended (RCP-12).
+            has ended (RCP-12).
         OverLimit: the receipt has ended, and the cap allows no other message in flight (INF-11, FAI-4).
     """
     run = state.runs.at(command.offset)

@@ -30,8 +30,7 @@ def as_messages(
     Args:
         df: any DataFrame or stream.
         body: column with the bodies; ``*`` for each row as a JSON object, without NULLs, with instants in UTC to
-            the
-            microsecond, and NaN and infinity as texts.
+            the microsecond, and NaN and infinity as texts.
         group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
         order_by: column to order by, which keeps its name.
         priority: column for ``priority``, if any.
@@ -62,8 +61,7 @@ def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, deli
     Args:
         messages: ``Lease.messages``.
         handle: takes the messages, and returns results or a pair of results and failed messages. None as results
-            only
-            deletes the messages. Without a function, the messages are the results.
+            only deletes the messages. Without a function, the messages are the results.
         delivers: True if the results are appended to the queue's delivery table.
 
     Raises:

@@ -56,15 +56,12 @@ def stream_to_queue(
         q: the queue.
         checkpoint: directory for the progress of this stream. A new directory sends everything again.
         trigger: interval between the starts of two batches, such as ``"5 seconds"``; None to start as soon as
-            there
-            are rows; ``"availableNow"`` to send all available rows, then end.
+            there are rows; ``"availableNow"`` to send all available rows, then end.
         order_by: see ``Queue.send_dataframe``.
         on_bad_row: treatment of a row that breaks a rule: ``"fail"`` ends the query, and no row of that batch is
-            sent;
-            ``"drop"`` loses the row, and logs the number of such rows; ``"divert"`` adds it to ``bad_rows``.
+            sent; ``"drop"`` loses the row, and logs the number of such rows; ``"divert"`` adds it to ``bad_rows``.
         bad_rows: path or URI of a Delta table outside the root, created if it is missing, with the columns that
-            can be
-            sent, ``queue``, ``refused_at`` and ``reason``. It is opened with the root's storage options.
+            can be sent, ``queue``, ``refused_at`` and ``reason``. It is opened with the root's storage options.
 
     Returns:
         The running query, whose sources have started. ``awaitTermination`` raises the error that ended it.

@@ -151,8 +151,7 @@ class MoveTasks:
             RequestError: messages would return to a queue to which the caller may not send.
             ResourceNotFoundException: a queue does not exist.
             InvalidParameterValue: the source is not a dead-letter queue, the destination is the source or of
-                another
-                kind (standard, FIFO), the rate is out of range, or the queue has an active task.
+                another kind (standard, FIFO), the rate is out of range, or the queue has an active task.
         """
         if rate is not None and not 1 <= rate <= MAX_RATE:
             raise InvalidParameterValue.of(
