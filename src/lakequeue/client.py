@@ -102,16 +102,13 @@ class LakeQueue(RootProperties):
         root_mode: permission bits of a new local root's directory; ``0o2770`` shares it with a group, see
             docs/operation/permissions.md.
         storage_options: options of the object store by delta-rs's names, such as ``AWS_ENDPOINT_URL``, which are
-            never
-            shown. Environment variables with these names apply too. Spark has its own settings. On S3, lakequeue
-                adds
-            credentials, endpoint and region of this bucket to them. See docs/operation/storage.md.
+            never shown. Environment variables with these names apply too. Spark has its own settings. On S3,
+            lakequeue adds credentials, endpoint and region of this bucket to them. See docs/operation/storage.md.
         network_file_system: True to allow a root on a network file system, for use by one machine only. The
             default is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
         durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
             synced to the disk. ``process``: a power cut or a crash of the system may take the newest commits or
-                the
-            queue; for scratch data. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
+            the queue; for scratch data. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
         poll_interval: longest interval in seconds at which a waiting receive polls for changes by other processes:
             by default 0.5, on an object store 1, because polls cost requests (docs/operation/storage.md).
 

@@ -335,10 +335,8 @@ class Queue(QueueProperties):
             order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
                 rows.
             on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
-                row;
-                ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log names
-                    the
-                broken rules.
+                row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log
+                names the broken rules.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
                 a repeated call adds no row to it twice.
             priority: priority of rows without a priority, see ``send``.
@@ -592,10 +590,8 @@ class Queue(QueueProperties):
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
                 ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON), ``consumer`` (who
-                    has it
-                in flight) and ``message_attributes`` (a map from names to texts; binary values in base64).
-                    Messages are
-                tested oldest first, until ``limit`` are found. NULL is not true.
+                has it in flight) and ``message_attributes`` (a map from names to texts; binary values in base64).
+                Messages are tested oldest first, until ``limit`` are found. NULL is not true.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
             parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None, as in

@@ -115,12 +115,10 @@ def stream_from_queue(
     Args:
         q: the queue; its root was opened with a Spark session.
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
-            ``Lease.messages``
-            and the number of the batch. A message may come again; ``message_id`` identifies it. Returns the failed
-            messages, optionally with reasons, as for ``Lease.delete_except``, or None. If the queue has a delivery
-            table, it returns the rows to append as for ``Lease.append``, or a pair of rows and failed messages;
-                None to
-            only delete the messages (TAB-31).
+            ``Lease.messages`` and the number of the batch. A message may come again; ``message_id`` identifies it.
+            Returns the failed messages, optionally with reasons, as for ``Lease.delete_except``, or None. If the
+            queue has a delivery table, it returns the rows to append as for ``Lease.append``, or a pair of rows
+            and failed messages; None to only delete the messages (TAB-31).
         checkpoint: directory for the progress of this stream from this queue.
         trigger: interval between the starts of two batches; None for no pause; ``"availableNow"`` for the messages
             visible now, then the query ends; before Spark 4.2, one batch of them.
