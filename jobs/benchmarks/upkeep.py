@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from lakequeue import ComputedRenewal, LakeQueue, SendEntry, SystemClock
 from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.operations.compact import compact_root
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
-from lakequeue.renewal.holds import Verdict
+from lakequeue.renewal.holds import Event, Holds, Verdict
 from lakequeue.renewal.policies import Hold
 
 _STEP = 10
@@ -66,12 +66,20 @@ def margin(bench: Bench) -> Iterator[Figure]:
         queue.send_batch([SendEntry(BODY)] * held)
         ends: dict[str, float] = {}
 
-        def extend(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
+        receipts, lock = Holds(policy), threading.Lock()
+
+        def report(event: Event) -> Sequence[object]:
+            with lock:
+                return receipts.on(event, to_micros(clock.now()))
+
+        def extend(wanted: Mapping[str, int]) -> list[Verdict]:
             asked = clock.now().timestamp()
-            result = queue.change_visibility_batch([(handle, micros / MICROS) for handle, micros in wanted])
+            result = queue.change_visibility_batch(
+                [(handle, micros / MICROS) for handle, micros in wanted.items()]
+            )
             returned = clock.now().timestamp()
-            margins.extend(ends[handle] - returned for handle, _ in wanted)
-            ends.update({handle: asked + micros / MICROS for handle, micros in wanted})
+            margins.extend(ends[handle] - returned for handle in wanted)
+            ends.update({handle: asked + micros / MICROS for handle, micros in wanted.items()})
             assert not result.failed
             return [Verdict.EXTENDED] * len(wanted)
 
@@ -80,16 +88,17 @@ def margin(bench: Bench) -> Iterator[Figure]:
                 busy.send(BODY)
 
         lost: list[object] = []
-        scheduler = HeartbeatScheduler(clock, policy, extend, lost.append, lost.append)
+        scheduler = HeartbeatScheduler(clock, report, extend, lost.append)
         scheduler.start()
         messages = queue.receive(held, timeout)
         assert len(messages) == held
         for message in messages:
             assert message.visible_at is not None
             ends[message.receipt_handle] = message.visible_at.timestamp()
-        scheduler.keep(
-            {m.receipt_handle: Hold.fresh(to_micros(m.received_at), to_micros(m.visible_at)) for m in messages}
-        )
+        known = {m.receipt_handle: Hold.fresh(to_micros(m.received_at), to_micros(m.visible_at)) for m in messages}
+        with lock:
+            receipts.keep(known, to_micros(clock.now()))
+        scheduler.wake()
         senders = [pool.submit(send) for _ in range(_SENDERS)]
         for _ in bench.track(range(max(4, bench.sizes.margin_rounds)), "margin of renewals"):
             time.sleep(1)
