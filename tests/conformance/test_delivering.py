@@ -27,6 +27,7 @@ from lakequeue.errors import (
 from lakequeue.lease import Lease
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.undecided import target_of
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.storage.delivery import table as tables
 from lakequeue.testing import ManualClock
 
@@ -474,3 +475,27 @@ def test_a_handler_that_is_a_coroutine_delivers_too(place: Place):
     place.send(1, 2)
     consumer(place, handle).run(until_empty=True)
     assert place.stored() == [1, 2]
+
+
+@pytest.mark.spec("TAB-27")
+@pytest.mark.parametrize("step", ["another attempt", "a release"])
+def test_a_failure_of_storage_between_two_attempts_is_told_as_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    place.send(1, 2)
+    lease = place.lease()
+    delivering = lease._delivering()
+    [first, _] = [message.receipt_handle for message in delivering.messages()]
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    if step == "a release":
+        monkeypatch.setattr(ShardLedger, "command", fails)
+    else:
+        monkeypatch.setattr(ShardLedger, "query", fails)
+    with pytest.raises(QueueClientError, match="the disk is gone"):
+        if step == "a release":
+            delivering.release_named({first: None})
+        else:
+            delivering.anew()

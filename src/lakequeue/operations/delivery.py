@@ -107,7 +107,8 @@ class Delivering:
             commands.append(LeaseDelete(lease_id, seen, frozenset(reasons), first, reasons, unmark=True))
         if unseen:
             commands.append(LeaseRelease(lease_id, unseen, unseen=True, unmark=True))
-        results = shard.ledger.command(commands, self.queue.now)
+        with self.queue.service("settle_lease"):
+            results = shard.ledger.command(commands, self.queue.now)
         for result in results:
             if result.error is not None:
                 raise result.error
@@ -225,8 +226,9 @@ class Delivering:
             LeaseLost: the lease no longer holds all of these messages.
             TableUnavailable: the table cannot be reached.
         """
-        marked, [held] = self._marked(), self.leased.parts
+        [held] = self.leased.parts
         with self.queue.service("divide_delivery"):
+            marked = self._marked()
             if self.leased.tried and self._opened is not None:
                 state, snapshot = protocol.close(self._opened, marked.delivery)
                 if state is DeliveryStatus.ARRIVED:
