@@ -426,8 +426,13 @@ class _Judge:
                 raise Broken(f"2: {body} was received {message.receive_count} times, by {possible} calls")
 
     def _without(self, body: str) -> list[Call]:
-        """Claims that were in progress while it was erased, and answered without it."""
-        erasures = [call for call, _ in self.settled[body] if call.verb[0] == "erase"]
+        """Claims that were in progress while its body was removed, and answered without it.
+
+        A process that is stopped for hours between its claim and its answer may find the body of a message empty,
+        because another process has received and deleted the message meanwhile.
+        """
+        empties = self.history.setting.empties
+        erasures = [call for call, _ in self.settled[body] if empties or call.verb[0] == "erase"]
         return [
             call
             for call in self.history.calls
