@@ -885,7 +885,7 @@ def test_schedules_and_workers_of_all_queues_have_pages(lake: LakeQueue, visit: 
     for name in "planned-orders", "planned-mails":
         lake.create_queue(name)
     lake.queue("planned-orders").send("a")
-    lake.queue("planned-orders").receive(consumer="host:7")
+    lake.queue("planned-orders").receive(visibility_timeout=600, consumer="host:7")
     lake.schedules.add("nightly", "planned-mails", "report", cron="0 2 * * *", tz="Europe/Berlin")
     page = visit.open("#/schedules")
     row = visit.row("nightly")
