@@ -232,21 +232,7 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Messages of a queue in the order of arrival. Iterate once, within ``OpenQueue.service``.
-
-    Attributes:
-        condition: a condition over ``SCHEMA``.
-        limit: maximum number of messages.
-        places: for each shard the offset at which the search begins. With ``newest``, it reads messages before
-            this
-            offset. None: the search reads all messages. Afterwards, the offsets at which a next search begins.
-        newest: True for the newest messages first.
-        since: only messages that arrived at this instant or later.
-        history: True for rewindable messages instead of stored messages (RWD-4).
-        budget: maximum number of messages to test, so that a search for a rare message ends.
-        found, tested: number of messages that met the condition, and that were tested.
-        unfinished: True if the search ended by ``budget``.
-    """
+    """Returns the oldest messages of a queue, or the oldest messages that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))

@@ -203,13 +203,12 @@ class Snapshot(TableState):
     def _following(self, base: _Base | None) -> Entry | None:
         """Returns the next version's entry, or None if it does not exist yet. Also checks ``base``, if given."""
         if base is not None:
-            successor = self._checked.version + 1
-            checks: dict[int, Callable[[], None]] = {successor: partial(self._find_entry, successor)}
-            checks |= {each.version: partial(self._expect, each, self._folder) for each in (self._checked, base)}
-            if base.version < successor:
-                del checks[successor]
+            known = {each.version: each for each in (self._checked, base)}
+            checks = [partial(self._expect, each, self._folder) for each in known.values()]
+            if base.version > self._checked.version + 1:
+                checks.append(partial(self._find_entry, self._checked.version + 1))
             # the error of a check comes first: the next entry of another log does not follow this version
-            reads: list[Callable[[], Entry | None]] = [*checks.values(), partial(self._following, None)]
+            reads: list[Callable[[], Entry | None]] = [*checks, partial(self._following, None)]
             entry = self._folder.for_each(_called, reads)[-1]
             self._checked = base
             return entry
