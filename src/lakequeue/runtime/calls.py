@@ -133,7 +133,7 @@ class Steps:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Runs reads between the commits. Storage failures raise as in ``step``; other errors stay as they are."""
+        """Runs reads between the commits. Storage failures become the error of ``step``; others stay unchanged."""
         try:
             yield
         except Exception as error:

@@ -13,7 +13,7 @@ class DeliveryState:
     """The delivery table of a queue in this process. Neither stored nor pickled.
 
     Attributes:
-        options: storage options of the table; None for the root's, if on the same kind of storage.
+        options: storage options of the table; None for the root's options, on the same kind of storage.
         tables: open tables by path or URI.
         failed: instant of the last failed decision, in microseconds, by shard and slot.
     """

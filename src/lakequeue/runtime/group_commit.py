@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between a waiter's checks that the group still has a leader, which an interrupt may have ended."""
+"""Seconds between two checks by a waiter that the group has a leader. An interrupt may have ended the leader."""
 
 
 class Item(Generic[Request, Answer]):
@@ -58,7 +58,7 @@ class GroupCommit(Generic[Request, Answer]):
 
         Args:
             run: returns an answer per request, in order. If it raises, every request gets the error.
-            turn: entered before each batch. Requests that arrive meanwhile join the batch.
+            turn: returns a context, entered before each batch. Requests that arrive meanwhile join the batch.
         """
         self._run = run
         self._turn = turn
@@ -81,7 +81,7 @@ class GroupCommit(Generic[Request, Answer]):
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the waiting requests as one batch, maybe next to another batch. Returns the answered requests."""
+        """Runs the waiting requests as one batch, maybe during another batch. Returns the answered requests."""
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:

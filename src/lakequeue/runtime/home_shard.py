@@ -16,9 +16,9 @@ ELSEWHERE_EVERY = 16
 _ALONE = 0.125
 """The strain measures lost races. Each lost race adds 1, each commit without a lost race subtracts this."""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest strain for a move. The threshold doubles if no other shard is free of commits."""
+"""The home moves at a strain between these two. The threshold doubles if all other shards are busy."""
 _QUIET = 64
-"""After this many consecutive commits with a strain of 0, the home again moves at the lowest strain."""
+"""After this many consecutive commits with a strain of 0, the threshold is the lowest again."""
 _MISSES = 8
 """The home moves after this many consecutive receives that found messages only in other shards."""
 
@@ -47,7 +47,7 @@ class HomeShard:
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:
-        """Returns all shards in circular order, from a random shard on."""
+        """Returns all shards in circular order, beginning with a random shard."""
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
@@ -83,7 +83,7 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """Moves the home if the strain is high. ``activity`` returns values that change with commits to shards."""
+        """Maybe moves the home if the strain is high. ``activity`` returns values that each commit changes."""
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Number of the oldest ``look_at`` whose read of the shard these commands may use; infinity if none is."""
+    """Number of the oldest ``look_at`` that reads the shard late enough for the commands; infinity if none."""
 
 
 @attrs.frozen
@@ -30,7 +30,7 @@ class CommandCommit:
     wanted: int
     """Number of messages that the claims ask for."""
     whole: bool
-    """True if a command applies to every message sent before."""
+    """True if a command applies to all messages that were sent before it."""
     rewrite: bool
     looked: bool
     """True if the last ``look_at`` has read the shard late enough for all commands."""

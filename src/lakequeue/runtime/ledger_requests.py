@@ -25,7 +25,7 @@ ROUNDS = 16
 LOSS, MOST_STRAIN = 8, 16
 """Strain that a lost race adds, and strain at which calls become requests. A commit that wins subtracts 1."""
 LOOKS = 8
-"""After this many reads without a new entry, a process no longer waits for the owner of an older request."""
+"""After this many reads without a new entry, a process no longer waits for the sender of an older request."""
 _ATTRIBUTES = "attributes"
 """Key of the version of the queue's attributes, among the answers in a log entry."""
 
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """The turn of this process to commit all waiting requests. ``others``: requests of other processes."""
+    """Shows that this process must commit all waiting requests. ``others``: requests of other processes."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 
@@ -52,7 +52,7 @@ class LedgerRequests:
         self._rounds = self._strain = 0
         self._last: PostedRequest | None = None
         self.turns = Turns()
-        """Says by ``moved`` if other processes commit to this shard, which is a reason to use another shard."""
+        """Its ``moved`` is True if other processes commit to this shard: a reason to use another shard."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0

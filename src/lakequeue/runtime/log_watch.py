@@ -34,7 +34,7 @@ SIGN = 0.2
 SIGNS = 5
 """Number of signs between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""The watcher passes the lock on after this many seconds without a poll after a wake-up."""
+"""If a woken receive does not poll for this many seconds, the watcher passes its lock to another process."""
 OVERFLOW = -1
 """Number of the watch in the event by which the system reports that it dropped events."""
 FORGOTTEN = 60.0
@@ -48,7 +48,7 @@ class Wait:
     Attributes:
         wake: called when there may be messages to claim.
         idle: True if its process has nothing else to do.
-        woken_for: returns the seconds since a receive was woken that has not polled, else 0.0.
+        woken_for: returns the seconds since a wake-up that no poll has followed; 0.0 without one.
     """
 
     wake: Callable[[], None]
@@ -58,7 +58,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of a queue that this process watches, or may watch later, for its receives. A ``WatchedPlace``."""
+    """The logs of a queue that this process watches, or may watch later. Implements ``WatchedPlace``."""
 
     guard: threading.Lock
     lock: WatchLock
@@ -77,9 +77,9 @@ class Place:
     """Instant of the next check if this process should watch, in monotonic seconds; None without a check."""
     changes: int = 0
     known: int = -1
-    """Number of changes before the last check that left no message to other processes."""
+    """Value of ``changes`` at the last check that left no message to other processes."""
     until: float = 0.0
-    """Instant until which that check holds without a change, in monotonic seconds."""
+    """Instant until which the result of that check is valid if nothing changes, in monotonic seconds."""
     shown_at: float = 0.0
     """Instant of the last sign, in monotonic seconds."""
 
@@ -172,7 +172,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes a place. Drops the replaced one, and places without a receive for ``FORGOTTEN`` seconds."""
+        """Makes a place. Drops the table's earlier place, and places unused for ``FORGOTTEN`` seconds."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -194,7 +194,7 @@ class LogWatch:
         return watch
 
     def _lead(self, place: Place) -> bool:
-        """Starts watching the logs if no other process does. True if this process is the watcher."""
+        """Starts watching the logs if no other process does. Returns True if this process is the watcher."""
         if place.sign is not None and place.lock.exclusive is None:
             with suppress(OSError):
                 place.lock.take(exclusive=True)
@@ -281,7 +281,7 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Returns the place if its receives are to poll, or lets another process watch if this one is busy."""
+        """Returns the place if its receives are to poll. Lets another process watch if this process is busy."""
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -304,7 +304,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the number of locks, each of which keeps a file open. Further queues are watched without a lock."""
+    """Returns the maximum number of locks, because each keeps a file open. Further queues have no lock."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

@@ -113,7 +113,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Seldom reads."""
+        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Reads it seldom."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without a wait: who holds the lock may make tables
@@ -146,7 +146,7 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Runs a check by the newest attributes if it fails. Returns the version of attributes, and the result."""
+        """Runs a check, again if it fails by old attributes. Returns the attributes' version and the result."""
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -171,7 +171,7 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Gives process and log the same attributes, after the log refused this process's version of them."""
+        """Gives process and log the same attributes, after the log refused a send with other attributes."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
@@ -203,7 +203,7 @@ class OpenQueue:
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
-        """Writes the catalog's attributes to every shard, which completes an interrupted change (QUE-25)."""
+        """Writes the catalog's attributes to every shard, and so completes an interrupted change (QUE-25)."""
         row = self.row
         version = row.attributes_version
         if version == 0:

@@ -99,7 +99,7 @@ class OpenShard:
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes local files with it. Returns True if it had content."""
+        """Clears a message in the log, and removes local files that hold it. True if any content was left."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)
@@ -108,6 +108,6 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """Returns the instant from which deduplication ids count, to remove older ids; None if no ids count."""
+        """Checks the clock. Returns the instant from which deduplication ids count; None if no ids count."""
         self.ledger.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

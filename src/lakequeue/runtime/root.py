@@ -244,7 +244,7 @@ class Root:
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns the current row of an incarnation, maybe deleted; ``known`` if the catalog is unreadable."""
+        """Returns the current row of an incarnation, even if deleted; ``known`` if the catalog is unreadable."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -276,7 +276,6 @@ class Root:
             return self.catalog.transact(changed, _BUSY)
 
     def remove(self, row: QueueRow) -> None:
-        """Removes the row of a deleted queue."""
 
         def removed() -> Decision[None]:
             newest = self.catalog.incarnation(row.key)
@@ -336,6 +335,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns a root that all work in a process without its own root shares, such as Spark's tasks."""
+    """Returns the root for work in a process that has opened no root itself, such as Spark's tasks."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

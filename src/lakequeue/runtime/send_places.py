@@ -95,7 +95,7 @@ class PlaceFinder:
     def places(
         self, appender: Appender, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Places:
-        """Returns the places after the loaded snapshot of the log, for sends under these attributes."""
+        """Returns an object that assigns places after the loaded snapshot, to sends under these attributes."""
         room, known = self.room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
             return Places(appender.end, room, known)
@@ -131,7 +131,7 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many messages the cap on stored messages still allows after ``end``; None without a cap."""
+        """Returns how many messages the cap on stored messages allows after ``end``; None without a cap."""
         limit = attributes.stored_limit
         if limit is None:
             return None

@@ -31,7 +31,7 @@ class PlainCommit:
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
-        """Returns how messages in a staged file are committed. See ``staged_sends.stage``."""
+        """Stages the messages in a file, and returns how the file is committed. See ``staged_sends.stage``."""
         staged = appender.stage(messages, version, alone=alone)
         return OwnFile(staged) if alone else SharedFile(staged)
 
@@ -41,7 +41,7 @@ class PlainCommit:
         return appender.append(messages, now, version, ids)
 
     def answers(self, batch: SendBatch, first: int) -> list[Sent | BaseException]:
-        """Returns the answers for messages at offset ``first`` and after."""
+        """Returns the answers to the sends, whose messages have the offsets from ``first`` on."""
         return batch.answers
 
     def failure(self, error: Exception) -> Exception:
@@ -74,7 +74,7 @@ class OwnFile(PlainCommit):
         return True
 
     def give_up(self, version: int) -> None:
-        """Drops the file. Messages that are valid under this version of the attributes need a new file."""
+        """Called before a new file replaces this one. Raises if others may still commit this one."""
 
 
 @attrs.define
@@ -99,9 +99,9 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error of unknown outcome, because other processes may still commit the file.
+        """Returns an error with ``outcome_unknown``, because other processes may still commit the file.
 
-        No process commits the file to a closed log, or to a log with newer attributes.
+        If the log is closed or has newer attributes, no process commits the file, and ``error`` is returned.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error

@@ -37,7 +37,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""After this many claims from a shard without known message groups, a claim reads the log for new groups."""
+"""After this many claims without known message groups, a claim reads the log, which may have new groups."""
 _log = logging.getLogger("lakequeue")
 
 

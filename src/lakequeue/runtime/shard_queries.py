@@ -62,7 +62,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, from the known state; None if no instant is known."""
+        """Returns when a claim may find more messages, by the known state; None if that state gives no instant."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
@@ -90,7 +90,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """False if other processes claimed since the last read. Most calls take any new commit for a claim."""
+        """False if others may have claimed since the last read. Most calls take any new commit for a claim."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -264,7 +264,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if the state is of an instant after the last commit, by a clock that was set back since."""
+        """True if the machine's instant is after the last commit, because the clock was set back since."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:

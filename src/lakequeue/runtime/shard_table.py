@@ -47,7 +47,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:
-        """Reads the table during its turn, before requests are chosen, if the known state is ``stale``."""
+        """Reads the table at the begin of a turn, before requests are chosen, if the known state is ``stale``."""
 
     @abstractmethod
     def _drop(self) -> None: ...
@@ -72,7 +72,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         fresh: bool = False,
         home: HomeShard | None = None,
     ) -> Committed[_T] | Answered[_T]:
-        """Runs a transaction in turns. After a commit, counts lost and avoided races, and wakes waiters."""
+        """Runs a transaction in turns. Afterwards counts lost and avoided races, and wakes waiters."""
         try:
             outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
         except RequestThrottled as error:

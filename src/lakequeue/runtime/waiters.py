@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Reports that a check after ``changes`` found no message. Valid for ``seconds``; None: until a change."""
+        """Reports that a check after ``changes`` found no message. Holds for ``seconds``; None: until a change."""
         ...
 
 
@@ -94,7 +94,7 @@ class Waiters:
         return now - self.active_at
 
     def woken_for(self) -> float:
-        """Returns the seconds since the oldest wake-up of a waiter that has not polled since; 0.0 without one."""
+        """Returns the seconds since the oldest wake-up after which its waiter has not polled; 0.0 without one."""
         with self._lock:
             instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
         return monotonic() - min(instants) if instants else 0.0

@@ -29,7 +29,7 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""Microseconds by which the instant of a rewind may be too early. The earliest instant is used instead."""
+"""An instant of a rewind that is too early by less than these microseconds counts as the earliest instant."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -42,7 +42,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Refused within 60 s of the last purge (PUR-2)."""
+    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Raises the error of ``check_purge`` (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
@@ -50,7 +50,7 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raises UnsupportedOperation without a history, InvalidParameterValue for an instant out of range."""
+    """Raises UnsupportedOperation without a history, InvalidParameterValue if the instant is out of range."""
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
         raise UnsupportedOperation(reason, names=["rewind_range"], cmq_code=6050)
@@ -61,7 +61,7 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
-    """Makes deleted messages visible that were sent at an instant or later (RWD-9, RWD-10, RWD-19).
+    """Makes deleted messages visible that were sent at ``command.to`` or later (RWD-9, RWD-10, RWD-19).
 
     Raises:
         UnsupportedOperation: the queue keeps no history (RWD-15).
@@ -74,7 +74,7 @@ def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
 
 
 def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
-    """Adopts newer attributes (QUE-25). Messages that expired before stay removed (RET-6)."""
+    """Adopts newer attributes (QUE-25). Messages that expired under the old attributes stay removed (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
     delay, before = state.delay, (state.attributes.delayed_limit, state.attributes.reasons)
@@ -102,7 +102,7 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages removed by retention since the last commit (RET-9)."""
+    """Returns the number of messages that retention has removed since the last commit (RET-9)."""
     return state.expired, state.expired > 0
 
 
@@ -111,7 +111,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records the mark of a removal of bodies from the log, before the removal. Drops marks of refused ones."""
+    """Records the mark of a removal of bodies, before the removal. Drops marks older than ``known``."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -123,7 +123,7 @@ def _text(instant: int) -> str:
 
 
 def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
-    """Deletes the visible messages of the spans."""
+    """Deletes the visible messages in the command's ranges of offsets."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -135,7 +135,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes messages of the spans in any state but moving. ``for_good``: also from the history."""
+    """Deletes messages in the ranges unless they are moving; with ``for_good``, also from the history."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -161,7 +161,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible now or at an instant (JOB-12). May end receipts, too (RCP-7, RCP-8)."""
+    """Makes delayed messages visible now or ``at`` an instant (JOB-12). May also end receipts (RCP-7, RCP-8)."""
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
@@ -177,7 +177,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes a run's delayed messages visible at an instant; with ``anew``, all messages. Returns their number."""
+    """Makes delayed messages of a run (with ``anew``, all) visible at an instant. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -193,7 +193,7 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Longest visibility timeout in microseconds. A longer one comes from a wrong clock."""
+"""Longest visibility timeout in microseconds. If a timeout ends later than this from now, a clock was wrong."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
@@ -201,7 +201,7 @@ _HAPPENED = ("received_at", "first_received_at", "attempted_at")
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
-    """True if a shard has events in the future. ``runs`` may include the history."""
+    """True if an event of the shard has an instant after ``now``. ``runs`` may include the history."""
     marks = [head.committed_at, head.purged_at or 0]
     settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
     return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
@@ -210,10 +210,11 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Returns head, runs and history with future events moved to now, after a wrong clock.
+    """Returns head, runs and history without events after ``now``, for a shard whose clock was wrong.
 
-    Visibility timeouts that began in the future end now. A scheduled instant before the expiry stays (JOB-12). The
-    rate limit starts with an empty bucket at worst (JOB-11). The next purge need not wait a minute.
+    Visibility timeouts that began after ``now`` end now. A scheduled instant before the expiry stays (JOB-12). At
+    worst,
+    the bucket of the rate limit is empty (JOB-11). The next purge need not wait a minute.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -22,15 +22,16 @@ class Claim:
     Attributes:
         visibility_timeout: microseconds; None for the queue's timeout (RCV-5).
         attempt_id: a repeated attempt gets the same messages again (ATT-3); FIFO shards only.
-        dead_letter_queues: destinations by ARN. None for a missing queue: its dead letters stay.
+        dead_letter_queues: destination by ARN; None if that queue does not exist, so that its dead letters stay
+            here.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
             group, so that no message becomes a dead letter unseen (HBN-23).
         leased: number of messages that the batch has from other shards. Messages of a failed batch are claimed in
             halves and alone (DLQ-12).
         tokens: number of messages that the rate limit allows; None if this shard has the bucket, and charges it.
-        delivery: random bits for the mark of a delivery (TAB-2). Such a claim ignores ``attempt_id``, and takes
-            nothing while there are marks of an earlier table or delivery id.
+        delivery: random bits for the mark of a delivery (TAB-2). A claim with them ignores ``attempt_id``, and
+            takes nothing while there are marks of an earlier table or delivery id.
     """
 
     max_messages: int
@@ -47,7 +48,7 @@ class Claim:
 
 @attrs.frozen
 class Charge:
-    """Takes tokens of the rate limit for another shard (JOB-11), or returns tokens if ``count`` is negative."""
+    """Takes tokens of the rate limit for another shard's messages (JOB-11). A negative ``count`` gives back."""
 
     count: int
 
@@ -73,7 +74,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Records why a message's handler failed, after earlier failures (JOB-10), if the receipt is the latest."""
+    """Adds to a message why its handler failed (JOB-10), unless the message was received again since."""
 
     offset: int
     lease_id: str
@@ -82,11 +83,11 @@ class RecordFailure:
 
 @attrs.frozen
 class LeaseDelete:
-    """Deletes messages that a lease still holds, except ``except_offsets``, which become visible.
+    """Deletes the messages that a lease still holds. The messages at ``except_offsets`` become visible instead.
 
     Attributes:
         failure: why the excepted messages failed; recorded as by ``RecordFailure``.
-        reasons: other reasons by offset.
+        reasons: by offset, the reasons that replace ``failure`` for single messages.
         unmark: as in ``LeaseRelease``, for the excepted messages.
     """
 
@@ -145,7 +146,7 @@ class Moved:
 
 @attrs.frozen
 class MoveBack:
-    """Makes the messages of a move visible, because its target is gone. Answers with their number."""
+    """Makes the messages of a move visible again, because its target queue is gone. Answers with their number."""
 
     number: int
 
@@ -159,7 +160,7 @@ class Discard:
 
 @attrs.frozen
 class Erase:
-    """Deletes messages in any state. Answers with their number, and True if a move must end first."""
+    """Deletes messages unless they are moving. Answers with their number, and True if some are moving."""
 
     spans: Spans
     for_good: bool = True
@@ -171,7 +172,7 @@ class MakeVisible:
 
     Attributes:
         in_flight: True to also end the receipts of messages in flight.
-        at: instant at which delayed and visible messages become visible instead.
+        at: instant until which delayed messages, and also visible ones, become hidden; None for now.
     """
 
     spans: Spans
@@ -210,7 +211,7 @@ class Close:
 
 @attrs.frozen
 class Expire:
-    """Commits removals by retention. Answers with the number of messages."""
+    """Commits the removal of expired messages. Answers with their number."""
 
 
 @attrs.frozen
@@ -225,7 +226,7 @@ class MarkEmptying:
     mark: int
     """Random positive number that identifies the removal."""
     known: int
-    """The mark of the log's last removal of bodies; 0 without a removal."""
+    """The mark of the log's last removal of bodies; 0 if there was none."""
 
 
 @attrs.frozen
@@ -233,7 +234,7 @@ class Decide:
     """Ends a delivery: deletes its messages if ``delivered``, else makes them visible (TAB-5).
 
     Attributes:
-        failure: recorded with messages that become visible, and are claimed again in halves (DLQ-12).
+        failure: why the delivery failed; stored with its messages, which are then claimed in halves (DLQ-12).
         unrecorded: True to change nothing if a table id is recorded, because rows may be appended (TAB-4).
     """
 
@@ -246,9 +247,10 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Splits a blocked delivery into parts with new numbers and slots (TAB-7). Answers with their marks, or None.
+    """Splits a blocked delivery into parts with new numbers and slots (TAB-7). Answers with the marks of the
+    parts.
 
-    All messages of the parts must have the mark and a valid receipt. Other marked messages become visible.
+    None if a message of the parts has another mark or no valid receipt. Messages outside the parts become visible.
     """
 
     lease_id: str
@@ -263,7 +265,7 @@ class Remark:
 class RecordTable:
     """Records the id of the delivery table, unless an id is recorded already (TAB-4).
 
-    Answers with the recorded id. None if the delivery has lost its messages, or belongs to an earlier table.
+    Answers with the recorded id; None if no message has the delivery's mark, or the mark is for an earlier table.
     """
 
     slot: int
@@ -314,17 +316,17 @@ class ClaimedSpan:
 class ClaimResult:
     """The claimed messages, lowest offset first (RCV-14).
 
-    Dead letters move before a claim returns messages: after ``moving`` or ``unresolved``, claim again.
+    A result with ``moving`` or ``unresolved`` has no messages: first move the dead letters, then claim again.
 
     Attributes:
         lease_id: of this claim, or of the claim that it repeats.
         order: on FIFO shards, claimed offsets as ranges in the order of delivery (FIF-5).
         moving: True if a move must be completed first.
-        unresolved: dead-letter queue whose key is needed first.
+        unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
         last: number of claimed messages on their last receive.
         passed: number of messages left because no handler was free.
         halved: True if the claim met messages of a failed batch. The batch is then complete.
-        unpaid: number of messages that more tokens would allow.
+        unpaid: number of further messages that the claim could take with more tokens.
         mark: of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.
@@ -347,11 +349,10 @@ class ClaimResult:
 
     @property
     def message_count(self) -> int:
-        """Number of claimed messages."""
         return sum(span.last - span.first + 1 for span in self.spans)
 
     def left_nothing(self, command: Claim) -> bool:
-        """True if the claim took every available message."""
+        """True if the claim surely took every available message."""
         left = self.moving or self.unresolved or self.passed or self.halved or self.unpaid
         limited = command.attempt_id is not None or command.tokens is not None
         limited = limited or (command.hands is not None and self.last >= command.hands)
@@ -385,7 +386,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers to commands, and rows to commit if ``commit``. ``head`` has the next epoch."""
+    """Answers to commands, and the rows to commit if ``commit`` is True. ``head`` has the next epoch."""
 
     results: list[Result]
     commit: bool

@@ -1,6 +1,6 @@
 """The state machine of one shard: takes commands and an instant, returns answers and changed rows.
 
-It reads no clock, does no I/O, and knows no bodies. After a failed commit, build a new one from the rows.
+It reads no clock, does no I/O, and knows no bodies. After a failed commit, build a new machine from the rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NEAR = 10
 
 
 class ShardMachine:
-    """All rules of one shard. Time never goes backwards. Not thread-safe."""
+    """Applies all rules of one shard. An instant before the last one counts as the last one. Not thread-safe."""
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         """Starts from committed rows.
@@ -66,7 +66,7 @@ class ShardMachine:
             head: the head row of the shard.
             runs: the unsettled runs in any order; disjoint, with equal neighbours joined.
             log: the messages of the shard.
-            history: the settled runs, as ``runs``.
+            history: the runs of deleted messages, under the same conditions as ``runs``.
         """
         self._state = ShardState(head, list(runs), log, history)
         self._pending = False
@@ -108,7 +108,7 @@ class ShardMachine:
 
     @property
     def history(self) -> list[Run]:
-        """Settled runs by offset (a copy, O(n))."""
+        """Runs of deleted messages by offset (a copy, O(n))."""
         return list(self._state.history)
 
     @property
@@ -243,7 +243,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant at which counts change without a commit."""
+        """Returns the earliest instant at which ``counts`` changes without a commit."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -262,7 +262,7 @@ class ShardMachine:
         return end == self.log.end and (event is None or max(now, self.now) < event)
 
     def _note(self, command: Command, result: Result) -> None:
-        """Records for ``is_drained`` if a claim took all available messages."""
+        """Records for ``is_drained`` if a claim took all available messages, or a command may have added some."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()
@@ -315,7 +315,7 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns the next stored or, with ``history``, deleted messages from ``start`` on; see ``shard.peek``."""
+        """Returns runs of ``limit`` stored (``history``: deleted) messages from ``start``; see ``shard.peek``."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:

@@ -26,7 +26,7 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the shard's marked messages; without any, the table of the next delivery."""
+    """Returns the delivery table of the marked messages; if no message is marked, that of the next delivery."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
@@ -44,7 +44,7 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Drops the recorded table of an earlier delivery id once no message has its mark."""
+    """Drops the recorded table if it belongs to an earlier delivery id. Called when a delivery begins."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)
@@ -128,7 +128,7 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Removes delivery marks from a copied or restored ledger (TAB-11). Returns head, runs, number of messages."""
+    """Removes the marks from a copied or restored ledger (TAB-11). Also returns the number of marked messages."""
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]
     return attrs.evolve(head, delivery_table=None), joined_runs(kept), marked

@@ -9,7 +9,7 @@ from lakequeue.shard.state import ShardState
 
 
 def advance(state: ShardState, now: int) -> None:
-    """Moves a shard to ``now``, never back: ends timeouts, and removes expired messages."""
+    """Moves a shard to ``now``, or leaves it if it is later: ends timeouts, and removes expired messages."""
     state.advance(now)
     expire(state)
 
@@ -64,7 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Yields first send, first and last offset of dead letters past retention (RET-7)."""
+    """Yields dead letters past retention (RET-7), as first send, first and last offset."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages from shard and history. Returns False if held messages, or messages with a mark, stay."""
+    """Removes messages from shard and history. Returns False if some stay, because they are held or marked."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

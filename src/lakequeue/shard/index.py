@@ -1,8 +1,8 @@
 """The messages of one shard at one instant, indexed by when they become available.
 
-A message is in flight, delayed or available. Available messages are ranges. A heap of ``(instant, first, last)``
-has the other messages. A due heap entry is checked against the runs, so extending a lease of a million messages
-costs one entry.
+A message is in flight, delayed or available. Available messages are kept as ranges, the others in a heap of
+``(instant, first, last)``. A due heap entry is checked against the runs, so an extension of a lease with a million
+messages adds only one entry.
 
 With a cap on delayed messages, messages behind the message that fills the cap are held and not scanned (INF-9).
 ``released_offset`` matters only when the cap or the delays change.
@@ -90,13 +90,12 @@ class ShardIndex:
         return found
 
     def count_in_flight(self, first: int, last: int, sign: int) -> None:
-        """Records that messages began (``sign`` 1) or ceased (-1) to be in flight."""
+        """Counts messages that are in flight from now on (``sign`` 1), or no longer (-1)."""
         self.in_flight += sign * (last - first + 1)
         if self._tenants is not None:
             self._tenants.count([(first, last)], sign)
 
     def _index(self, runs: RunMap) -> None:
-        """Rebuilds the indexes from the runs."""
         now = self.now
         self.runs = runs
         self.attempts: dict[str, list[tuple[int, int]]] = {}
@@ -153,7 +152,6 @@ class ShardIndex:
             self._index(self.runs)
 
     def _arrive(self, first: int, last: int) -> None:
-        """Makes the due messages of a heap entry available."""
         for run in self.runs.overlapping(first, last):
             if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
                 start, end = max(run.first, first), min(run.last, last)
@@ -225,9 +223,9 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans more fresh messages, if the first of them could be served before ``place``.
+        """Scans more fresh messages, if the first of them could be served before ``place``; None: in any case.
 
-        ``place`` is an instant of availability and an offset; None for any. Returns True if messages were scanned.
+        ``place`` is an instant of availability and an offset. Returns True if messages were scanned.
         """
         if self.scanned >= self.log.end:
             return False
@@ -294,7 +292,7 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first held offset of messages that become available at one instant, or ``end``."""
+        """Returns the first held offset from ``start`` on. All these messages become available at ``instant``."""
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
@@ -330,7 +328,7 @@ class ShardIndex:
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Sets the visible-since instant of a message to now, because its group was served (FIF-14)."""
+        """Makes a message wait from now on, because its group was just served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

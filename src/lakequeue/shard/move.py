@@ -1,7 +1,7 @@
 """Moves to another queue: dead letters (DLQ-2) and redrives.
 
-Messages become ``moving`` here, the target appends them, then this shard removes them. Any process completes an
-unfinished move. A shard has at most one.
+Messages become ``moving`` here, the target appends them, then this shard removes them. A shard has at most one
+unfinished move, which any process can complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns messages with the maximum of receives (DLQ-13), except messages of a failed batch (DLQ-12)."""
+    """Returns runs that had their maximum of receives (DLQ-13), except messages of a failed batch (DLQ-12)."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE

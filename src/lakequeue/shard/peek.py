@@ -1,4 +1,4 @@
-"""Parts of runs, for reads that change nothing."""
+"""Reads runs of a shard without changing it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """Returns the last ``limit`` messages of descending runs, ascending."""
+    """Returns the ``limit`` highest messages of runs in descending order, as runs in ascending order."""
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

@@ -79,7 +79,7 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
     def failed(self, failure: DeadLetterReason, together: int | None = None) -> Run:
-        """Returns the run after a failed handler. A repeated commit of one failure counts once."""
+        """Returns the run with a handler's failure added. The same failure, recorded again, counts once."""
         attempts = self.failed_attempts
         if failure != self.failure:
             attempts = (*attempts, failure)[-MOST_ATTEMPTS:]
@@ -128,7 +128,7 @@ class Head:
         attributes: string values by wire name.
         released_offset: messages below it are not held, even under a lower cap on delayed messages (INF-9).
         paced_to: instant at which the bucket of the rate limit is full again (``model.rates``).
-        emptying: random mark of the log's last emptying, and the marks of emptyings announced since.
+        emptying: random mark of the log's last removal of bodies, and the marks of removals announced since.
         delivery_table: the delivery table of the marks (``shard.deliver``).
     """
 
@@ -148,7 +148,7 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger emptied the log with this mark, or the log was never emptied (0)."""
+        """True if this ledger announced the removal of bodies with this mark, or ``mark`` is 0 (no removal)."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 
@@ -177,7 +177,7 @@ class MessageLog(Protocol):
         """Returns the lowest offset of a message sent at or after ``instant``, or ``end``."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Yields ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
+        """Yields ranges ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
 
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         """Yields the dead letters of a range, in order."""

@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Takes available messages out of the index (DLY-1). Returns their runs, which the caller replaces."""
+        """Returns the runs of messages that were taken from the index (DLY-1). The caller replaces the runs."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -31,7 +31,7 @@ class ShardState(ShardIndex):
         return taken
 
     def set_runs(self, runs: list[Run]) -> None:
-        """Adds runs of messages that are in no index, and indexes the messages."""
+        """Stores runs whose messages are in no index, and adds the messages to the indexes."""
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
@@ -48,7 +48,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Ends the receipt of a run at ``visible_at``. Returns False if this changes nothing."""
+        """Makes the receipt of a run end at ``visible_at``. Returns False if this changes nothing."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
@@ -57,20 +57,20 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """Returns the parts of a run with ended receipts that the group limit allows in flight (FAI-4)."""
+        """For a run with ended receipts: returns the parts that the group limit allows in flight again (FAI-4)."""
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now, a delivery's run undecided (TAB-6). The receive count stays (VIS-4, VIS-16)."""
+        """Makes a run visible now, a marked run undecided (TAB-6). The receive count stays (VIS-4, VIS-16)."""
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes parts of a run visible now, in one step. ``spans`` are ascending ranges in no index."""
+        """Makes ranges of a run visible now. ``spans`` are ascending, and their messages in no index."""
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
@@ -96,7 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run except ``kept`` (DEL-3), and records it in the history (RWD-4). Call ``serve_groups``."""
+        """Deletes a run except ``kept`` (DEL-3), and adds it to the history (RWD-4). Call ``serve_groups``."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
@@ -120,12 +120,12 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Unblocks the groups of removed messages. Groups that already wait come first (DEL-5)."""
+        """Lets the groups of removed messages continue, after the groups that already wait (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes messages below an offset, and moves a lower head there. Keeps messages of deliveries (TAB-5)."""
+        """Removes messages below an offset except those of deliveries (TAB-5). Moves the head up to the offset."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -152,7 +152,7 @@ class ShardState(ShardIndex):
         self.forget_history()
 
     def forget_history(self) -> None:
-        """Makes deletions final (RWD-8)."""
+        """Empties the history, so that no deletion can be undone (RWD-8)."""
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
@@ -217,7 +217,7 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records the first held offset, before a change that would hold messages before it again (INF-9)."""
+        """Records the first held offset, so that a change does not hold earlier messages again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
@@ -225,7 +225,7 @@ class ShardState(ShardIndex):
         self._tenants = None
 
     def index_anew(self) -> None:
-        """Applies a new cap on delayed messages, or a pause of groups."""
+        """Rebuilds the indexes after a change of the cap on delayed messages or of the paused groups."""
         self._index(self.runs)
 
     def change_delay(self) -> None:

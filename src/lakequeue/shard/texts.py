@@ -114,7 +114,6 @@ def _decoded(value: Any) -> Any:
 
 
 def result_of(value: Any) -> Result:
-    """Returns the result of a command from its decoded value."""
     if isinstance(value, QueueServiceError):
         return Result(error=value, changed=True)
     return Result(value=value, changed=True)

@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of messages behind the head that a claim or delete searches. The same in all processes."""
+"""A claim or a delete searches this many messages after the head. All processes must use the same number."""
 
 
 class FifoShard(Protocol):
@@ -37,10 +37,7 @@ class FifoShard(Protocol):
         """Returns the instant at which a message becomes, or became, visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans fresh messages if the next one could be served before ``place``.
-
-        Returns True if it scanned any.
-        """
+        """Scans fresh messages if the next one could be served before ``place``. Returns True if it did so."""
 
     def scan_to(self, end: int) -> bool:
         """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
@@ -49,7 +46,7 @@ class FifoShard(Protocol):
 
 
 class _GroupOffsets:
-    """Offsets of one group in order, in pieces. Offsets before ``at`` are consumed."""
+    """Ascending offsets of one group, in several pieces. Those before index ``at`` of the first piece are gone."""
 
     __slots__ = ("at", "pieces")
 
@@ -104,7 +101,7 @@ class _Deliverable:
 
 
 class Groups:
-    """The groups of a shard, over all scanned messages."""
+    """The message groups of a shard, with all messages that were scanned."""
 
     def __init__(self, shard: FifoShard) -> None:
         self._shard = shard
@@ -171,7 +168,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Queues groups that lost their head, ``behind`` the waiting groups (FIF-14) or by age."""
+        """Queues the groups whose first message was removed: ``behind`` the waiting groups (FIF-14), or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -186,11 +183,11 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Removes and returns the groups with a head in a range."""
+        """Returns the groups whose first message is in a range, and forgets these messages."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Queues a group by its head. Drops a group without stored messages."""
+        """Queues a group by its first stored message. Drops a group without stored messages."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
@@ -201,7 +198,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Queues the next message of a group for this claim."""
+        """Lets the current claim take more of a group from ``offset`` on, if that message is available."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)

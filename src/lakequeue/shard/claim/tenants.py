@@ -1,15 +1,15 @@
 """Fair receives of standard queues: which message group comes next, and which groups are noisy (FAI-2 to FAI-4).
 
-A message group names a tenant; "" stands for messages without a group. A claim chooses the group of each message,
+A message group names a tenant; "" is the group of messages without one. A claim chooses the group of each message,
 and counts messages that it has picked as in flight:
 
 1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight. 2. For the first message,
 choose the longest waiting group if it waited for ``PATIENCE`` or longer. 3. Else choose the group with the fewest
 messages in flight, then the longest waiting group, then the group whose message has the lowest offset.
 
-Within a group, the lowest offset comes first. A group waits from when that message became available, or from its
-last turn while another group waited. Only the first ``FAIR`` messages of a claim follow these rules. Further
-messages are the oldest ones, or with a limit the allowance of each group in this order.
+Within a group, the lowest offset comes first. A group waits since that message became available, or since its last
+turn if another group waited then. Only the first ``FAIR`` messages of a claim follow these rules. Further messages
+are the oldest ones; with a group limit, as many of each group as it allows, in this order of groups.
 
 The offsets of a group are kept in pieces, 4 bytes per message, in a heap by the next offset of each piece. Groups
 wait in two heaps, by ``GroupTurn`` and by waiting time. Outdated heap entries are skipped when they come up.
@@ -32,9 +32,9 @@ from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 FAIR = 1_000
 """Number of messages of a claim that are picked one by one."""
 PATIENCE = 60 * MICROS
-"""A group that has waited for this many microseconds is served regardless of its messages in flight."""
+"""Microseconds of waiting after which a group is served regardless of its messages in flight."""
 NOISE = 4
-"""A noisy group has more than this many times the median of all groups."""
+"""A group is noisy if it has more messages than this many times the median of all groups."""
 NOISE_FROM = 10
 """Minimum number of messages of a noisy group."""
 
@@ -138,7 +138,7 @@ class Tenants:
             self._place(group)
 
     def count(self, spans: Sequence[Span], sign: int) -> None:
-        """Records that messages began (``sign`` 1) or ceased (-1) to be in flight."""
+        """Counts messages that are in flight from now on (``sign`` 1), or no longer (-1)."""
         for group, size in self._shard.log.group_sizes(spans):
             left = self._in_flight.get(group, 0) + sign * size
             if left:
