@@ -34,9 +34,9 @@ from lakequeue.storage.stores import CHECKS
 from lakequeue.storage.table_version import TableVersion
 
 CREATION = 3600.0
-"""Seconds that creating the tables of a queue may take on an object store. Later its row is not added."""
+"""Maximum seconds for the creation of a queue's tables on an object store. Later, its row is not added."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Tables without catalog row and messages on an object store are removed after this many seconds."""
+"""On an object store, tables without a catalog row and without messages are removed after this many seconds."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -128,7 +128,7 @@ class Catalog:
         return self._by_key.get(key)
 
     def hidden(self, region: str, name: str) -> list[str]:
-        """Returns keys of queues with this name that hold messages but have no row any more (DUR-7)."""
+        """Returns the keys of queues with this name that have messages but no longer a row (DUR-7)."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
         unknown = [key for key in queues.folders(beginning=prefix) if key not in self._by_key]
         found = [key for key in unknown if holds_messages(self._engine, queues / key)]
@@ -141,7 +141,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns the change that writes rows under the ``fence`` of their names, with the result ``value``."""
+        """Returns a change that writes rows under the ``fence`` of their names. ``value``: its result."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
@@ -154,7 +154,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns by application id how often rows of these names were written, in the loaded snapshot."""
+        """Returns by application id how often rows of these names were written, up to the loaded snapshot."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
@@ -175,7 +175,7 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Like ``creating``, for at most a day, for queues that are copied into this root. Excludes other copies.
+        """Like ``creating``, but for at most a day, for queues that are copied into this root.
 
         Raises:
             QueueClientError: another copy into this root is running. Noticed only on local disks.
@@ -261,7 +261,7 @@ class Catalog:
             raise
 
     def _holds_others(self) -> bool:
-        """Returns True if the root has files that are not part of a root, even of a half-created one."""
+        """Returns True if the root has files that belong to no root, complete or half-created."""
         local = local_path(self.root)
         if local is not None:
             return bool(set(os.listdir(local)) - layout.ROOT_FOLDERS)
@@ -295,7 +295,7 @@ def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns a list of rows for each of these files of the catalog.
+    """Returns the rows of each of these files of the catalog, as a list for each file.
 
     Raises:
         QueueClientError: a file has another layout version.
@@ -342,7 +342,7 @@ def table_of(rows: Sequence[QueueRow]) -> pa.Table:
 
 
 def lost_row(root: str, key: str, name: str) -> DamagedTable:
-    """Returns the error for a queue that holds messages but has no row any more (DUR-7)."""
+    """Returns the error for a queue that has messages but no longer a row (DUR-7)."""
     reason = f"has messages, and no row in the catalog; `lakequeue repair {name}` lists it again"
     return DamagedTable(layout.tables_path(root, key), None, reason)
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from lakequeue.model.names import name_hash
 
 LONGEST = 1024
-"""Maximum characters of a name, as of a key in S3. Longer names are refused."""
+"""Maximum number of characters of a name, as for a key in S3. Longer names are refused."""
 MOST_SHARDS = 1_024
 SHOWN = 60
 """Maximum characters of a refused name in an error."""
@@ -25,7 +25,7 @@ _SHARD = re.compile("0|[1-9][0-9]{0,4}", re.ASCII)
 
 
 class Misplaced(ValueError):
-    """A name from storage is not a valid path below its table. The text is one line."""
+    """A name from storage is not a valid path below its table. The error's text is one line."""
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:

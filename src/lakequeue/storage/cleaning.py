@@ -33,7 +33,7 @@ VACUUM_EVERY = 100
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds for which the compactor waits for the exclusive lock of a table. Then the next pass does the step."""
+"""Seconds to wait for a table's exclusive lock. Then the compactor leaves the step to its next pass."""
 _BATCH = 100
 """Number of files that are removed under one lock. Commits wait for the lock."""
 _NEEDED = "_needed"
@@ -41,7 +41,7 @@ _NEEDED = "_needed"
 _LISTS = 8
 """Approximate number of lists in ``_NEEDED`` that are kept."""
 _PINS = "_pinned"
-"""File whose age is the time since the last call of ``pin_files``."""
+"""A file that ``pin_files`` touches. Its age is the time since the last call."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
 """Seconds for which uncommitted files stay, by directory; see ``staged_files`` and ``staged_sends``."""
@@ -49,7 +49,7 @@ _log = logging.getLogger("lakequeue")
 
 
 def pin_files(messages: Folder) -> None:
-    """Keeps all files of the messages table for ``PINNED_HOURS``. Call it before loading the snapshot."""
+    """Keeps all files of the messages table for ``PINNED_HOURS``. Call it before loading a snapshot."""
     if messages.local is None:
         return  # On a store all files stay longer anyway.
     with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Returns the data files written before an instant. Omits uncommitted files of sends for longer."""
+    """Returns data files written before an instant. Waits longer for uncommitted files of sends."""
 
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))
@@ -185,7 +185,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Removes log entries, after a checkpoint if it is due; see ``trim_log``. Returns their number and size."""
+    """Removes old log entries, and first writes a due checkpoint; see ``trim_log``. Returns number and size."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
@@ -199,9 +199,9 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes local data that readers of the last ``seconds`` do not need (DUR-65). Raises LockHeld.
+    """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld.
 
-    An earlier reader, such as a lease, a DataFrame or a view, finds files missing, and can begin again.
+    A reader that began earlier, such as a lease, a DataFrame or a view, misses files and must begin again.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
@@ -231,7 +231,7 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 
 
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
-    """Removes the directory of an unlisted queue without files after ``until``. Raises LockHeld."""
+    """Removes the directory of a queue without a row, if no file is newer than ``until``. Raises LockHeld."""
     with ExitStack() as alone:
         if folder.local is not None:
             for shard in map(str, shard_folders(folder.folders())):

@@ -19,10 +19,10 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable: seconds between two commits above which the clock is checked."""
+"""Environment variable with a number of seconds: a commit that comes later after the last one checks the clock."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
-"""Maximum seconds between a clock and the storage's clock. With more, checks fail, and S3 refuses requests."""
+"""Maximum seconds between a clock and the storage's clock. Beyond it, checks fail, and S3 refuses requests."""
 SECOND_LOOK = 2.0
 """Seconds until the clock is read again, because a machine may set its clock some time after it starts."""
 _SLACK = 10 * MICROS
@@ -40,7 +40,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Checks this process's clock, by the storage's, before a commit far after the last (DUR-82). Thread-safe."""
+    """Compares the process's clock with the storage's before a commit far after the last (DUR-82). Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -50,14 +50,14 @@ class ClockGuard:
         self.now: Callable[[], int] | None = None
         """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
         self.ahead = _ahead()
-        """Microseconds between two commits above which the clock is checked."""
+        """A commit that comes more than this many microseconds after the last one checks the clock."""
 
     def was_set_back(self, instant: int) -> bool:
         """Returns True if the clock, which has shown ``instant`` before, now shows an earlier time."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """Returns True if an instant that the clock has shown is too far before the last commit."""
+        """Returns True if ``instant``, which the clock has shown, is too far before the last commit."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
@@ -104,7 +104,7 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """Returns True if a read should compare the clock with the storage's, as once after the clock was set."""
+        """Returns True if a read should compare the clocks, as it should once after this clock was set."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
@@ -124,7 +124,7 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns the seconds by which the clock is ahead of the storage's. Allows for a slow answer."""
+        """Returns the seconds by which the clock is ahead of the storage's, apart from its answer's delay."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 

@@ -1,4 +1,4 @@
-"""Notes of the compactor, so that an unchanged queue costs one read. A bad or missing note costs a whole pass."""
+"""Notes of the compactor, so that an unchanged queue costs one read. Without a readable note: a whole pass."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Note:
     """The fields of a ``StatsRow`` at the last whole pass."""
 
     def stands(self, now: int) -> bool:
-        """Returns True if the note still has the queue's depth. Call it only if no process has committed since."""
+        """Returns True if the depth still holds. Call it only if no process has committed since the note."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True until the queue has been idle twice as long as at the last whole pass."""
+        """True until twice the idle time that the queue had at the last whole pass."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:

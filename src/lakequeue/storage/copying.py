@@ -29,7 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: files of bulk sends that only other shards have committed yet."""
+    """A snapshot to copy. ``waiting``: files of bulk sends that so far only other shards have committed."""
 
     table: Table
     path: str

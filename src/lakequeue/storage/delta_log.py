@@ -34,15 +34,15 @@ ANSWERS = "answers"
 REPAIRED = "repair"
 """Token of entries that replace unreadable entries."""
 TOKEN = "lakequeue.token "
-"""Prefix of the application id that holds a checkpoint's token. The file's footer has no checksum."""
+"""Prefix of an application id that ends with the checkpoint's token. A checkpoint's footer has no checksum."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
-"""Text before the entry's CRC-32 (hexadecimal), and the text in its place while the CRC is computed."""
+"""Text before an entry's checksum (CRC-32, hexadecimal), and the text in its place while it is computed."""
 _READER, _WRITER = 1, 2
-"""Highest versions of the protocol, for readers and writers, that need no feature beyond this package."""
+"""Highest versions of the Delta protocol, for readers and writers, that ask for no feature this package lacks."""
 _NAMED_FEATURES = (3, 7)
 """Reader and writer version of the Delta protocol with which a table lists each of its features by name."""
 _FEATURES = {"appendOnly", "invariants"}
-"""Features of writer version 2 of the protocol, which lakequeue's tables do not use."""
+"""Features that writer version 2 of the protocol includes, and that lakequeue's tables do not use."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
 _ACTIONS: dict[str, dict[str, Any]] = {
     "protocol": {
@@ -131,7 +131,7 @@ def is_table(folder: Folder) -> bool:
 
 @attrs.frozen
 class Listing:
-    """Entries and checkpoints of a log by version. Omits checkpoints of several parts or with a unique name."""
+    """Entries and checkpoints of a log by version. Omits checkpoints in several parts or with a unique name."""
 
     entries: dict[int, ListedFile]
     checkpoints: dict[int, ListedFile]
@@ -143,7 +143,7 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """The first version after the oldest entry that has no entry; ``LAST_VERSION`` without entries."""
+        """The first version without an entry after the oldest entry; ``LAST_VERSION`` without entries."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
@@ -263,7 +263,7 @@ class TableState:
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     protocol: Mapping[str, Any] = attrs.field(factory=dict)
     lost_files: bool = False
-    """True if another program removed files without replacement, as ``repair`` of delta-rs does."""
+    """True if another program removed files without replacing them, as ``repair`` of delta-rs does."""
     token: str | None = None
     """Token of this version's entry; None if the entry has no token, or the token is unknown."""
 
@@ -290,12 +290,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """Returns False if the next entry names another base than this version's entry (DUR-86)."""
+        """Returns False if the next entry names a base that is not this version's entry (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """Returns True for an entry or checkpoint behind a gap, which a restore has left over (DUR-86)."""
+    """True if a restore left over an entry or checkpoint behind a gap: its newest file is gone (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:
@@ -328,7 +328,7 @@ def read_checkpoint(folder: Folder, version: int) -> TableState:
 
 
 def obstacles(found: Entry | TableState) -> list[str]:
-    """Returns the features and properties that another program gave the table and lakequeue does not know."""
+    """Returns the features and properties, unknown to lakequeue, that another program gave the table."""
     protocol = found.protocol or {}
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES
     unknown = sorted(f"the feature {name}" for name in named)

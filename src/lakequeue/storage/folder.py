@@ -39,9 +39,9 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Number of tries of a request whose answer is cut off, or in a directory that another process removes."""
+"""Maximum attempts at a request whose answer is cut off, or in a directory that another process removes."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between tries to create a file while the store is busy with another request for it."""
+"""Seconds between attempts to create a file while the store is busy with another request for the same file."""
 # On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -64,7 +64,7 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""Identity of a file, even among files of the same name: size, time and inode on a disk, else size and ETag."""
+"""Identity of a file among all files of its name: size, time and inode on a disk, else size and ETag."""
 
 
 class ListedFile(NamedTuple):
@@ -133,7 +133,7 @@ class _BaseFolder(ABC):
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in order, except missing files and files behind links (DUR-72). Returns their size."""
+        """Removes files in order. Skips missing files and files behind links (DUR-72). Returns number and size."""
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -184,7 +184,7 @@ class LocalFolder(_BaseFolder):
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """Returns ``_path``. Raises DamagedTable if a link is on the way from the root (DUR-72)."""
+        """Returns the path of a name. Raises DamagedTable if a link is on the way from the root (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
@@ -206,7 +206,7 @@ class LocalFolder(_BaseFolder):
         return False
 
     def entry(self, name: str) -> ListedFile:
-        """Returns a file as in a listing. Raises FileNotFoundError if it does not exist."""
+        """Returns a file as a listing shows it. Raises FileNotFoundError if it does not exist."""
         status = self._stat(name)
         return ListedFile(name, status.st_size, status.st_mtime, _mark(status))
 
@@ -254,7 +254,7 @@ class LocalFolder(_BaseFolder):
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Writes a file as ``write``, in one operation. The process that uses the file syncs its directory."""
+        """Like ``write``, in one operation. The process that uses the file must sync its directory."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
@@ -304,7 +304,7 @@ class LocalFolder(_BaseFolder):
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Creates the directory of a file and calls ``act``. Repeats both if a compactor removes the directory."""
+        """Creates a file's directory, then calls ``act``. Repeats both if a compactor removes the directory."""
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))
@@ -329,7 +329,7 @@ class LocalFolder(_BaseFolder):
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
-        """Syncs local files or directories that another process wrote. ``above`` also syncs their directories."""
+        """Syncs local files or directories that other processes wrote; with ``above``, their directories too."""
         paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
@@ -544,7 +544,7 @@ def _remote_entry(name: str, found: ObjectMeta) -> ListedFile:
 
 
 def _etag(text: str | None) -> str | None:
-    """Removes the quotes of an ETag, which listings of some stores omit."""
+    """Returns an ETag without its quotes, because listings of some stores have none."""
     return text and text.strip('"')
 
 
@@ -578,7 +578,7 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a request whose answer was cut off, because obstore repeats few of these."""
+    """Repeats a request whose answer was cut off. obstore repeats only few of them."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()

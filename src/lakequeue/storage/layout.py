@@ -19,7 +19,7 @@ LAYOUT_VERSION = 6
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
-"""A ``send`` version at or above this means that the shard is closed to sends."""
+"""If the version of the application id ``send`` is this or higher, the shard is closed to sends."""
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -89,7 +89,7 @@ class ColumnArrays:
         self._nulls = lru_cache(8)(lambda count: [pa.nulls(count, kind) for _, kind in self._kinds])
 
     def arrays(self, values: Mapping[str, Sequence[Any]], count: int) -> list[pa.Array]:
-        """Returns an array for each column. Columns without values are NULL, and share arrays between tables."""
+        """Returns an array for each column. A column without values is NULL; its array is shared by tables."""
         return [
             pa.array(found, kind) if found.count(None) < len(found) else null
             for (name, kind), null in zip(self._kinds, self._nulls(count), strict=True)
@@ -138,7 +138,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""Sends whose messages are counted when they end, by the way they end, such as ``deleted``."""
+"""For tracked sends: the number of messages that ended, by the way they ended, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -262,7 +262,7 @@ _PROPERTIES = {
     "delta.enableDeletionVectors": "false",
 }
 OURS = {("delta.enableExpiredLogCleanup", "false")}
-"""The property of each table whose log lakequeue trims."""
+"""The property of tables whose log is trimmed by lakequeue itself."""
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
     # Readers skip files by these five. Statistics on bodies would fill the log.

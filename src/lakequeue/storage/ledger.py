@@ -37,9 +37,9 @@ RANGE_ROWS = 10_000
 """Maximum number of runs in a file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Number of files beyond those that its runs need, above which the compactor rewrites a ledger."""
+"""A ledger is rewritten if it has more files than its runs need, plus this number."""
 _CHECK_EVERY = 16
-"""Number of merges between two checks if the ledger needs compaction."""
+"""After this many merges, it is checked if the ledger needs compaction."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
@@ -56,7 +56,7 @@ _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failure": lambda failure: failure and attrs.asdict(failure),
     "move_target": lambda target: target and target._asdict(),
 }
-"""Converts fields of runs to cells, by field name, if the types differ."""
+"""Functions that convert a run's fields to cells, by field name, where the types differ."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
@@ -103,7 +103,7 @@ class Ledger:
         """Builds the state machine from the loaded snapshot. ``log`` returns the newest log.
 
         Raises:
-            DamagedTable: the log lacks messages, or a later or another ledger has emptied it.
+            DamagedTable: the log lacks messages, or a later or another ledger has emptied it of bodies.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -160,7 +160,7 @@ class Ledger:
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """True if the loaded snapshot has files of another program, or more than the machine's runs need."""
+        """True if the snapshot has files by another program, or more files than the machine's runs need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -197,7 +197,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[Any]:
-        """Returns the change that replaces all rows of the ledger in the epoch ``since``."""
+        """Returns the change that replaces all rows of the ledger, if its epoch is still ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         write = partial(self.table.replace, {"settled": [False, True]}, files, answers=answers)
@@ -248,7 +248,7 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Describes a ledger that was restored after a different ledger emptied the log; see ``emptied_rows``."""
+    """Describes a ledger that was put back, although another one had bodies removed; see ``emptied_rows``."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"

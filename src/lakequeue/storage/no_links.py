@@ -90,7 +90,7 @@ def stamp(path: str, *, create: bool) -> float:
 
 
 def open_lock(path: str, flags: int) -> int:
-    """Opens a file that all users of a table write. The superuser creates it for the directory's owner."""
+    """Opens a file that all users of a table write. If the superuser creates it, the directory's owner owns it."""
     folder, leaf = os.path.split(path)
     root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
@@ -109,7 +109,7 @@ def open_lock_in(folder: int, name: str, flags: int) -> int:
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
-    """Removes a file. Returns its bytes. Raises FileNotFoundError, NotADirectoryError, also for a link."""
+    """Removes a file. Returns its bytes. Raises FileNotFoundError or NotADirectoryError, also for a link."""
     with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)

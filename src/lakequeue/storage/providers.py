@@ -18,7 +18,7 @@ class Provider:
     also: tuple[str, ...] = ()
     """Other names of the scheme, which users may give."""
     has_container: bool = False
-    """True if a root has a container before an @. For other kinds of stores, text before an @ may be a secret."""
+    """True if a root has a container before an @. In other kinds of stores, such text may be a secret."""
     credentials: tuple[str, ...] = ()
     """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
     hadoop: str = ""
@@ -28,13 +28,13 @@ class Provider:
     connector: str = ""
     """Connector for Spark with Hadoop before 3.5, which lacks the module ``hadoop``."""
     sdk: tuple[str, ...] = ()
-    """Packages that the module needs in addition."""
+    """Packages that the module ``hadoop`` needs in addition."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
     """Release of the packages in ``sdk``, by release of Hadoop."""
     excluded: tuple[str, ...] = ()
-    """Dependencies of the module that a session does not need."""
+    """Dependencies of the module ``hadoop`` that a session does not need."""
     spark_overwrites: bool = False
-    """True if Delta's log store in Spark checks and then writes, so that one of two commits may be lost."""
+    """True if Spark's log store for Delta checks and then writes, so that one of two commits may be lost."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
     """Returns settings of Spark's file system from the root's options. None if Spark has its own credentials."""
 
@@ -50,7 +50,7 @@ _S3A_SETTINGS = {
     "region": "endpoint.region",
     "default_region": "endpoint.region",
 }
-"""Settings of s3a by option of delta-rs without its prefix."""
+"""Settings of s3a by the option of delta-rs, without the option's prefix."""
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -4,8 +4,8 @@ A process that keeps losing races posts its commands as a file. The process with
 commands of all waiting files in one commit, whose log entry has the answers.
 
 No request is applied twice: its name begins with a version of the ledger that its process knew, so only later
-entries can name it. Other processes apply a request within ``VERSIONS`` and ``RECENT`` only. A process that gives
-up earlier does not know the outcome.
+entries can name it. Other processes apply a request within ``VERSIONS`` and ``RECENT`` only. If a process stops
+waiting before that, it does not know the outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECENT = 10.0
 MOST = 100
 """Maximum number of other processes' requests in one commit. The others wait for the next commit."""
 SURE = 0.7
-"""``look`` checks that the log was not replaced if the last check is at least this many seconds old."""
+"""``look`` checks that the log was not replaced, if the last check is older than this many seconds."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -43,7 +43,7 @@ class PostedRequest:
 
     id: str
     since: int
-    """Version of the ledger before the request's id was drawn."""
+    """Version of the ledger that this process knew when it made the request."""
     posted_at: float
     lineage: object
     """The lineage of the ledger for which the request was posted; see ``Table.lineage``."""
@@ -55,7 +55,7 @@ class PostedRequest:
 
 @attrs.frozen
 class WaitingRequest:
-    """A request of another process, by its file."""
+    """A file with a request of another process."""
 
     name: str
     since: int
@@ -63,7 +63,7 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes and returns a request, and removes the ``last`` one. ``text`` makes its content from a token.
+    """Writes and returns a request, and removes ``last``. ``text`` makes its content from the log's token.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
@@ -101,7 +101,7 @@ def look(table: Table, posted: PostedRequest) -> list[ListedFile]:
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
-    """Returns the answers of all commits since a request was posted, by request id, from the loaded snapshot.
+    """Returns, by request id, the answers in all commits since a request was posted, from the loaded snapshot.
 
     Raises:
         QueueClientError: the log was replaced, or does not reach back so far; ``outcome_unknown`` is set.
@@ -115,7 +115,7 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns the requests of other processes that a commit on the loaded snapshot may apply, oldest first."""
+    """Returns other processes' requests that a commit on the loaded snapshot may apply, oldest first."""
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)
@@ -133,7 +133,7 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """Returns True if a request belongs to this log: its ``token`` is the token of the entry of its version."""
+    """Returns True if a request belongs to this log: the entry of its version has the request's ``token``."""
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
     return token is not None and known == token

@@ -22,23 +22,23 @@ PLENTY_FILES = 4 * RESERVED_FILES
 
 
 LEAST_FREE = 0.2
-"""A file system with a larger free share never counts as short of bytes or files, however small it is."""
+"""Space is never short on a file system with a larger free share than this, however small it is."""
 
 
 class Space(NamedTuple):
     size_bytes: int
     free_bytes: int
     free_files: int | None
-    """Number of files that the file system can still hold; None without such a limit."""
+    """Number of files that the file system can still create; None without such a limit."""
     size_files: int = 0
     """Number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """Returns True if fewer than ``least`` bytes are free, and less than ``LEAST_FREE``."""
+        """Returns True if fewer than ``least`` bytes are free, and a smaller share than ``LEAST_FREE``."""
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """Returns True if there is room for fewer than ``least`` files, and less than ``LEAST_FREE``."""
+        """Returns True if fewer than ``least`` files are free, and a smaller share than ``LEAST_FREE``."""
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
@@ -54,7 +54,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Releases the reserve of a full disk during the block. Takes the reserve again if there is enough space."""
+    """Frees the reserve of a full disk during the block. Then reserves the space again if there is enough."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield
@@ -69,7 +69,7 @@ def reserve(root: str) -> Iterator[None]:
 
 
 def take(local: str) -> None:
-    """Takes the missing parts of a local root's reserve if there is enough space."""
+    """Reserves the missing part of a local root's reserve, if there is enough space."""
     space = space_of(local)
     if space is None:
         return

@@ -83,7 +83,7 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why other users make a local root unsafe: they own or may write a part of it; or None."""
+    """Returns why a local root is unsafe: other users own a part of its path, or may write it. Else None."""
     if not os.path.isdir(path):
         return None
     root = os.stat(path)
@@ -149,7 +149,7 @@ def _refused(root: object, reason: str) -> InvalidParameterValue:
 
 
 def is_inside(place: str, root: str) -> bool:
-    """True if a path or URI is a root, is in it, or contains it."""
+    """True if a path or URI is a root, is in the root, or contains it."""
     paths = [local_path(each) for each in (place, root)]
     if None in paths:
         first, second = place.rstrip("/"), root.rstrip("/")

@@ -42,7 +42,7 @@ class ScheduleTable:
             return self._rows()
 
     def change(self, change: ScheduleChange) -> list[Schedule]:
-        """Applies a change to the newest rows, and returns all. Raises RequestThrottled after many lost races."""
+        """Applies a change to the newest rows. Returns all rows. Raises RequestThrottled after many lost races."""
 
         def decide(table: Table) -> Decision[tuple[int, list[Schedule], pa.Table]]:
             found = self._rows()
@@ -113,7 +113,7 @@ def unreadable(engine: Engine, root: str) -> str | None:
 
 
 def _checked_rows(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
-    """Returns the rows of files as a table and as schedules. Raises DamagedTable if a row is no valid schedule."""
+    """Returns the rows of all files as one table, and as schedules. Raises DamagedTable if one is invalid."""
     try:
         cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]
         rows = pa.concat_tables([layout.SCHEDULES.empty_table(), *cast])

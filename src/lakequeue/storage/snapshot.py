@@ -35,7 +35,7 @@ _CONFIRMED, _IDLE = 1.0, 60.0
 _LEARNED = 100
 """Maximum number of entries stored by ``learn``, and of latest entries kept in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds between two moves of each anchor, an older entry. An anchor is one to two times as old."""
+"""Maximum seconds before each of the two anchors (see ``_Anchor``) moves on to a newer entry."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
@@ -76,7 +76,7 @@ class ReplacedLog(DamagedTable):
 
 
 class _Base(NamedTuple):
-    """The log entry from which a snapshot was built."""
+    """A log entry that a snapshot includes, with the identity of its file and its token."""
 
     version: int
     mark: Mark
@@ -84,7 +84,7 @@ class _Base(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a handle has read. The anchor's age is a quarter to half of the handle's age."""
+    """An older entry that was read: a quarter to half as old as the handle, at most twice ``longest`` seconds."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -117,13 +117,13 @@ class Snapshot(TableState):
         self._committed: tuple[int, Entry] | None = None
         self._newest: dict[int, Entry] = {}  # Entries of the latest versions, without gaps.
         self.mark: Mark = ()
-        """Identifies the file of this version's log entry."""
+        """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if the entry is in another file now, perhaps from a backup. Check the other tables of the root."""
+        """True if the log entry was found in another file, maybe of a backup. Check the root's other tables."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
-        """Last time that the log had this version's entry, or an earlier entry: seconds by the wall clock."""
+        """Time of the last check that the log still has this or an earlier entry, in seconds (wall clock)."""
         self._listed_at = self.confirmed_at
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
@@ -152,8 +152,9 @@ class Snapshot(TableState):
             raise unreadable or LogTrimmed(str(error)) from error
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
         self._checked = self._base
-        """On an object store, the base of the last check. The next check looks for it, too, and for its successor:
-        commits of this process that landed behind a gap do not show that the log before them is still there.
+        """The base of the last check of a log on an object store. The next check looks for it and its successor:
+        commits
+        of this process behind a gap do not show that the log before them is still there.
         """
 
     def follow(self) -> bool:
@@ -183,7 +184,7 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the end of the log fell (DUR-85)."""
+        """Raises DamagedTable if the end of the log has moved back (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
@@ -201,7 +202,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _Base | None) -> Entry | None:
-        """Returns the next version's entry, or None if it does not exist yet. Also checks ``base``, if given."""
+        """Returns the next version's entry, or None if there is none yet. If given, ``base`` is checked, too."""
         if base is not None:
             known = {each.version: each for each in (self._checked, base)}
             checks = [partial(self._expect, each, self._folder) for each in known.values()]
@@ -234,7 +235,7 @@ class Snapshot(TableState):
         return _Base(self.version, self.mark, self.token)
 
     def is_anchored(self, folder: Folder) -> bool:
-        """Returns False if a local log lost an older known entry, but not by trimming."""
+        """Returns False if a local log has lost an anchor other than by trimming."""
         known = [anchor.version for anchor in self._anchors]
         for anchor in self._anchors:
             anchor.move(self.version)
@@ -253,7 +254,7 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _Base, found: Mark) -> None:
-        """Checks that an entry, whose file now has the mark ``found``, is still the entry of the snapshot."""
+        """Checks that an entry in a file with the mark ``found`` is still the entry that was read."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -266,7 +267,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Checks that the log still has a commit of this process, because the commit's messages are cached."""
+        """Checks that the log still has this process's last commit, whose messages are cached."""
         if committed is None:
             return
         version, entry = committed
@@ -314,7 +315,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns a version, and by name the files that later versions added, from the entries in memory."""
+        """Returns a version and, by name, the files that the entries in memory added after this version."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -323,7 +324,7 @@ class Snapshot(TableState):
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers in entries after ``version``, by request. FileNotFoundError if one was trimmed."""
+        """Returns the answers in entries after ``version``, by request. Raises FileNotFoundError after a trim."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:

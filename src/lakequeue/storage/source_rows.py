@@ -1,4 +1,4 @@
-"""Rows of a user's Delta table: a version in pieces, with the columns and types that its schema says."""
+"""Rows of a user's Delta table: a version in pieces, in the columns and types of its schema."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class VersionRows:
 
 
 class _OpenSourceFile:
-    """A data file that is being read. Its errors name the version."""
+    """A data file that is being read. Errors of reads name the table's version."""
 
     def __init__(self, table: SourceTable, file: SourceFile, version: int) -> None:
         self._table, self._file, self._version = table, file, version

@@ -14,7 +14,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.stats_rows import MINUTE, StatsRow, files_of, rows_of, table_of
 
 MAX_FILES = 16
-"""Number of files of a day above which the files of the day are merged."""
+"""If a day has more than this many files, its files are merged."""
 _BUSY = "the table of statistics is being changed too often; nothing was changed"
 
 

@@ -35,7 +35,7 @@ class StatsRow:
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """Returns pairs of a minute and its row, of a queue, from an instant on, in order."""
+    """Returns (minute, row) for each minute of a queue from an instant on, in order."""
     found: list[tuple[int, StatsRow]] = []
     for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -46,7 +46,7 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns pairs of a minute and the number of visible messages by queue key, from an instant on, in order."""
+    """Returns (minute, visible messages) pairs by queue key, from an instant on, in order."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])

@@ -15,7 +15,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Statuses that proxies return. The store may still carry out the request."""
+"""Statuses that proxies return although the store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -45,7 +45,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3's codes for two requests for an object at once. For their status 409, obstore reports "already exists"."""
+"""S3's codes for two concurrent requests for one object. For their status 409, obstore says "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -99,7 +99,7 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error of a ``call`` that gives up while other processes may still commit a ``part`` of it."""
+    """Returns the error of a ``call`` that gives up, although others may still commit a ``part`` of it."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {REPEAT}",
@@ -137,13 +137,13 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Returns True if a store refused to create a file because of another request. Repeat the request."""
+    """Returns True if a store did not create a file because of another request at the same time. Try again."""
     code = _CODE.search(str(error))
     return code is not None and code[1] in _CONFLICTS
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Removes possible secrets from an error and its causes. S3 answers with the request and its session token."""
+    """Removes possible secrets from an error and its causes: S3's answers repeat the request's session token."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
@@ -162,7 +162,7 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a late request of a failed commit may still create, or None."""
+    """Returns the version that a late request of a failed commit may still create; None if no request is left."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):

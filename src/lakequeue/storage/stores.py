@@ -62,13 +62,13 @@ _PORTABLE = _CLIENT | {
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Matches names, without prefix, of options that are secrets or useless without a secret."""
+"""Matches names, without prefix, of options that are secrets, or that only serve a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Prefixes of options that only delta-rs knows. They may be mixed with shared options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
 """Matches options of repeated requests, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
-"""Default limits of a request and its repetitions. The environment may change the two timeouts."""
+"""Default limits of a request and its repetitions. The environment may set the two timeouts."""
 _ADDRESSES = frozenset(
     {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
 )
@@ -148,7 +148,7 @@ class Store:
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """The options, and environment variables of this process that clients read when they are created."""
+        """The options, and the environment variables that clients read when they are created."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())

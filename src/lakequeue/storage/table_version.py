@@ -70,7 +70,7 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file. Raises DamagedTable if it was changed, the error of ``lost`` if it is missing."""
+        """Opens a live file. Raises DamagedTable if it was changed; if it is missing, the error of ``lost``."""
         try:
             with self.folder.parquet(file.name, file.size) as parquet:
                 if parquet.metadata.num_rows != file.rows:

@@ -54,9 +54,9 @@ class Change(Generic[_T_co]):
     counts: Ids = MappingProxyType({})
     """Numbers of changed messages by effect, for readers of the table's history."""
     late: bool = False
-    """True if the turn is taken after ``decide``, because other processes may make the same change."""
+    """True to wait for the turn only after ``decide``, because other processes may make the same change."""
     patient: bool = True
-    """True to keep waiting for a late turn after the next commit of another process."""
+    """True to wait for such a turn even after another process has committed."""
 
 
 class Ended(Enum):
@@ -118,7 +118,7 @@ class Commit:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
-        """True if the loaded snapshot has the fence on which the change was decided, in the same log."""
+        """True if the loaded snapshot has the versions of the change's fence, and belongs to the same log."""
         fence = self._change.fence.items()
         same = self._table.lineage is self._lineage  # a restored log may have the same numbers again
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
@@ -150,7 +150,7 @@ class Commit:
         return Ended.LOST
 
     def _try(self, wall: float, machine: float) -> Ended:
-        """Writes the commit. ``wall`` and ``machine``: time in seconds before the check of its base."""
+        """Writes the commit. ``wall``, ``machine``: seconds by two clocks, before the check of its base."""
         table = self._table
         base = table.version
         try:
@@ -172,7 +172,7 @@ class Commit:
         return Ended.REPEAT if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Raises the error of a failed attempt if no attempts are left."""
+        """Raises the error of a failed attempt if the commit may not be tried again."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unsettled_version(error, tried)
@@ -193,11 +193,11 @@ class Commit:
 def is_based(table: Table) -> bool:
     """True if a decision on the loaded snapshot may be committed, because the log still has its entry (DUR-80).
 
-    "Create if absent" also succeeds at a version that was made and then trimmed. Entries are removed oldest first,
-    so the next version was not trimmed while the entry of the base exists.
+    "Create if absent" also succeeds at a version whose entry was trimmed. Entries are removed oldest first, so the
+    next version was not trimmed while the snapshot's entry exists.
 
     Raises:
-        ReplacedLog: the log is not the one that the handle has read.
+        ReplacedLog: the log is not the log that the handle has read.
     """
     if local_path(table.path) is not None:
         return table.is_based()

@@ -20,7 +20,7 @@ _STATISTICS = {"first_offset", "last_offset"} | {
 
 
 _FEW = 16
-"""Number of rows up to which Python computes the bounds of a column."""
+"""Up to this number of rows, Python computes the bounds of a column."""
 
 
 @attrs.frozen

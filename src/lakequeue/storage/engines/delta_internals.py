@@ -115,7 +115,7 @@ class SparkDeltaLog:
     def _operation(self, token: str) -> Any:
         """Returns ``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``, as history shows it.
 
-        Releases append parameters, all optional.
+        Newer releases have more parameters at the end, all optional.
         """
         name = "org.apache.spark.sql.delta.DeltaOperations$Write"
         [constructor] = _class(self._jvm, name).getConstructors()

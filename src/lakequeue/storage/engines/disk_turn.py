@@ -21,7 +21,7 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Other processes continue after this many seconds without a change of the holder's file."""
+"""If the holder does not change its file for this many seconds, other processes continue without the turn."""
 LONGEST = 5.0
 """Maximum seconds to wait, even if other processes take and end turns. Then the process goes on without a turn."""
 POLL = 0.001
@@ -51,7 +51,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Holds the turn. Continues without it after ``longest`` seconds, or once ``until`` is True. Reentrant."""
+    """Holds the turn. Continues without it after ``longest`` seconds, or when ``until`` gives True. Reentrant."""
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

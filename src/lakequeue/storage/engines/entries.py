@@ -1,8 +1,8 @@
 """Entries of a Delta log, as the point engine writes them: the actions of one commit, a line of JSON each.
 
 delta-rs reads the log again before and after each commit: five requests to an object store. An entry written here
-takes one request, which creates it as the version after the snapshot. Any other commit since the snapshot refuses
-it. delta-rs would accept some of them, so this check is stricter.
+takes one request, which creates it as the version after the snapshot. The request fails if there was any commit
+since the snapshot, even if delta-rs would accept both.
 """
 
 from __future__ import annotations

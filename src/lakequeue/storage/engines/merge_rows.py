@@ -16,9 +16,9 @@ from lakequeue.storage.delta_log import LiveFile
 MANY_FILES = 16
 """A MERGE joins the files of a partition if more than this number of them have no statistics of the key."""
 _JOINED_ROWS = 256
-"""Number of rows above which a file is not joined. Joining all files rewrote 3,000 queues per 16 new ones."""
+"""A file with more rows is not joined. Joining all files would rewrite 3,000 queues for every 16 new ones."""
 _MANY_EDGES = 16
-"""Number of edges of row ranges above which a filter is faster than slices. A filter takes 240 us or more."""
+"""With more edges of row ranges, a filter is faster than slices. A filter takes 240 us or more."""
 
 
 class FileRewrite(NamedTuple):

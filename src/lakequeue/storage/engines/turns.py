@@ -73,7 +73,7 @@ class Turns:
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Surrounds each commit. Subclasses measure its duration, or show that the process is not stopped."""
+        """Returns a context for a commit. Subclasses measure its duration, or show that the process goes on."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
@@ -97,7 +97,7 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 class StoreTurns(Turns):
-    """Pauses before commits instead of turns."""
+    """Pauses before commits, instead of turns, on object stores."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns a commit that gives the log each offset once, lost messages as empty rows; None if it has that."""
+    """Returns a commit that gives the log each offset once, lost messages as empty rows; None if not needed."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
