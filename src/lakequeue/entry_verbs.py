@@ -22,7 +22,14 @@ from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
 from lakequeue.operations.claim import FreeHands
-from lakequeue.operations.concerns import COMPACTION_CURE, COMPACTION_SECONDS, KINDS, UNREAD_SECONDS, Concern
+from lakequeue.operations.concerns import (
+    COMPACTION_CURE,
+    COMPACTION_SECONDS,
+    KINDS,
+    UNREAD_SECONDS,
+    Advice,
+    Concern,
+)
 from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
@@ -60,6 +67,7 @@ __all__ = [
     "UNREAD_SECONDS",
     "GroupCommit",
     "ActiveConsumer",
+    "Advice",
     "Concern",
     "Depth",
     "Exchanged",

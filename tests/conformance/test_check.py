@@ -21,8 +21,12 @@ from conformance.damage import Victim, empty, entries, live, victim_of_seven
 from conformance.harness import batch
 from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, entry_verbs
 from lakequeue.cli import app, check
+from lakequeue.cli.session import Session
+from lakequeue.model.damage import Finding
+from lakequeue.operations.concerns import Concern
 from lakequeue.operations.doctor import RootHealth, ShardHealth
 from lakequeue.operations.results import ShardCounts
+from lakequeue.operations.shortage import Shortage
 from lakequeue.storage import layout, reserve
 from lakequeue.storage.delta_log import signed
 from lakequeue.storage.engines.locks import committing
@@ -160,7 +164,8 @@ def test_doctor_reports_the_health_of_a_sound_root(tmp_path: Path) -> None:
     assert document["versions"]["lakequeue"] and "ledger runs" in text
     LakeQueue(root).compact()
     code, document, text = doctor(root)
-    assert document["warnings"] == [] and document["compacted_seconds_ago"] < 60 and "sound" in text
+    assert document["warnings"] == [] and document["compacted_seconds_ago"] < 60
+    assert text.startswith("sound: nothing needs attention\n\nfree space ")
 
 
 def test_doctor_warns_of_dead_letter_queues_that_do_not_exist(tmp_path: Path) -> None:
@@ -204,10 +209,58 @@ def test_doctor_prints_some_queues_of_each_kind(tmp_path: Path, clock: ManualClo
     for number in range(25):
         lake.create_queue(f"q{number}").pause("a long weekend")
     health = entry_verbs.doctor(lake)
-    lines = [*check._health_lines(health)]
+    lines = [*check.health_lines(health, str)]
     assert len(health.concerns) == 25
     assert sum("a long weekend" in line for line in lines) == check.SHOWN
     assert "warning: 5 more of paused; --json has all" in lines
+
+
+def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Path) -> None:
+    """What it prints of a root with damage, a nearly full disk, a late clock, expiry, and an old pass."""
+    damage = Finding("orders", "local", "0/messages", "a.parquet", "cannot be read", "drops it")
+    purge, compact = "lakequeue purge old", "lakequeue compact --now 0"
+    short = Shortage(
+        "only 1% is free", f"{purge} drops its messages, then {compact} frees", commands=(purge, compact)
+    )
+    kept = Concern("slow", "expiring", "slow is late", "lakequeue peek slow shows it", ("lakequeue peek slow",))
+    dumps = "py-spy dump --pid 1", "kill 1"
+    stuck = Concern("slow", "stuck", "it hangs", f"{dumps[0]} on a shows where; {dumps[1]} there ends it", dumps)
+    health = RootHealth([damage], 1, 1, 3 * 24 * 3600.0, 1_000.0, 1, [], ["late: no disk"], shortage=short)
+    health.concerns = [kept, stuck, attrs.evolve(kept, kind="unread", cure="ask; lakequeue peek slow shows it")]
+    session = Session(prefix="lakequeue --root 'my queues'")
+    told = "\n".join(check.health_lines(health, session.pasted))
+    assert told.replace("lakequeue --root 'my queues'", "LQ") == (
+        "1 finding of damage; this shows the steps of a repair, and asks:\n  LQ repair --all\n\n"
+        "damage: orders: a.parquet cannot be read\n  in      0/messages/a.parquet\n  repair  drops it\n"
+        "urgent: only 1% is free\n"
+        "  LQ purge old        # drops its messages\n  LQ compact --now 0  # frees\n"
+        "urgent: the newest commit is 1000.0 s ahead of this clock\n"
+        "  synchronize clocks\n  LQ repair --all --clock  # sets it back\n"
+        "urgent: late: no disk\n"
+        "urgent: slow is late\n  LQ peek slow  # shows it\n"
+        "warning: it hangs\n  py-spy dump --pid 1  # on a shows where\n  kill 1               # there ends it\n"
+        "warning: slow is late\n  ask\n  LQ peek slow  # shows it\n"
+        "warning: the root was last compacted 72 hours ago\n  see whether the compactor still runs\n"
+    )
+    assert [each for each in health.warnings if "repair --all --clock" in each]
+
+
+@pytest.mark.parametrize(
+    ("given", "begin"),
+    [
+        (["--root", "{}"], "lakequeue --root {}"),
+        (["--root", "{}", "--region", "eu"], "lakequeue --root {} --region eu"),
+        ([], "lakequeue"),
+    ],
+)
+def test_commands_that_doctor_prints_begin_as_its_own_command_line(
+    tmp_path: Path, given: list[str], begin: str
+) -> None:
+    root = str(tmp_path / "root")
+    LakeQueue(root, region="eu" if "eu" in given else "local").create_queue("mail").pause("why")
+    run = CliRunner(env={"LAKEQUEUE_ROOT": root}).invoke(app, ["doctor", *(each.format(root) for each in given)])
+    assert f"\n  {begin.format(root)} resume mail  # ends the pause\n" in run.stdout
+    assert run.stdout.startswith("no damage, 2 warnings, the most urgent first\n\n")
 
 
 def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> None:

@@ -283,12 +283,13 @@ def test_a_refused_schedule_keeps_its_time_and_the_others_go_on(
     assert engine_of(lq).open(layout.schedules_path(lq.root)).version == table.version
     lq.schedules.add("late", "well", "x", at=clock.now())
     clock.advance(301)
-    told = [text for text in doctor(lq).warnings if text.startswith("schedule ")]
-    assert told == [
+    found = [each for each in doctor(lq).concerns if each.kind.startswith("schedule")]
+    assert [each.text for each in found] == [
         f"schedule gone: {errors['gone']}",
-        "schedule late is overdue: let lakequeue serve, consume or schedule run run",
         f"schedule small: {errors['small']}",
+        "schedule late is overdue: let lakequeue serve, consume or schedule run run",
     ]
+    assert {each.commands for each in found} == {("lakequeue schedule list",)}
     lq.schedules.remove("late")
     lq.create_queue("gone")
     small.set_attributes(maximum_message_size=4_096)

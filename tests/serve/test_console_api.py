@@ -222,7 +222,7 @@ def test_schedules_that_fail_or_are_overdue_need_attention(lake: LakeQueue, cloc
     )
     assert fails["text"].startswith("schedule gone-report: ") and "does not exist" in fails["text"]
     assert overdue["text"] == "schedule late-report is overdue: let lakequeue serve, consume or schedule run run"
-    assert {fails["text"], overdue["text"]} < {*doctor(lake).warnings}
+    assert {fails["text"], overdue["text"]} < {each.text for each in doctor(lake).concerns}
     assert {row["name"]: row["overdue"] for row in listed.json()["schedules"]} == {
         "gone-report": True,
         "late-report": True,

@@ -84,7 +84,8 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         file.write_bytes(whole[:20] + bytes(40) + whole[60:])
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
         assert checked.exit_code == 1 and f"damage: orders: {file.name} cannot be read" in checked.output
-        assert "lakequeue repair --all shows its steps, and asks" in checked.output
+        assert "this shows the steps of a repair, and asks:" in checked.output
+        assert f"\n  lakequeue --root {lake.root} repair --all\n" in checked.output
         repaired = run(lake, "repair", "--all", "--yes")
         assert "lost: 1 message, offset 1" in repaired and "offset 1 was sent at " in repaired
         assert "damage:" not in run(lake, "doctor")

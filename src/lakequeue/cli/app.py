@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,7 @@ from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
 from lakequeue.cli.options import duration_option, flag, option, parse_pairs
 from lakequeue.cli.session import USAGE, CommandContext, usage
 from lakequeue.cli.values import DURATION_HELP
+from lakequeue.model.secrets import command_prefix
 
 app = typer.Typer(
     cls=Commands,
@@ -84,6 +86,11 @@ def options(
     ctx.obj.network_file_system = network_file_system
     ctx.obj.durability, ctx.obj.poll_interval = durability, poll_interval
     ctx.obj.root_mode = None if root_mode is None else _mode(root_mode)
+    source = ctx.get_parameter_source("root")
+    if root and source is not None and source.name == "COMMANDLINE":
+        ctx.obj.prefix = command_prefix(root)
+    if region != "local":
+        ctx.obj.prefix += f" --region {shlex.quote(region)}"
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit(USAGE)

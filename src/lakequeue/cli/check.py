@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,13 +15,15 @@ from lakequeue.cli.options import OptionalName, Yes, flag, queue_argument
 from lakequeue.cli.session import REFUSED, CommandContext, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lakequeue import Finding, Repair
-    from lakequeue.entry_verbs import RootHealth
+    from lakequeue.entry_verbs import Advice, RootHealth
 
 SHOWN = 20
 """Maximum number of offset ranges, ids or problems that are printed."""
+_JOINTS = re.compile(r"^[,;.]? *(?:(?:and|or|then) )?|[,;]? *(?:and |or |then )?$")
+"""Words of a sentence around its commands, which are printed on lines of their own."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
@@ -53,27 +56,62 @@ def doctor(
         health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
     document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
-    lines = Text(
-        "\n".join(_health_lines(health)), no_wrap=True, overflow="ignore"
-    )  # so that commands can be copied
-    ctx.obj.answer(document, Group(lines, _shards(health), _verdict(health.findings, len(health.warnings))))
+
+    def whole(lines: Iterator[str]) -> Text:  # not wrapped, so that commands can be copied
+        return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+    problems = whole(health_lines(health, ctx.obj.pasted))
+    ctx.obj.answer(document, Group(problems, whole(_figures(health)), _shards(health), f"({_used()})"))
     full = health.shortage is not None and health.shortage.full
     if damaged or full or (strict and document["warnings"]):
         raise typer.Exit(REFUSED)
 
 
-def _health_lines(health: RootHealth) -> Iterator[str]:
-    yield from map(finding_text, health.findings)
-    for warning in health.of_the_root():
-        yield f"warning: {warning}"
+def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
+    """Yields the verdict, then each problem with its cure, most urgent first. ``pasted`` completes a command."""
+    advice, damage = [*health.advice()], [each for each in health.findings if each.damage]
+    if damage:
+        command = pasted("lakequeue repair --all")
+        yield f"{render.count(len(damage), 'finding')} of damage; this shows the steps of a repair, and asks:"
+        yield f"  {command}"
+    elif (number := len(advice) + len(health.findings)) == 0:
+        yield "sound: nothing needs attention"
+    else:
+        yield f"no damage, {render.count(number, 'warning')}{', the most urgent first' if number > 1 else ''}"
+    yield ""
+    yield from map(finding_text, damage)
     of_kind = Counter[str]()
-    for concern in health.concerns:
-        of_kind[concern.kind] += 1
-        if of_kind[concern.kind] <= SHOWN:
-            yield f"warning: {concern}"
+    for each in advice:
+        of_kind[each.kind] += 1
+        if not each.kind or of_kind[each.kind] <= SHOWN:
+            yield f"{'urgent' if each.urgent else 'warning'}: {each.text}"
+            yield from _cure_lines(each, pasted)
     for kind, number in of_kind.items():
-        if number > SHOWN:
+        if kind and number > SHOWN:
             yield f"warning: {number - SHOWN:,} more of {kind}; --json has all"
+    yield from (finding_text(each) for each in health.findings if not each.damage)
+    if advice or health.findings:
+        yield ""
+
+
+def _cure_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
+    """Yields the cure in lines, one for each command, with what the command does in a comment."""
+    left, commands, words = advice.cure, list[str](), list[str]()
+    for command in advice.commands:
+        before, found, after = left.partition(command)
+        if found:
+            words.append(before)
+            commands.append(pasted(command))
+            left = after
+    words = [_JOINTS.sub("", each) for each in [*words, left]]
+    if words[0]:
+        yield f"  {words[0]}"
+    width = max(map(len, commands), default=0)
+    for command, does in zip(commands, words[1:], strict=True):
+        yield f"  {command:{width}}  # {does}" if does else f"  {command}"
+
+
+def _figures(health: RootHealth) -> Iterator[str]:
     free = "unlimited" if health.free_bytes is None else f"{health.free_bytes / 2**20:,.0f} MiB"
     places = "" if health.free_files is None else f", room for {health.free_files:,} files"
     ago = health.compacted_seconds_ago
@@ -197,15 +235,17 @@ def finding_text(finding: Finding) -> str:
     )
 
 
-def _verdict(found: list[Finding], warnings: int = 0) -> str:
+def _verdict(found: list[Finding]) -> str:
     damaged = sum(each.damage for each in found)
-    warnings += len(found) - damaged
-    used = ", ".join(f"{name} {version}" for name, version in versions().items())
     if damaged:
         cure = "lakequeue repair --all shows its steps, and asks"
-        return f"{render.count(damaged, 'finding')} of damage; {cure} ({used})"
-    verdict = f"no damage, {render.count(warnings, 'warning')}" if warnings else "sound"
-    return f"{verdict} ({used})"
+        return f"{render.count(damaged, 'finding')} of damage; {cure} ({_used()})"
+    verdict = f"no damage, {render.count(len(found), 'warning')}" if found else "sound"
+    return f"{verdict} ({_used()})"
+
+
+def _used() -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
 
 
 def versions() -> dict[str, str]:

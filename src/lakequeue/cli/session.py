@@ -39,6 +39,13 @@ class Session:
     json: bool = False
     verbose: bool = False
     done: str = ""
+    prefix: str = "lakequeue"
+    """How commands that are printed begin: with the root and region if the command line has them."""
+
+    def pasted(self, command: str) -> str:
+        """Returns a command of lakequeue as it can be pasted. Other commands stay as they are."""
+        first, _, rest = command.partition(" ")
+        return f"{self.prefix} {rest}" if first == "lakequeue" else command
 
     def lake(self, spark: SparkSession | None = None) -> LakeQueue:
         """Opens the root. Raises typer.BadParameter if no root is given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
 """URI schemes of object stores. Bucket names have no colon, so a colon there separates keys."""
@@ -30,3 +31,13 @@ def hidden(text: str) -> str:
 def _without_user(match: re.Match[str]) -> str:
     scheme = match["scheme"].partition(":")[0].lower()
     return match[0] if scheme in CONTAINERS and ":" not in match["user"] else match["scheme"]
+
+
+def shown_root(root: str) -> str:
+    """Returns a root without secrets: a URI loses user, password, key and query, and keeps its container."""
+    return hidden(root).partition("?")[0] if "://" in root else root
+
+
+def command_prefix(root: str) -> str:
+    """Returns how a command on this root begins, without secrets, for a POSIX shell."""
+    return f"lakequeue --root {shlex.quote(shown_root(root))}"

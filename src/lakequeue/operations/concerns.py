@@ -45,6 +45,25 @@ KINDS = (
     *("unread", "dead letters", "growing", "paused"),
 )
 """Kinds of concerns, most urgent first."""
+URGENT = ("expiring", "full")
+"""Kinds of concerns in which messages are lost soon, or calls fail."""
+
+
+@attrs.frozen
+class Advice:
+    """A problem of a root or a queue, and its cure."""
+
+    text: str
+    cure: str = ""
+    commands: tuple[str, ...] = ()
+    """Commands in ``cure`` that can be run as they are."""
+    urgent: bool = False
+    """True if messages may be lost, or if calls fail."""
+    kind: str = ""
+    """One of ``KINDS``; empty for a problem of the root."""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.text, self.cure)))
 
 
 @attrs.frozen
@@ -72,10 +91,13 @@ class Concern:
         """Key that sorts concerns, most urgent first."""
         return KINDS.index(self.kind)
 
-    def __str__(self) -> str:
+    @property
+    def advice(self) -> Advice:
+        """The problem, with the most frequent errors of dead letters, and its cure."""
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
-        return f"{self.text}{errors and f', failed with {errors}{more}'}; {self.cure}"
+        text = f"{self.text}{errors and f', failed with {errors}{more}'}"
+        return Advice(text, self.cure, self.commands, self.kind in URGENT, self.kind)
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:

@@ -15,6 +15,7 @@ from lakequeue.operations.check import check
 from lakequeue.operations.concerns import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
+    Advice,
     Concern,
     an_hour_ago,
     of_queue,
@@ -67,7 +68,7 @@ class RootHealth:
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards, largest ledger first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """Reasons why queues are missing from ``shards``, one text per queue."""
+    """Queues, statistics and schedules that cannot be read, one text each."""
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose dead-letter queue does not exist, or is the queue itself."""
 
@@ -78,9 +79,7 @@ class RootHealth:
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
     """All pauses by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
-    """Queues that an operator should check, most urgent first."""
-    schedules: list[str] = attrs.field(factory=list)
-    """Problems of the region's schedules, one text each."""
+    """Queues and schedules that an operator should check, most urgent first."""
     shortage: Shortage | None = None
     """Resource that the root's disk runs short of, or None."""
     unreserved: list[str] = attrs.field(factory=list)
@@ -90,35 +89,54 @@ class RootHealth:
 
     @property
     def warnings(self) -> list[str]:
-        """All warnings, without the findings."""
-        return [*self.of_the_root(), *map(str, self.concerns)]
+        """All warnings, without the findings, most urgent first."""
+        return [*map(str, self.advice())]
 
-    def of_the_root(self) -> Iterator[str]:
-        """Yields the warnings that concern no single queue."""
-        if self.shortage is not None:
-            yield str(self.shortage)
+    def advice(self) -> Iterator[Advice]:
+        """Yields all problems except the findings, most urgent first."""
+        short = self.shortage and Advice(
+            self.shortage.text,
+            "; ".join(filter(None, (self.shortage.cure, self.shortage.largest))),
+            self.shortage.commands,
+            urgent=bool(self.shortage.commands),
+        )
+        if short is not None and short.urgent:
+            yield short
+        if self.clock_behind > clock_guard.TOLERANCE:
+            command = "lakequeue repair --all --clock"
+            cure = f"synchronize clocks; {command} sets it back"
+            yield Advice(self._clock(), cure, (command,), urgent=True)
+        yield from (Advice(text, urgent=True) for text in self.unreadable)
+        yield from (each.advice for each in self.concerns)
+        for name in self.letterless:
+            yield Advice(f"{name}: its dead-letter queue does not exist; what fails is delivered again and again")
+        if short is not None and not short.urgent:
+            yield short
+        yield from self._upkeep()
+
+    def _clock(self) -> str:
+        return f"the newest commit is {self.clock_behind:.1f} s ahead of this clock"
+
+    def _upkeep(self) -> Iterator[Advice]:
+        """Yields problems that make the root slow or large."""
         ago = self.compacted_seconds_ago
         if self.queues and ago is None:
-            yield f"the root was never compacted: {COMPACTION_CURE}"
+            yield Advice("the root was never compacted", COMPACTION_CURE, ("lakequeue compact",))
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
-            yield f"the root was last compacted {ago / 3600:.0f} hours ago: see whether the compactor still runs"
-        if self.clock_behind > CLOCK_SECONDS:
-            more = "; lakequeue repair --clock sets it back" if self.clock_behind > clock_guard.TOLERANCE else ""
-            yield f"the newest commit is {self.clock_behind:.1f} s ahead of this clock: synchronize clocks{more}"
+            text = f"the root was last compacted {ago / 3600:.0f} hours ago"
+            yield Advice(text, "see whether the compactor still runs")
+        if CLOCK_SECONDS < self.clock_behind <= clock_guard.TOLERANCE:
+            yield Advice(self._clock(), "synchronize clocks")
         for each in self.shards:
             place, counts = f"{each.queue}, shard {each.counts.shard}", each.counts
             if each.ledger_runs > LARGE_LEDGER:
-                yield f"{place}: its ledger has {each.ledger_runs:,} runs, above {LARGE_LEDGER:,} it is slow"
-            if counts.commits >= LEAST_COMMITS and counts.lost_races > LOST_SHARE * counts.commits:
-                yield (
-                    f"{place}: {counts.lost_races} races lost at its last {counts.commits} commits: "
-                    "use larger batches, fewer processes or more shards"
+                yield Advice(
+                    f"{place}: its ledger has {each.ledger_runs:,} runs, above {LARGE_LEDGER:,} it is slow"
                 )
-        for name in self.letterless:
-            yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
-        yield from self.schedules
-        yield from self.unreadable
-        yield from self.unreserved
+            if counts.commits >= LEAST_COMMITS and counts.lost_races > LOST_SHARE * counts.commits:
+                text = f"{place}: {counts.lost_races} races lost at its last {counts.commits} commits"
+                yield Advice(text, "use larger batches, fewer processes or more shards")
+        yield from map(Advice, self.unreserved)
 
 
 def doctor(root: Root) -> RootHealth:
@@ -159,9 +177,9 @@ def doctor(root: Root) -> RootHealth:
     health.compacted_seconds_ago = None if ended is None else (now - ended) / MICROS
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
+    health.concerns += _schedules(root, health)
     health.concerns.sort(key=lambda each: each.urgency)
-    health.shortage = short
-    health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
+    health.shortage, health.unreserved = short, [*missing(root.path)]
     return health
 
 
@@ -173,8 +191,9 @@ def _an_hour_ago(root: Root, health: RootHealth) -> Mapping[str, int]:
         return {}
 
 
-def _schedules(root: Root) -> list[str]:
+def _schedules(root: Root, health: RootHealth) -> list[Concern]:
     try:
-        return [each.text for each in OpenSchedules(root).concerns(thorough=True)]
+        return [*OpenSchedules(root).concerns(thorough=True)]
     except LakeQueueError as error:
-        return [f"the schedules cannot be read: {error}"]
+        health.unreadable.append(f"the schedules cannot be read: {error}")
+        return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,6 +31,7 @@ from lakequeue.entry_verbs import (
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.arguments import Condition
 from lakequeue.model.clock import format_instant, from_micros, to_micros
+from lakequeue.model.secrets import command_prefix, shown_root
 from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.attention import PAUSE, Attention
@@ -440,12 +440,11 @@ class ConsoleApi:
 
     def _root(self, caller: Caller) -> str | None:
         """Returns the root. None for callers without all permissions."""
-        return documents.shown_root(self._lake.root) if caller.may(ANY, None) else None
+        return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
         """Returns how a command of ``lakequeue`` begins: as the operator set it, or with the root if known."""
-        root = self._root(caller)
-        return self._prefix or ("lakequeue" if root is None else f"lakequeue --root {shlex.quote(root)}")
+        return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 
@@ -79,14 +78,6 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
     """Returns the numbers of changed messages, of unchanged messages by state, and of missing messages."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
-
-
-def shown_root(root: str) -> str:
-    """Returns the root without secrets: a URI loses user, password and query."""
-    if "://" not in root:
-        return root
-    parts = urlsplit(root)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def errors(search: Search) -> dict[str, Any]:
