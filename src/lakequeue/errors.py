@@ -280,7 +280,7 @@ class ResourceNotFoundException(QueueServiceError):
     status = 404
 
 
-REPEAT = "repeating it is safe, except a send without an id (dedup_id, send_id), which may be stored twice"
+SAFE_TO_REPEAT = "repeating it is safe, except a send without an id (dedup_id, send_id), which may be stored twice"
 """Advice on repeating a call with an unknown outcome."""
 
 
@@ -290,7 +290,7 @@ class QueueClientError(LakeQueueError):
     Attributes:
         message: the failure.
         outcome_unknown: True if the call may have taken effect. Repeat it with the same ids or handles
-            (``REPEAT``).
+            (``SAFE_TO_REPEAT``).
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:

@@ -448,7 +448,7 @@ def _keep_bodies(patch: Patch) -> None:
 
 
 def _forget_checks(patch: Patch) -> None:
-    patch.setattr(Snapshot, "_checked", property(lambda self: self._base, lambda *_: None), raising=False)
+    patch.setattr(Snapshot, "_checked", property(lambda self: self._entry_id, lambda *_: None), raising=False)
 
 
 def _compare_numbers(patch: Patch) -> None:

@@ -263,12 +263,12 @@ def use_a_number_again(patch: Patch) -> None:
 
 def trust_a_fence_without_its_log(patch: Patch) -> None:
     """Commits on a snapshot whose entry was trimmed: the fence outlives its log."""
-    patch.setattr(commit, "_in_log", lambda *_: True)
-    patch.setattr(commit, "is_based", lambda *_: True)
+    patch.setattr(commit, "has_entry", lambda *_: True)
+    patch.setattr(commit, "is_base_in_log", lambda *_: True)
 
 
 def take_a_late_put_for_refused(patch: Patch) -> None:
-    patch.setattr(commit, "unsettled_version", lambda *_: None)
+    patch.setattr(commit, "unanswered_version", lambda *_: None)
 
 
 def never_sync_a_checkpoint(patch: Patch) -> None:

@@ -338,7 +338,7 @@ def send_begun_anew(
     spark: SparkSession, queue: Queue, table: Path, monkeypatch: pytest.MonkeyPatch, send: Send
 ) -> None:
     """An attribute that is no rule of rows changes when the refused rows are stored; the send has no id."""
-    settle, timeouts = BadRows.settle, iter([40])
+    settle, timeouts = BadRows.divert, iter([40])
 
     def settled(*args: Any) -> None:
         settle(*args)
@@ -347,7 +347,7 @@ def send_begun_anew(
 
     df = spark.sql("SELECT if(id % 3 = 0, '', string(id)) AS body FROM range(0, 9, 1, 2)")
     with monkeypatch.context() as patch:
-        patch.setattr(BadRows, "settle", settled)
+        patch.setattr(BadRows, "divert", settled)
         found = send(spark, queue, df, on_bad_row="divert", bad_rows=str(table))
     assert sent_bodies(queue) == ["1", "2", "4", "5", "7", "8"] and next(timeouts, None) is None
     assert diverted(spark, table) == [("", "has no body (SND-1)")] * 3

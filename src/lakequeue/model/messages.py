@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import attrs
 
 from lakequeue.errors import (
-    REPEAT,
+    SAFE_TO_REPEAT,
     BatchFailed,
     InvalidMessageContents,
     InvalidParameterValue,
@@ -220,7 +220,7 @@ class BatchFailure:
         if isinstance(error, QueueServiceError):
             number = cmq_code_of(error, profile_name)
             return cls(id, error.code, error.message, error.sender_fault, number, error.template, error.names)
-        outcome = f"it may have taken effect; {REPEAT}" if error.outcome_unknown else "nothing was changed"
+        outcome = f"it may have taken effect; {SAFE_TO_REPEAT}" if error.outcome_unknown else "nothing was changed"
         return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
 
 

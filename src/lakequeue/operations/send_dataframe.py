@@ -191,8 +191,8 @@ class _QueueShards:
     def committed(self, shard: int, lost_races: int) -> None:
         calls.committed(shard, lost_races)
 
-    def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        return self._queue.shards[shard].ledger.settle_clock(instant, last, table)
+    def check_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
+        return self._queue.shards[shard].ledger.check_clock(instant, last, table)
 
 
 def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") -> SentRows:

@@ -149,7 +149,7 @@ def _commit(
     }
     added = [table.write_file(each) for each in rows]
     data = entries.encoded(entries.entry("UPGRADE", added, removed, {}, "upgrade", metadata))
-    table.settle()
+    table.sync_entries()
     if table.folder.create(entry_name(table.version + 1), data, new_folder=False) is None:
         reason = "was changed meanwhile; end all processes that use it, and upgrade again"
         raise QueueClientError(f"{table.path} {reason}")

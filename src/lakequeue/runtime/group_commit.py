@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
-from lakequeue.errors import REPEAT, QueueClientError
+from lakequeue.errors import SAFE_TO_REPEAT, QueueClientError
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -142,4 +142,4 @@ class GroupCommit(Generic[Request, Answer]):
 
 
 def _interrupted() -> QueueClientError:
-    return QueueClientError(f"the commit was interrupted; {REPEAT}", outcome_unknown=True)
+    return QueueClientError(f"the commit was interrupted; {SAFE_TO_REPEAT}", outcome_unknown=True)

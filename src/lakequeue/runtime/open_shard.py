@@ -109,5 +109,5 @@ class OpenShard:
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
         """Checks the clock. Returns the instant from which deduplication ids count; None if no ids count."""
-        self.ledger.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
+        self.ledger.check_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

@@ -23,7 +23,7 @@ from lakequeue.shard.commands import Decision as Decided
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout, requests
 from lakequeue.storage.cleaning import vacuum_if_busy
-from lakequeue.storage.engines.commit import is_based
+from lakequeue.storage.engines.commit import is_base_in_log
 from lakequeue.storage.engines.transaction import (
     Answer,
     Answered,
@@ -118,7 +118,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         # A closed shard only answers. Without a machine, another process committed them.
         if isinstance(done, Committed) and self._machine is not None:
             self._machine.committed()
-            self._committed = True
+            self._committed_since_look = True
         self._read_at = None if self._machine is None else self._machine.now
         return done.value[: len(call.commands)]
 
@@ -165,7 +165,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         match outcome:
             case Committed(results):
                 machine.committed()
-                self._committed = True
+                self._committed_since_look = True
                 if not outcome.lost:
                     self._requests.won()
                 vacuum_if_busy(ledger.table, layout.RECEIPTS_RETENTION)
@@ -197,12 +197,12 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             decision = attrs.evolve(machine.decide([Rewrite()], machine.now), results=decision.results)
         if not decision.commit:
             return Answer(decision.results)
-        if not reread and not is_based(self._open_log().table):
+        if not reread and not is_base_in_log(self._open_log().table):
             self._machine = None  # the log has other messages now
             return Stale()
         if any(isinstance(result.value, ClaimResult) and result.value.moving for result in decision.results):
             self._shared.guard.check_now(self._tables.messages)  # else the dead letters could not be sent
-        ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, self._open_ledger().table)
+        ids = self.check_clock(decision.head.committed_at, machine.head.committed_at, self._open_ledger().table)
         told = answers(call.asked, decision.results, machine.attributes_version) if call.asked else None
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 

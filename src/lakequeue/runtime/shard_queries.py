@@ -17,7 +17,7 @@ from lakequeue.runtime.shared_state import ShardTables, Shared
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.delta_log import has_entry
 from lakequeue.storage.engines.commit_failures import StaleSnapshot
 from lakequeue.storage.engines.commit_tokens import lost_races
 from lakequeue.storage.engines.point import Table
@@ -50,14 +50,14 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._unattended_calls = 0
         self._looked = 0
         """Number of the last read by ``look``."""
-        self._committed = False
+        self._committed_since_look = False
         """True if this process committed since the last ``look``."""
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
         """Reads the newest ledger and log, for later commands and queries with this number."""
         with self._held():
-            sure, self._committed = self._committed, False
+            sure, self._committed_since_look = self._committed_since_look, False
             self._fresh_machine(sure)
             self._looked = max(number, self._looked)
 
@@ -94,7 +94,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
-            if self._unattended_calls % READ_COMMITS_EVERY and table.folder.exists(entry_name(table.version + 1)):
+            if self._unattended_calls % READ_COMMITS_EVERY and has_entry(table.folder, table.version + 1):
                 return False
             known = self._machine and self._machine.head.head_offset
             return self._fresh_machine().head.head_offset == known
@@ -200,7 +200,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         if log is not None:
             log.table.learn(table)
 
-    def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
+    def check_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
         """Checks the clock before a commit to the shard at ``instant``, after one at ``last`` (DUR-82).
 
         An instant before ``last`` counts as ``last``, so new messages would get the send time of the last commit.
@@ -220,7 +220,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     def _check_expiry(self, machine: ShardMachine) -> None:
-        """Raises the error of ``settle_clock`` if messages expired without a commit, and the clock is doubtful."""
+        """Raises the error of ``check_clock`` if messages expired without a commit, and the clock is doubtful."""
         guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
         if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
             return
@@ -313,7 +313,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 def _has_news(table: Table) -> bool:
     """True if a table's log has an entry after the known entries. Takes one request on an object store."""
     if table.folder.local is not None:
-        return table.folder.exists(entry_name(table.version + 1))
+        return has_entry(table.folder, table.version + 1)
     try:
         table.state.next()
     except FileNotFoundError:

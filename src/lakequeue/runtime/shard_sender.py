@@ -137,7 +137,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         if not places.new:
             return Answer(lambda: None)
         batches = dict(message.entry.batch for message in places.new if message.entry.batch is not None)
-        ids = {**self._ledger.settle_clock(now, appender.last_sent_at, appender.table), **batches}
+        ids = {**self._ledger.check_clock(now, appender.last_sent_at, appender.table), **batches}
         if appender.stages:
             # of these messages, a later decision may leave some out
             limited = attributes.dedup_window is not None or attributes.stored_limit is not None or bool(batches)
@@ -187,7 +187,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         """
         try:
             with self._delivering() as table:
-                closes = deliver(table, source, messages, now, self._ledger.settle_clock)
+                closes = deliver(table, source, messages, now, self._ledger.check_clock)
         except QueueDoesNotExist:
             return False
         if closes:

@@ -11,7 +11,7 @@ import attrs
 
 from lakequeue.entry_verbs import is_full
 from lakequeue.errors import (
-    REPEAT,
+    SAFE_TO_REPEAT,
     DamagedTable,
     InvalidAttributeValue,
     QueueClientError,
@@ -121,7 +121,7 @@ class ErrorResponse:
                     error.request_id,
                 )
             case QueueClientError():
-                unknown = f" It may have taken effect; {REPEAT}." if error.outcome_unknown else ""
+                unknown = f" It may have taken effect; {SAFE_TO_REPEAT}." if error.outcome_unknown else ""
                 message = f"{_storage_failure(error, queue)}{unknown}"
                 return cls(_FRAMEWORK + "ServiceUnavailable", "ServiceUnavailable", message, 503, False, new_id())
         return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, new_id())

@@ -13,7 +13,7 @@ from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.manifests import has_manifests
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.delta_log import has_entry
 from lakequeue.storage.folder import Mark
 from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.store_failures import first_line
@@ -120,8 +120,8 @@ def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
             table = store.folder(path(root, row.key, shard))
             # Local logs are trimmed early, oldest entries first. If this entry is gone, a missing next entry
             # proves nothing.
-            if table.local is not None and not table.exists(entry_name(version)):
+            if table.local is not None and not has_entry(table, version):
                 return False
-            if table.exists(entry_name(version + 1)):
+            if has_entry(table, version + 1):
                 return False
     return not has_manifests(store.folder(layout.tables_path(root, row.key)))

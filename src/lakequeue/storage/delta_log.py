@@ -120,6 +120,11 @@ def entry_name(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
+def has_entry(folder: Folder, version: int) -> bool:
+    """Returns True if a log has an entry of this version, of whatever content."""
+    return folder.exists(entry_name(version))
+
+
 def checkpoint_name(version: int) -> str:
     """Returns the path of a version's checkpoint, below the table's directory."""
     return f"{LOG}/{version:020}.checkpoint.parquet"

@@ -18,6 +18,7 @@ from lakequeue.storage.delta_log import (
     LiveFile,
     TableState,
     entry_name,
+    has_entry,
     is_left_over,
     listed,
     obstacles,
@@ -52,10 +53,6 @@ def _warn_of(program: str, table: str) -> None:
         _log.warning(text, table, program)
 
 
-def _called(read: Callable[[], Entry | None]) -> Entry | None:
-    return read()
-
-
 class LogTrimmed(Exception):
     """Log entries that follow a snapshot were removed. Load the newest snapshot."""
 
@@ -75,7 +72,7 @@ class ReplacedLog(DamagedTable):
         super().__init__(table, file, reason, outcome_unknown=outcome_unknown)
 
 
-class _Base(NamedTuple):
+class _EntryId(NamedTuple):
     """A log entry that a snapshot includes, with the identity of its file and its token."""
 
     version: int
@@ -114,7 +111,7 @@ class Snapshot(TableState):
         """Versions that a restore of a local table left over, in order. They are not part of the log (DUR-86)."""
         self._learned: dict[int, Entry] = {}
         # The last entry that was learned, until it was seen in the log.
-        self._committed: tuple[int, Entry] | None = None
+        self._last_learned: tuple[int, Entry] | None = None
         self._newest: dict[int, Entry] = {}  # Entries of the latest versions, without gaps.
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
@@ -151,10 +148,9 @@ class Snapshot(TableState):
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
-        self._checked = self._base
+        self._checked = self._entry_id
         """The base of the last check of a log on an object store. The next check looks for it and its successor:
-        commits
-        of this process behind a gap do not show that the log before them is still there.
+        commits of this process behind a gap do not show that the log before them is still there.
         """
 
     def follow(self) -> bool:
@@ -174,10 +170,10 @@ class Snapshot(TableState):
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0) if listed_lately else self._catch_up)
 
-    def _applied(self, apply: Callable[[_Base], None]) -> bool:
-        committed = self._committed
+    def _applied(self, apply: Callable[[_EntryId], None]) -> bool:
+        committed = self._last_learned
         self.advance()
-        base, end = self._base, self.transactions.get(layout.SEND_ID, 0)
+        base, end = self._entry_id, self.transactions.get(layout.SEND_ID, 0)
         apply(base)
         self._find(committed)
         self._expect_end(end)
@@ -188,7 +184,7 @@ class Snapshot(TableState):
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
-    def _step_on(self, check_at: int | None, base: _Base) -> None:
+    def _step_on(self, check_at: int | None, base: _EntryId) -> None:
         """Applies new commits one by one, and checks the entry ``base`` after ``check_at`` commits."""
         for followed in count():
             if self._folder.local is None and followed == _ONE_BY_ONE:
@@ -201,7 +197,7 @@ class Snapshot(TableState):
         if self._folder.local is not None:
             self._expect(base, self._folder)
 
-    def _following(self, base: _Base | None) -> Entry | None:
+    def _following(self, base: _EntryId | None) -> Entry | None:
         """Returns the next version's entry, or None if there is none yet. If given, ``base`` is checked, too."""
         if base is not None:
             known = {each.version: each for each in (self._checked, base)}
@@ -210,7 +206,7 @@ class Snapshot(TableState):
                 checks.append(partial(self._find_entry, self._checked.version + 1))
             # the error of a check comes first: the next entry of another log does not follow this version
             reads: list[Callable[[], Entry | None]] = [*checks, partial(self._following, None)]
-            entry = self._folder.for_each(_called, reads)[-1]
+            entry = self._folder.for_each(lambda read: read(), reads)[-1]
             self._checked = base
             return entry
         try:
@@ -219,33 +215,33 @@ class Snapshot(TableState):
             return None
 
     def _find_entry(self, version: int) -> None:
-        if not self._folder.exists(entry_name(version)):
+        if not has_entry(self._folder, version):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
-    def is_based(self, folder: Folder) -> bool:
+    def is_in_log(self, folder: Folder) -> bool:
         """Returns True if a local log still has this version's entry. Raises ReplacedLog for another entry."""
         try:
-            self._expect(self._base, folder)
+            self._expect(self._entry_id, folder)
         except LogTrimmed:
             return False
         return True
 
     @property
-    def _base(self) -> _Base:
-        return _Base(self.version, self.mark, self.token)
+    def _entry_id(self) -> _EntryId:
+        return _EntryId(self.version, self.mark, self.token)
 
     def is_anchored(self, folder: Folder) -> bool:
         """Returns False if a local log has lost an anchor other than by trimming."""
         known = [anchor.version for anchor in self._anchors]
         for anchor in self._anchors:
             anchor.move(self.version)
-        if all(folder.exists(entry_name(version)) for version in known):
+        if all(has_entry(folder, version) for version in known):
             return True
         versions = [version for version in listed(folder).entries if version <= self.version]
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
         return versions == [*range(self.version - len(versions) + 1, self.version + 1)]
 
-    def _expect(self, base: _Base, folder: Folder) -> None:
+    def _expect(self, base: _EntryId, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
         try:
             found = folder.entry(entry_name(base.version)).mark
@@ -253,7 +249,7 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {base.version}") from error
         self._compare(base, found)
 
-    def _compare(self, base: _Base, found: Mark) -> None:
+    def _compare(self, base: _EntryId, found: Mark) -> None:
         """Checks that an entry in a file with the mark ``found`` is still the entry that was read."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
@@ -276,10 +272,10 @@ class Snapshot(TableState):
             raise ReplacedLog(self._folder.uri, entry_name(version))
         if known is None:
             raise LogTrimmed(f"{self._folder.uri} has moved far beyond entry {version}")
-        if self._committed is committed:
-            self._committed = None
+        if self._last_learned is committed:
+            self._last_learned = None
 
-    def _catch_up(self, base: _Base) -> None:
+    def _catch_up(self, base: _EntryId) -> None:
         """Applies all new commits with one listing and concurrent reads. Checks the entry ``base``."""
         known = base if self._folder.local is not None else self._checked
         # Starts after the name that sorts right before it.
@@ -298,7 +294,7 @@ class Snapshot(TableState):
 
     def learn(self, version: int, entry: Entry) -> None:
         """Stores an entry that this process committed through another handle, to save reading it. Thread-safe."""
-        self._committed = version, entry
+        self._last_learned = version, entry
         if len(self._learned) < _LEARNED:
             self._learned[version] = entry
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions, QueueClientError
-from lakequeue.storage.delta_log import entry_name, listed
+from lakequeue.storage.delta_log import entry_name, has_entry, listed
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -124,7 +124,7 @@ class SourceTable:
         """Lists the versions from ``first`` on. Raises QueueClientError if the log begins later or ends before."""
         found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
         if not found:
-            if first > 0 and not self.folder.exists(entry_name(first - 1)):
+            if first > 0 and not has_entry(self.folder, first - 1):
                 raise QueueClientError(
                     f"{self.path} has no version {first - 1}, which was relayed: the table was restored from "
                     "an older copy. Rows that it gains now cannot be told from rows that were sent"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 
-from lakequeue.errors import REPEAT, DamagedTable, QueueClientError, RequestThrottled
+from lakequeue.errors import SAFE_TO_REPEAT, DamagedTable, QueueClientError, RequestThrottled
 from lakequeue.model.secrets import hidden
 
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
@@ -102,7 +102,7 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
     """Returns the error of a ``call`` that gives up, although others may still commit a ``part`` of it."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
-        f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {REPEAT}",
+        f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
         outcome_unknown=True,
     )
 
@@ -161,7 +161,7 @@ def was_repeated(error: BaseException) -> bool:
     return " retries, " in str(error)
 
 
-def unsettled_version(error: BaseException, next_version: int) -> int | None:
+def unanswered_version(error: BaseException, next_version: int) -> int | None:
     """Returns the version that a late request of a failed commit may still create; None if no request is left."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)

@@ -178,7 +178,7 @@ def _settle(
     elif broken:
         by, said = f"{tables.uri} {staging.rules}", staging.rules.describe(given, broken)
         files = [file for file in refused if file is not None]
-        staging.bad_rows.settle(staging.messages(tables), files, staging.key, by, said)
+        staging.bad_rows.divert(staging.messages(tables), files, staging.key, by, said)
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:

@@ -71,7 +71,7 @@ class BadRows:
             expected = ", ".join(COLUMNS.names)
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
-    def settle(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
+    def divert(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
         """Adds refused rows to ``table`` in one commit, and removes their files. Call it before the manifest.
 
         Args:

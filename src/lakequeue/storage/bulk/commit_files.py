@@ -93,7 +93,7 @@ class ShardCommit:
             ids[manifest.app_id] = manifest.version
         if added:
             last = table.transaction(layout.CLOCK_ID)
-            ids |= here.settle_clock(self._shard, instant, last, table)
+            ids |= here.check_clock(self._shard, instant, last, table)
         if not ids:
             return Answer(0)  # all rows are duplicates, and nobody repeats this send
         return Change(fence, ids, partial(self._add, added), rows, counts={"send": rows})

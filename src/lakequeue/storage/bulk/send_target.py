@@ -39,8 +39,8 @@ class BulkShards(Protocol):
         """Counts a commit to a shard, and the races that were lost before the commit."""
         ...
 
-    def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit; see ``ShardLedger.settle_clock``."""
+    def check_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
+        """Checks the clock before a commit; see ``ShardLedger.check_clock``."""
         ...
 
 

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from lakequeue.errors import REPEAT, DamagedTable, QueueClientError
-from lakequeue.storage.delta_log import entry_name
+from lakequeue.errors import SAFE_TO_REPEAT, DamagedTable, QueueClientError
+from lakequeue.storage.delta_log import has_entry
 from lakequeue.storage.engines.commit_failures import LostRace, StaleSnapshot
 from lakequeue.storage.engines.commit_tokens import new_token
 from lakequeue.storage.engines.locks import committing
@@ -19,7 +19,7 @@ from lakequeue.storage.engines.log_upkeep import set_aside, trim
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.snapshot import ReplacedLog
-from lakequeue.storage.store_failures import first_line, unsettled_version
+from lakequeue.storage.store_failures import first_line, unanswered_version
 
 OLDEST_BASE = 1.0
 """If the last check of the log is this many seconds old, a commit without a lock first checks the log again.
@@ -60,11 +60,11 @@ class Change(Generic[_T_co]):
 
 
 class Ended(Enum):
-    """Outcome of one attempt at a commit. After ``REPEAT`` and ``LOST``, the newest snapshot is loaded."""
+    """Outcome of one attempt at a commit. After ``TRY_AGAIN`` and ``LOST``, the newest snapshot is loaded."""
 
     LANDED = auto()
     """The change is committed, maybe by another process."""
-    REPEAT = auto()
+    TRY_AGAIN = auto()
     """The fence still holds, so the commit may be tried again."""
     LOST = auto()
     """The fence no longer holds. The race is lost, and the change must be decided again."""
@@ -83,9 +83,9 @@ class Commit:
         """Number of attempts on a snapshot with missing files. One means an old snapshot, two mean damage."""
         self._unanswered = 0
         """Number of attempts without an answer."""
-        self._unsettled = 0
+        self._unanswered_version = 0
         """Newest version that an attempt without an answer may still create."""
-        self._base = 0
+        self._before_unanswered = 0
         """Version before the first unanswered attempt. The search for the token starts after this version."""
 
     def attempt(self) -> Ended:
@@ -114,7 +114,7 @@ class Commit:
 
     def give_up(self) -> None:
         """Raises QueueClientError if an attempt may still land. The change must then not be committed again."""
-        if self._table.version < self._unsettled:
+        if self._table.version < self._unanswered_version:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
@@ -128,10 +128,10 @@ class Commit:
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-            if is_based(table) and self._holds():
+            if is_base_in_log(table) and self._holds():
                 return True
             table.refresh()  # whoever lost decides anew, on what is the newest now
-            if local_path(table.path) is not None and not _in_log(table, table.version):
+            if local_path(table.path) is not None and not has_entry(table.folder, table.version):
                 raise QueueClientError(
                     f"{table.path} has no log entry of its version {table.version}; nothing was changed"
                 )
@@ -142,9 +142,12 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an unanswered attempt of this commit won the race, else the outcome of a lost race."""
+        """Returns LANDED if an unanswered attempt of this commit won the race, else LOST.
+
+        The fence may still hold. But the change was decided, and perhaps written, on another snapshot.
+        """
         late = TimeoutError("no answer came")
-        if self._unsettled and _landed(self._table, self._token, self._base, late):
+        if self._unanswered_version and _landed(self._table, self._token, self._before_unanswered, late):
             return Ended.LANDED
         self.give_up()
         return Ended.LOST
@@ -169,19 +172,19 @@ class Commit:
             took = max(time.time() - wall, time.monotonic() - machine)
             if took < LONG_COMMIT or _landed(table, self._token, base, TimeoutError(f"it took {took:.0f} s")):
                 return Ended.LANDED
-        return Ended.REPEAT if self._holds() else Ended.LOST
+        return Ended.TRY_AGAIN if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
         """Raises the error of a failed attempt if the commit may not be tried again."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
-        claimed = unsettled_version(error, tried)
+        claimed = unanswered_version(error, tried)
         if claimed is not None:
-            self._base = self._base if self._unanswered else claimed - 1
+            self._before_unanswered = self._before_unanswered if self._unanswered else claimed - 1
             self._unanswered += 1
-        self._unsettled = max(self._unsettled, claimed or 0)
+        self._unanswered_version = max(self._unanswered_version, claimed or 0)
         repeats = isinstance(error, LostRace) if claimed is None else self._unanswered <= _UNANSWERED
-        if table.version < self._unsettled:
+        if table.version < self._unanswered_version:
             if not (repeats and self._holds()):
                 raise _unknown(table, error, "it may still land") from error
         elif (self._stale > 1 or not repeats) and self._holds():
@@ -190,8 +193,8 @@ class Commit:
             raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
 
 
-def is_based(table: Table) -> bool:
-    """True if a decision on the loaded snapshot may be committed, because the log still has its entry (DUR-80).
+def is_base_in_log(table: Table) -> bool:
+    """True if the log still has the entry of the loaded snapshot: a decision on it may be committed (DUR-80).
 
     "Create if absent" also succeeds at a version whose entry was trimmed. Entries are removed oldest first, so the
     next version was not trimmed while the snapshot's entry exists.
@@ -200,7 +203,7 @@ def is_based(table: Table) -> bool:
         ReplacedLog: the log is not the log that the handle has read.
     """
     if local_path(table.path) is not None:
-        return table.is_based()
+        return table.is_intact()
     version = table.version
     if abs(time.time() - table.state.confirmed_at) >= OLDEST_BASE:
         table.confirm()
@@ -214,7 +217,7 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
         landed = table.landed(token, base)
         # A commit at a dead place has its token in memory; that others have every version after the base is sure.
         # Without either, the log misses what was trimmed.
-        if (not landed and table.has_read_since(base)) or _in_log(table, base):
+        if (not landed and table.has_read_since(base)) or has_entry(table.folder, base):
             return landed
         reason = "its log was trimmed meanwhile"
     except Exception as second:
@@ -226,9 +229,5 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
 
 def _unknown(table: Table, error: Exception, reason: str) -> QueueClientError:
     reasons = "; ".join(dict.fromkeys([first_line(error), reason]))
-    text = f"the outcome of a commit to {table.path} is unknown ({reasons}); {REPEAT}"
+    text = f"the outcome of a commit to {table.path} is unknown ({reasons}); {SAFE_TO_REPEAT}"
     return QueueClientError(text, outcome_unknown=True)
-
-
-def _in_log(table: Table, version: int) -> bool:
-    return table.folder.exists(entry_name(version))

@@ -70,8 +70,8 @@ class Table(TableVersion):
         """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore."""
         self.lost_races = 0
         """Races that this handle lost since its last commit. The next commit records them; see ``commit``."""
-        self._unsettled = False
-        self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
+        self._unsynced = False
+        self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:
         """Loads the newest snapshot.
@@ -80,26 +80,26 @@ class Table(TableVersion):
             ReplacedLog: the log is not the one that this handle has read; open another handle.
         """
         self.look()
-        self.settle()
+        self.sync_entries()
 
     def look(self) -> None:
-        """Refreshes without fsync. Call ``settle`` before relying on new entries: a power cut may take them."""
+        """Refreshes without fsync. A power cut may take new entries until ``sync_entries`` was called."""
         self._follow(Snapshot.follow)
 
-    def settle(self) -> None:
+    def sync_entries(self) -> None:
         """Syncs the entries that ``look`` read to disk, in case their writers have not. Commits call it first."""
-        if self._unsettled:
+        if self._unsynced:
             self.folder.sync([LOG], above=False)
-            self._unsettled = False
+            self._unsynced = False
 
     def confirm(self) -> None:
         """Refreshes, and always checks that the log was not replaced since this handle read it."""
         self._follow(Snapshot.confirm)
-        self.settle()
+        self.sync_entries()
 
     def _follow(self, follow: Callable[[Snapshot], bool]) -> None:
         try:
-            self._unsettled |= follow(self.state)
+            self._unsynced |= follow(self.state)
         except LogTrimmed:
             newest = self._newest(self.folder)
             if newest.version < self.version:
@@ -125,13 +125,13 @@ class Table(TableVersion):
             finally:
                 self._writes = self.folder
 
-    def is_based(self) -> bool:
+    def is_intact(self) -> bool:
         """True if a local log still has the entry of the loaded version, in the file that was read, not in a copy.
 
         Raises:
             ReplacedLog: the log has another entry of this version.
         """
-        return self.state.is_based(self._writes) and not self._note_copy()
+        return self.state.is_in_log(self._writes) and not self._note_copy()
 
     def set_aside(self, *, put_back: bool) -> None:
         """Removes entries left over by a restore (DUR-86). The caller holds the exclusive lock of a local table.
@@ -153,8 +153,8 @@ class Table(TableVersion):
 
     def learn(self, other: Table) -> None:
         """Adopts the last commit of another handle of this process, to save reading it. Thread-safe."""
-        if other._committed is not None:
-            self.state.learn(*other._committed)
+        if other._last_written is not None:
+            self.state.learn(*other._last_written)
 
     def check_history(self) -> None:
         self.refresh()
@@ -168,7 +168,7 @@ class Table(TableVersion):
         newest = self._newest(self.folder)
         if file.path in newest.live:
             return super().lost(file)
-        if not self.is_based() and newest.version < self.version:
+        if not self.is_intact() and newest.version < self.version:
             return ReplacedLog(self.path, entry_name(self.version))
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
@@ -253,8 +253,8 @@ class Table(TableVersion):
 
     def _newest(self, folder: Folder) -> Snapshot:
         snapshot = self._load(lambda: Snapshot(folder))
-        # here as in `settle`: others may not have synced yet what is answered or built on now. Only here that
-        # includes the directory above: beside eight senders, whose drafts are in it, its sync takes milliseconds.
+        # As in `sync_entries`, because the writers may not have synced what this process answers or builds on. The
+        # directory above is synced only here: with the drafts of eight senders in it, that takes milliseconds.
         folder.sync([LOG])
         return snapshot
 
@@ -298,7 +298,7 @@ class Table(TableVersion):
             LostRace: another commit came first.
             ReplacedLog: a backup was restored meanwhile; ``outcome_unknown`` is set.
         """
-        self.settle()
+        self.sync_entries()
         before = self.version
 
         def entry() -> list[Mapping[str, Any]]:
@@ -320,7 +320,7 @@ class Table(TableVersion):
         own = entry_of(written)
         own.mark, own.follows = mark, self.state.mark
         self.state.apply(own)
-        self._committed = self.version, own
+        self._last_written = self.version, own
         if self.version % self.state.checkpoint_every:
             return
         if self.folder.local is not None:  # this version is in the log: see `_is_still_based`
@@ -347,7 +347,7 @@ class Table(TableVersion):
         if self.folder.local is None:
             return True  # a look costs a request
         try:
-            based = self._writes.is_at_path() and self.state.is_based(self._writes)
+            based = self._writes.is_at_path() and self.state.is_in_log(self._writes)
             return based and self.state.is_anchored(self._writes)
         except ReplacedLog:
             return False

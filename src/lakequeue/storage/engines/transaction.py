@@ -121,11 +121,11 @@ def transact(
                     table.refresh()
                 back_off(number)
             case FoundChange(value):
-                table.settle()
+                table.sync_entries()
                 turns.end()
                 return Committed(value, lost, turns.moved)
             case Answer(value) if fresh:
-                table.settle()
+                table.sync_entries()
                 return Answered(value)
             case Answer(value):
                 known = table.version, table.lineage
@@ -149,7 +149,7 @@ def commit(table: Table, change: Change[object]) -> bool:
     trying = Commit(table, change)
     for number in range(REPEATS):
         ended = trying.attempt()
-        if ended is not Ended.REPEAT:
+        if ended is not Ended.TRY_AGAIN:
             return ended is Ended.LANDED
         back_off(number)
     trying.give_up()

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from time import monotonic, sleep
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.delta_log import has_entry
 from lakequeue.storage.engines.disk_turn import DiskTurn, turn
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Table
@@ -163,7 +163,7 @@ class _DiskTurns(Turns):
 
     def _take(self, table: Table | None, patient: bool) -> bool:
         def moved() -> bool:
-            return table is not None and table.folder.exists(entry_name(table.version + 1))
+            return table is not None and has_entry(table.folder, table.version + 1)
 
         if self._turn is None:
             self._turn = self._held.enter_context(turn(self._path, until=lambda: not patient and moved()))

@@ -229,7 +229,7 @@ class Appender:
         except FileNotFoundError as error:
             raise staged_sends.unknown("too much happened since") from error
         if file is not None:
-            self.table.settle()
+            self.table.sync_entries()
             opened_at = to_micros(file.partition["opened_at"])
             return Appended(file.partition["base_offset"], _sent_at(staged.rows, opened_at), False)
         if not staged.alone and not self.can_commit(staged):

@@ -31,12 +31,12 @@ def arrived(table: Table, source: MoveSource) -> bool:
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
-Settle = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit: gets its time, the last commit's time, and the table. See ``settle_clock``."""
+CheckClock = Callable[[int, int, Table], Mapping[str, int]]
+"""Checks the clock before a commit: gets its time, the last commit's time, and the table. See ``check_clock``."""
 
 
 def deliver(
-    table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], settle: Settle
+    table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], check_clock: CheckClock
 ) -> bool:
     """Appends messages once to a shard of the target. Returns True if the commit closed a segment.
 
@@ -51,7 +51,7 @@ def deliver(
             return Answer(False)
         appender.check_open()
         instant = now()
-        more = settle(instant, appender.last_sent_at, table)
+        more = check_clock(instant, appender.last_sent_at, table)
         place = appender.place(instant)
         # Delta would accept a lower number, so the fence includes the current one.
         fence = {move: table.transaction(move), layout.SEND_ID: place.first}

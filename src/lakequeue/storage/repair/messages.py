@@ -143,7 +143,7 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
             sent = pc.fill_null(tables[-1]["sent_at"].cast(pa.int64()), opened_at).to_numpy()
             count = len(each.offsets)
             columns.append(
-                np.array([each.offsets, np.full(count, _base(each.file)), np.full(count, opened_at), sent])
+                np.array([each.offsets, np.full(count, _start(each.file)), np.full(count, opened_at), sent])
             )
     offsets, base, opened_at, sent_at = np.concatenate(columns, axis=1)
     found, row = np.unique(offsets, return_index=True)
@@ -198,12 +198,12 @@ def _segment_at(
         with folder.parquet(file.name, file.size) as parquet:
             last = parquet.num_row_groups - 1
             sent = parquet.read_row_group(last, ["sent_at"], use_threads=False)["sent_at"][-1]
-        return NeighbourSegment(_base(file), opened, opened if not sent.is_valid else to_micros(sent.as_py()))
+        return NeighbourSegment(_start(file), opened, opened if not sent.is_valid else to_micros(sent.as_py()))
     if after is not None:
         opened = to_micros(after.file.partition["opened_at"])
-        return NeighbourSegment(min(first, _base(after.file)), opened, opened)
+        return NeighbourSegment(min(first, _start(after.file)), opened, opened)
     return NeighbourSegment(first, clock, clock)
 
 
-def _base(file: LiveFile) -> int:
+def _start(file: LiveFile) -> int:
     return int(file.partition["base_offset"])
