@@ -87,7 +87,7 @@ def test_doctor_warns_when_the_alert_does() -> None:
         "LakequeueNobodyReceives": f"{UNREAD_SECONDS} unless {letters} > 0",
         "LakequeueHandlerStuck": f"{STUCK_SECONDS} and {held} > {timeout}",
         "LakequeueDiskFull": f"{LEAST_FREE} and min(lakequeue_storage_free_bytes) < {LOW_BYTES >> 30} * 2 ^ 30",
-        "LakequeueInodesRunOut": f"{LOW_FILES}",
+        "LakequeueInodesRunOut": f"{LEAST_FREE} and min(lakequeue_storage_free_files) < {LOW_FILES}",
     }
     expressions = {rule["alert"]: rule["expr"] for rule in alerts()}
     assert {name: re.split(" [<>] ", expressions[name], maxsplit=1)[1] for name in expected} == expected

@@ -94,14 +94,8 @@ class RootHealth:
 
     def advice(self) -> Iterator[Advice]:
         """Yields all problems except the findings, most urgent first."""
-        short = self.shortage and Advice(
-            self.shortage.text,
-            "; ".join(filter(None, (self.shortage.cure, self.shortage.largest))),
-            self.shortage.commands,
-            urgent=bool(self.shortage.commands),
-        )
-        if short is not None and short.urgent:
-            yield short
+        short = self._short_of()
+        yield from (each for each in short if each.urgent)
         if self.clock_behind > clock_guard.TOLERANCE:
             command = "lakequeue repair --all --clock"
             cure = f"synchronize clocks; {command} sets it back"
@@ -110,9 +104,15 @@ class RootHealth:
         yield from (each.advice for each in self.concerns)
         for name in self.letterless:
             yield Advice(f"{name}: its dead-letter queue does not exist; what fails is delivered again and again")
-        if short is not None and not short.urgent:
-            yield short
+        yield from (each for each in short if not each.urgent)
         yield from self._upkeep()
+
+    def _short_of(self) -> list[Advice]:
+        short = self.shortage
+        if short is None:
+            return []
+        cure = "; ".join(filter(None, (short.cure, short.largest)))
+        return [Advice(short.text, cure, short.commands, urgent=bool(short.commands))]
 
     def _clock(self) -> str:
         return f"the newest commit is {self.clock_behind:.1f} s ahead of this clock"

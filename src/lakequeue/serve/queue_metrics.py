@@ -89,6 +89,7 @@ class QueueMetrics:
         values = {
             "size_bytes": ("Size of the file system of the root.", found.size_bytes),
             "free_bytes": ("Free bytes of the file system of the root.", found.free_bytes),
+            "size_files": ("Files that the file system of the root can hold.", found.size_files or None),
             "free_files": ("Files that the file system of the root has room for.", found.free_files),
         }
         named = ((f"lakequeue_storage_{name}", what, value) for name, (what, value) in values.items())
