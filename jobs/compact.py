@@ -3,7 +3,7 @@
     spark-submit --properties-file conf/<where>.conf jobs/compact.py --root DIR --once
     spark-submit --properties-file conf/<where>.conf jobs/compact.py --root DIR --every 60
 
-It may run beside producers, consumers and another compactor, and may be killed at any time.
+It may run at the same time as producers, consumers and another compactor, and may be killed at any time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lakequeue.model.messages import Message
 
 WINDOW = 250_000
-"""Minimum work to claim ahead, in microseconds of handler time: much more than a usual round takes, some ms."""
+"""Minimum work to claim ahead, in microseconds of handler time. A usual round takes only some milliseconds."""
 ROUNDS = 3
 """Number of rounds for which the work claimed ahead lasts, each as long as the longest recent round. A round takes
 half a second or more on an object store with other processes.

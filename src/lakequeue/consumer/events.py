@@ -216,7 +216,7 @@ class Lose:
     """Tell the handlers of messages that their receipts are lost.
 
     Attributes:
-        found: True if the receipts were found to be lost; False if the run leaves them.
+        found: True if the receipts were found to be lost; False if the end of the run gives them up.
     """
 
     jobs: Sequence[Job]

@@ -12,7 +12,7 @@ class Line:
     """The line of a pool. Every turn in it has a waiting message, or had one when a hand last asked for work.
 
     Args:
-        is_again: returns True if the next message of a turn begins before first receives.
+        is_again: returns True for a turn that begins before turns with a first receive.
 
     Attributes:
         ready: the turns that may begin. Last receives come first, as each was claimed for a free hand (HBN-23).

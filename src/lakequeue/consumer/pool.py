@@ -447,7 +447,7 @@ class Pool:
     # --- renewal
 
     def _renewal(self, event: holds.Event) -> None:
-        """Performs an event of the renewal. Tells the handlers of messages whose receipts are lost."""
+        """Passes an event to the renewal of receipts. Informs the handlers of messages with lost receipts."""
         for action in self.holds.on(event, self._now):
             if isinstance(action, holds.ReceiptsLost):
                 self._do(events.Lose([self.active[key] for key in action.keys if key in self.active], found=True))
@@ -494,8 +494,8 @@ class Pool:
     def _usable(self) -> int:
         """Returns how many messages the usable hands of this queue handle at a time.
 
-        All hands are usable if the consumer holds no messages of other queues. Otherwise the busy hands of
-        this queue and idle hands are. At least one hand counts as idle, so that a message waits for the next one.
+        All hands are usable if the consumer holds no messages of other queues. Otherwise only this queue's busy
+        hands and the idle hands are. At least one hand counts as idle, so that it finds a waiting message.
         """
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency
@@ -542,7 +542,7 @@ class Pool:
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Stops keeping the ``_asked`` hands free, once their messages began or none came. Wakes idle hands."""
+        """Keeps the ``_asked`` hands free no longer, if their messages began or none came. Wakes idle hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

@@ -52,7 +52,7 @@ class RunLoop:
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with an error, which ``run`` raises. All loops end, unless it is a LakeQueueError."""
+        """Ends the run with an error, which ``run`` raises. Ends all loops if it is no LakeQueueError."""
         self._error = self._error or error
         if not isinstance(error, LakeQueueError):
             self._fatal()

@@ -28,7 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""On an object store, a burst below this many seconds of the rate limit logs a warning."""
+"""On an object store, a warning is logged if a burst is less than the rate limit allows in these seconds."""
 _log = logging.getLogger("lakequeue")
 
 

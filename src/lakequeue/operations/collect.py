@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Collector:
-    """Messages that wait for their common commit, after ``linger`` or from ``MOST`` on, in order (SND-19)."""
+    """Messages that wait in order for a common commit, until ``linger`` is over or the buffer is full (SND-19)."""
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -88,7 +88,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Adds a copy of a message once there is space. Returns the future of its result. ``at`` sets a delay."""
+        """Adds a copy of a message once there is space. Returns its result's future. ``at``: end of its delay."""
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:

@@ -28,14 +28,14 @@ STUCK_SECONDS = 3600
 """A consumer is stuck if its oldest receive is older than this many seconds and than the visibility timeout."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""A queue grows if its visible messages increase within ``GROWTH_SECONDS`` by this number and this share."""
+"""A queue grows if within ``GROWTH_SECONDS`` its visible messages increase by at least this number and share."""
 COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
 COMPACTION_SECONDS = 6 * 3600
 """A warning says if no compactor made a pass for this many seconds."""
 FULL_SHARE = 0.95
 """A queue counts as full if it has used at least this share of a limit."""
 EXPIRING_SHARE = 0.25
-"""A concern if less than this share of the retention is left for the oldest message."""
+"""The oldest message expires soon if less than this share of its retention is left."""
 LETTERS = 1_000
 """Number of newest dead letters of a queue whose errors are counted."""
 ERRORS = 5
@@ -286,7 +286,7 @@ def an_hour_ago(root: Root) -> dict[str, int]:
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns each queue's first count of the last hour if it is 50 minutes old. Instants are microseconds."""
+    """Returns each queue's first count of the last hour, if at least 50 minutes old. Instants are microseconds."""
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

@@ -4,8 +4,8 @@ The catalog's rows come last, in one commit, so a killed copy has no effect (DUR
 
 For each shard, the copy takes a snapshot of the ledger, then of the log, so the log has every message of the
 ledger. A shard is copied again if messages from another queue arrived in its log. If the other queue's copied
-ledger does not know their move, the move is made again in the copy (DUR-41). If only some snapshots have the rows
-of a bulk send, the copy gets its other files and its manifest. A repetition, or a compaction, completes it then.
+ledger does not know their move, the move is made again in the copy (DUR-41). If only some snapshots have a bulk
+send, the copy gets the send's other files and manifest. A repetition, or a compaction, then completes the send.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has one of the queues, or has tables of such a queue which no copy made."""
+    """Refuses a target that has one of the queues, or has tables of such a queue that no copy has made."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

@@ -37,7 +37,7 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens a queue with these attributes (QUE-15). ``update`` gives it these (QUE-36)."""
+    """Creates a queue, or opens one with equal attributes (QUE-15). ``update`` changes its attributes (QUE-36)."""
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = deliveries.located(redrive_policies.located(given, root.region), root)

@@ -32,11 +32,11 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""A warning if the newest commit is more than this many seconds ahead of this machine's clock."""
+"""A warning is given if the newest commit is more than this many seconds ahead of this machine's clock."""
 LARGE_LEDGER = 200_000
 """A shard with more runs than this gets a warning, because it is slow."""
 LOST_SHARE = 0.5
-"""A warning if a shard has more than this number of lost races per commit."""
+"""A shard gets a warning if it has more than this number of lost races per commit."""
 LEAST_COMMITS = 20
 """Minimum number of commits of a shard for ``LOST_SHARE`` to apply."""
 

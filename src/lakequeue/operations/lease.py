@@ -306,7 +306,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages that no other lease received after this lease, which may have timed out; or None."""
+    """Returns the messages of a lease that no other lease has received since, even after its timeout; or None."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -327,7 +327,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends an interrupted batch's lease. None if the lease is lost, or the delivery table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. None if it is lost, or if its delivery table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

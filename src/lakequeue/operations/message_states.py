@@ -55,9 +55,9 @@ SCHEMA = pa.schema(
 ``state`` is a ``MessageState``. A moved message is deleted, and a purged message has no row. ``visible_at`` is
 when the message becomes or became visible; NULL unless visible, in flight or delayed. ``settled_at`` is when it
 was deleted, if the history knows. ``receive_count`` is NULL for expired messages, and deleted ones without
-``settled_at``. ``consumer`` has the message in flight. A dead letter keeps the ``sent_at`` of its first send,
-except on FIFO queues (DLQ-4). ``moved_at`` is when it came from another queue. ``attempts`` failed. ``age`` is
-seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard queues have no
+``settled_at``. ``consumer`` has the message in flight. ``sent_at`` of a dead letter is its first send, except on
+FIFO queues (DLQ-4). ``moved_at`` is when it came from another queue. ``attempts`` are failed attempts. ``age``
+is seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard queues have no
 sequence numbers.
 """
 REWINDABLE = "rewindable"

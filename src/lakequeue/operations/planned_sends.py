@@ -54,7 +54,7 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Plans one or a stream's sends. Raises InvalidParameterValue for a column, InvalidOptions for an option."""
+    """Plans a send or a stream's sends. Raises InvalidParameterValue (a column), InvalidOptions (an option)."""
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
     check_columns(attributes, columns, order_by)

@@ -44,7 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Poll interval of further waiters, as a multiple of the first waiter's, which normally wakes them."""
+"""Further waiters poll this many times less often than the first waiter, which normally wakes them."""
 
 MOST_FAILURES = 32
 """A receive stops splitting unreadable ranges after this many failed reads."""
@@ -252,7 +252,7 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
 
 
 class _Polls:
-    """The polls of a receive: ``claim``, then ``read``. Without a message, both return the next poll's instant."""
+    """The polls of a receive: ``claim``, then ``read``. Without a message, either returns the next instant."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -329,7 +329,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns a claim's messages by send time or priority. ``lease_id``: undoes unreadable receives (DUR-8)."""
+    """Returns a claim's messages by send time or priority. ``lease_id``: to undo unreadable receives (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 

@@ -1,4 +1,4 @@
-"""Sends each row that a Delta table gains once, through any number of processes (RLY).
+"""Sends each row that is added to a Delta table exactly once, through any number of processes (RLY).
 
 The versions of the table are batches of a stream, cut into pieces. The queue's log records the last piece in the
 same commit as its messages (``SendKey.of_batch``). All processes make the same pieces for the same shards.
@@ -107,7 +107,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the table is relayed, by the queue's log. Records ``start`` before, if it is further."""
+        """Returns how far the queue's log says the table is relayed, at least ``start``, which it records."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1

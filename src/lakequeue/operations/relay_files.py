@@ -1,4 +1,4 @@
-"""Sends a message for each new file once, through any number of processes (RLY-6)."""
+"""Sends one message for each new file, through any number of processes (RLY-6)."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns the head of an older ledger as of now. ``moves``: number of the last move that arrived anywhere."""
+    """Returns an older ledger's head for the present. ``moves``: number of the last move that arrived anywhere."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -300,7 +300,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may have seen. Each lost entry counts as one."""
+    """Returns the highest epoch that a process may have seen. Each lost entry counts as one epoch."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0

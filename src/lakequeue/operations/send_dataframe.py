@@ -53,7 +53,7 @@ class BulkSend:
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Chooses the shard of rows without group or priority, the same in all processes; None for the next shards."""
+    """Number that gives rows without group or priority the same shard in all processes; None: the next shards."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:

@@ -112,7 +112,7 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in the pieces. A last piece without end includes later shards."""
+    """Returns the condition that a message is in the pieces. If the last has no end, later shards count, too."""
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]

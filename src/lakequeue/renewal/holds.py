@@ -39,7 +39,7 @@ class Due:
 
 @attrs.define
 class Extended:
-    """An attempt has ended, with a verdict for each receipt, in order."""
+    """An attempt to extend receipts has ended, with a verdict for each receipt, in order."""
 
     attempt: Extend
     verdicts: Sequence[Verdict]

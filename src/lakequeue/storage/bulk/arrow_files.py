@@ -205,7 +205,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Cuts pieces into files. Consume one file before the next."""
+    """Divides pieces among files of about ``size`` bytes. Consume the pieces of a file before the next file."""
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes

@@ -33,8 +33,8 @@ Stage = Callable[[Folder, Staging], Manifest]
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
-    Rows with a repeated deduplication id are accepted but not added on FIFO queues (DDP-1). Existing files of an
-    earlier attempt are committed instead.
+    On FIFO queues, rows with a repeated deduplication id are accepted but not added (DDP-1). Existing files of an
+    earlier attempt are committed instead of new files.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.

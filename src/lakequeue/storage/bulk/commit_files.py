@@ -22,7 +22,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""After this many attempts, a bulk send removes new duplicates while small sends wait."""
+"""After this many attempts, the process's small sends wait until a bulk send has removed new duplicates."""
 
 
 class ShardCommit:
@@ -40,7 +40,7 @@ class ShardCommit:
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
-        """Adds the files. Returns the number of new messages. ``reached_another`` allows newer attributes."""
+        """Adds the files. Returns the number of new messages. ``reached_another``: accept newer attributes."""
         table = self._table
         for patient in [*[True] * PATIENCE, False]:
             if self._duplicates is not None:

@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """Returns the send instant of messages committed on the loaded snapshot at ``now``."""
+    """Returns the send instant for messages that are committed at ``now`` on the loaded snapshot."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 

@@ -35,7 +35,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in a filter. More ranges slow down the planner, so there is no filter."""
 _BUCKET = 8
-"""Number of bits of a block of 256 positions. Rows are joined with ranges by block."""
+"""Bits of a position within a block of 256 positions. Spark joins rows with ranges by block."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -211,7 +211,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places in one file, a batch per row group. Omits erased bodies."""
+    """Yields the messages at places in one file, a batch per row group. Omits messages with erased bodies."""
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)

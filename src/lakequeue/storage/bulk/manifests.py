@@ -38,7 +38,7 @@ class SendKey:
     """Name of the manifest and its files, from which message ids are derived."""
     of_stream: bool = False
     anonymous: bool = False
-    """True if the caller gave no id, so that nobody repeats the send."""
+    """True if the caller gave no id, so that no process repeats the send."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:

@@ -17,7 +17,7 @@ PRIORITY = "priority"
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
-"""Largest delay with a valid end, in seconds, for profiles without a limit."""
+"""Longest delay in seconds of profiles without a limit. The end of a longer delay may be no valid instant."""
 
 _WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -104,7 +104,7 @@ class RowRules:
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules that apply to rows with these columns, in the order of a refusal's text."""
+        """Returns the rules that apply to rows with these columns, in the order in which errors list them."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),

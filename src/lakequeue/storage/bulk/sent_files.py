@@ -1,7 +1,7 @@
 """The record of files that a relay has sent: numbered parts in the queue's directory.
 
 Only one process can create a part, and so decides the batch of that number. Then it sends the part's files. Merged
-parts contain only digests of the files. A part that is created after the merge of its number is ignored.
+parts contain only digests of the files. A part that comes after its number was merged is ignored.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
 
 
 def new_name(partition: int, kind: str) -> str:
-    """Returns a name for a file of a partition, sorted like partitions."""
+    """Returns a name for a file of a partition. Names sort in the order of partitions."""
     return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
 
 

@@ -191,7 +191,7 @@ def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the last version before which at most ``MOST_LOST`` entries are missing."""
+    """Returns the last version that is reached with at most ``MOST_LOST`` missing entries."""
     last, lost = start, 0
     for version in known:
         if version > start:

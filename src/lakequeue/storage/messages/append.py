@@ -160,7 +160,7 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends messages, whose value to call afterwards. Raises QueueDoesNotExist."""
+        """Returns a change that appends messages. Call its value after the commit. Raises QueueDoesNotExist."""
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -288,7 +288,7 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good: no files, but appends to older snapshots then fail."""
+        """Returns the change that closes the log for good. It adds no files, but makes concurrent appends fail."""
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:

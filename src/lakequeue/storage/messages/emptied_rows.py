@@ -28,7 +28,7 @@ _COUNTING = {"group_id", "dedup_id"}
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages above the floor of a committed ledger that this ledger has forgotten for good."""
+    """The messages, from the first stored offset (floor) on, that a committed ledger has forgotten for good."""
 
     epoch: int
     head: int
@@ -46,7 +46,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the content of forgotten messages in rows. With ``sent_before``, only of messages sent before."""
+        """Clears the content of forgotten messages in rows; with ``sent_before``, only if sent before it."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

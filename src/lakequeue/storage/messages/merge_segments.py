@@ -1,7 +1,7 @@
 """Keeps the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
 
-The last segment is open: it is replaced only after an hour without a send, or if all of it is below the floor, by
-a commit that conflicts with appends. All commits are fenced by ``files``, and may fail or be killed.
+The floor is the first stored offset. The last segment is open: it is replaced only after an hour without a send,
+or if it is below the floor, by a commit that conflicts with appends. The version of ``files`` fences all commits.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _merge(segments: list[SegmentFiles]) -> _MergeStep:
 def _open_step(
     table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
 ) -> _MergeStep | None:
-    """Returns a step for the open segment or None. Keeps the base, as a sender may be about to append."""
+    """Returns a step for the open segment or None. The segment keeps its base, which senders may know."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -298,7 +298,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a rewrite of a segment that can be emptied by half. ``done``: segments that this pass rewrote."""
+    """Returns a rewrite that empties half of a segment or more, or None. ``done``: rewritten by this pass."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last

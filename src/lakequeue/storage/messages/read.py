@@ -77,7 +77,7 @@ _ARRAYS_BYTES = 6 * 1024
 
 
 class FileColumns(NamedTuple):
-    """Cached columns of a file, in microseconds, about 10 bytes per message. ``group`` indexes ``names``."""
+    """Cached columns of a file, in microseconds; about 10 bytes per message. ``group``: indexes of ``names``."""
 
     sent_at: Integers
     delay: Integers
@@ -430,7 +430,7 @@ _known: dict[str, FileColumns] = {}
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files of ``messages`` by offset; ``known`` are reused. Raises DamagedTable (DUR-5)."""
+    """Returns the live files of ``messages`` by offset; reuses files in ``known``. Raises DamagedTable (DUR-5)."""
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
