@@ -20,6 +20,7 @@ from lakequeue import Consumer, Context, LakeQueue, Message, Queue, SendEntry, _
 from lakequeue.entry_verbs import report_consumer
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
+from lakequeue.testing import ManualClock
 from serve.serving import serving
 
 if TYPE_CHECKING:
@@ -1116,7 +1117,33 @@ def test_what_a_consumer_holds_is_listed_with_the_command_that_frees_it(lake: La
     shows(page.locator("tr.message")).to_have_count(1)
     row.click()
     command = f"lakequeue reschedule holding {held.message_id} --in-flight"
-    shows(page.locator("tr.details").locator("p code")).to_have_text(command)
+    details = page.locator("tr.details")
+    shows(details.locator("p code")).to_have_text(command)
+    details.get_by_role("button", name="Free…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Make visible").click()
+    shows(page.locator(".toast")).to_have_text("1 message made visible.")
+    assert queue.counts().visible == 2
+
+
+def test_messages_of_a_consumer_that_is_gone_are_freed_where_it_needs_attention(
+    visiting: Visiting, tmp_path: Path
+):
+    clock = ManualClock()
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    queue = lake.create_queue("orders", visibility_timeout=3_600)
+    queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c")])
+    queue.receive(2, consumer="packer's:7", visibility_timeout=12 * 3_600)
+    clock.advance(2 * 3_600)
+    queue.receive(1, consumer="well:8")
+    with serving(lake) as server, visiting(server.url) as visit:
+        page = visit.open()
+        visit.button("Free its messages…").click()
+        dialog = page.get_by_role("dialog")
+        shows(dialog).to_contain_text("packer's:7 has held them.")
+        dialog.get_by_role("button", name="Make visible").click()
+        shows(page.locator(".toast")).to_have_text("2 messages made visible.")
+        shows(page.get_by_role("region", name="What needs attention")).not_to_contain_text("packer's:7")
+    assert (queue.counts().visible, queue.counts().in_flight) == (2, 1)
 
 
 @pytest.mark.parametrize("tab", ["dead-letters", "attributes"])

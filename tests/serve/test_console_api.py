@@ -151,7 +151,10 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert [each["consumers"] for each in console.get("queues")["queues"]] == [0, 0, 0, 1, 0]
     assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
-    assert [each["may"] for each in found["concerns"]] == [[], [], ["redrive"], ["resume"]], "that have a button"
+    assert [each["may"] for each in found["concerns"]] == [["free"], [], ["redrive"], ["resume"]], "their buttons"
+    assert found["concerns"][0]["commands"] == [
+        """lakequeue peek stuck --where "state = 'in_flight' AND consumer = 'host:7'\""""
+    ]
     assert [each["brief"] for each in found["concerns"]] == [
         "host:7 has held a message for 2h50m",
         "1 visible, no receive for 2h50m",

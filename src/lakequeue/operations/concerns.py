@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,6 +84,8 @@ class Concern:
     """The text in a few words, without the queue's name."""
     group: str | None = None
     """Paused message group; None for the whole queue."""
+    consumer: str | None = None
+    """Name of a consumer that holds messages without a known process."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
     """Number of dead letters by class of error, most frequent first."""
 
@@ -182,7 +185,8 @@ def found(
                 f"{who} has held a message of {name} for {lasts}",
                 f"{who} has held a message for {lasts}",
             )
-            yield Concern(name, "stuck", text, *_release(quoted, each), brief)
+            gone = None if each.processes else each.consumer
+            yield Concern(name, "stuck", text, *_release(quoted, each), brief, consumer=gone)
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
@@ -235,7 +239,8 @@ def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
         where = " or ".join(f"{command} on {one.host}" for command, one in zip(looks, some, strict=True))
         cure = f"{where} shows where its handler hangs; {' or '.join(ends)} there ends it and frees its messages"
         return cure, (*looks, *ends)
-    command = f"""lakequeue peek {quoted} --where "state = 'in_flight'\""""
+    held_by = f" AND consumer = '{held.consumer}'" if re.fullmatch(r"[\w.:@-]+", held.consumer or "") else ""
+    command = f"""lakequeue peek {quoted} --where "state = 'in_flight'{held_by}\""""
     freed = f"lakequeue reschedule {quoted} ID --in-flight frees it"
     return f"{command} shows its id, {freed}", (command,)
 

@@ -49,7 +49,12 @@ SLOW_TIMEOUTS = 10
 """A receive is marked as slow when its age is this many visibility timeouts."""
 PAUSE = "SetQueueAttributes"
 """Permission needed for a pause, because ``set_attributes`` can also pause a queue."""
-_NEEDED = {"resume": PAUSE, "redrive": "StartMessageMoveTask", "keep": "SetQueueAttributes"}
+_NEEDED = {
+    "resume": PAUSE,
+    "redrive": "StartMessageMoveTask",
+    "keep": "SetQueueAttributes",
+    "free": "ChangeMessageVisibility",
+}
 """For each action that the console offers next to a concern, the permission that the action needs."""
 _COMMANDS = {"redrive": "redrive", "set": "keep"}
 """For a command that ends a concern, the console's action with the same effect."""
@@ -258,6 +263,8 @@ def _may(caller: Caller, concern: Concern) -> list[str]:
     wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
     if concern.kind == "expiring":
         wanted = [_COMMANDS[command.split()[1]] for command in concern.commands if command.split()[1] in _COMMANDS]
+    if concern.consumer is not None and caller.may("ReceiveMessage", concern.queue):
+        wanted = ["free"]  # after the messages were listed
     return [action for action in wanted if caller.may(_NEEDED[action], concern.queue)]
 
 

@@ -1,12 +1,13 @@
 // Actions that change a queue. Each opens a dialog that says what will happen, to which queue and how many messages.
 
-import { queueHash } from "./address.js";
+import { heldBy, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ask, askForName, field, lostHistory } from "./dialog.js";
 import { count, duration, el, instant, localValue, number, offset, setText, show, toast, zone } from "./dom.js";
 
 const STEP = 1_000; // messages that one redrive request moves
 const MARGIN = 5_000; // in ms; the earliest instant advances while the user reads
+const FREED = 200; // messages at most that one dialog frees
 const TYPES = ["String", "Number", "Binary"];
 
 export function destinations(found) {
@@ -347,7 +348,14 @@ export function deleteMessages(queue, chosen, reload) {
   });
 }
 
-export function makeVisible(queue, chosen, reload) {
+// Gives back what a consumer holds whose process is gone.
+export async function freeHeld(queue, consumer, reload) {
+  const { messages, next } = await get(queuePath(queue.name, "/messages"), { ...heldBy(consumer), limit: FREED });
+  if (!messages.length) return toast(`${consumer} holds no message of ${queue.name} any more.`);
+  makeVisible(queue, messages, reload, `${consumer} has held ${messages.length === 1 ? "it" : "them"}${next ? ", and more: free those afterwards" : ""}.`);
+}
+
+export function makeVisible(queue, chosen, reload, more = null) {
   const delayed = having(chosen, "delayed");
   const taken = having(chosen, "in_flight");
   const also = el("input", { type: "checkbox", name: "in_flight" });
@@ -356,6 +364,7 @@ export function makeVisible(queue, chosen, reload) {
     parts: [
       el("p", { class: "what" }, el("strong", {}, delayed ? count(delayed, "delayed message") : `${count(taken, "message")} in flight`), " will be visible at once."),
       delayed && taken ? el("label", { class: "check" }, also, el("span", {}, `Also ${count(taken, "message")} in flight`)) : null,
+      more ? el("p", {}, more) : null,
       taken ? el("p", { class: "quiet" }, `${taken === 1 ? "Its consumer is not told and goes" : "Their consumers are not told and go"} on; another one may receive ${taken === 1 ? "it" : "them"} meanwhile.`) : null,
     ],
     button: "Make visible",

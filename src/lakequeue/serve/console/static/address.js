@@ -9,10 +9,13 @@ export function queueHash(name, tab = "", given = {}) {
   return `#/q/${encodeURIComponent(name)}${tab && `/${tab}`}${query(given)}`;
 }
 
-// The messages that a consumer (null: without a name) has in flight.
+// The filters for the messages that a consumer (null: without a name) has in flight.
+export function heldBy(consumer) {
+  return { state: "in_flight", where: consumer === null ? "consumer IS NULL" : `consumer = '${consumer.replaceAll("'", "''")}'` };
+}
+
 export function heldHash(name, consumer) {
-  const where = consumer === null ? "consumer IS NULL" : `consumer = '${consumer.replaceAll("'", "''")}'`;
-  return queueHash(name, "messages", { state: "in_flight", where });
+  return queueHash(name, "messages", heldBy(consumer));
 }
 
 // The messages of a dead-letter queue that failed with an error (null: with none), of all its sources or of one.

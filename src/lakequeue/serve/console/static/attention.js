@@ -1,6 +1,6 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
-import { redrive } from "./actions.js";
+import { freeHeld, redrive } from "./actions.js";
 import { changeQueue } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
@@ -99,7 +99,7 @@ export function attention(signal, reload, only = null) {
 
   async function open(queue, dialog) {
     try {
-      dialog(await get(queuePath(queue), {}, signal));
+      await dialog(await get(queuePath(queue), {}, signal));
     } catch (error) {
       toast(error.message, "wrong");
     }
@@ -108,15 +108,16 @@ export function attention(signal, reload, only = null) {
   // The buttons of a queue's concerns, each once.
   function buttons(queue, list) {
     const made = new Map();
-    for (const { may = [], group } of list) {
-      for (const action of only === null ? may : may.filter((each) => each === "keep")) {
+    for (const { may = [], group, consumer } of list) {
+      for (const action of only === null ? may : may.filter((each) => each === "keep" || each === "free")) {
         const of = group === null || group === undefined ? "" : ` ${group}`;
         const [label, click] = {
           resume: [`Resume${of}`, () => resume(queue, group, again)],
           redrive: ["Redrive…", () => open(queue, (known) => redrive(known, again))],
+          free: ["Free its messages…", () => open(queue, (known) => freeHeld(known, consumer, again))],
           keep: ["Keep longer…", () => open(queue, (known) => changeQueue(known, again, "MessageRetentionPeriod"))],
         }[action];
-        made.set(label, el("button", { type: "button", class: "small", click }, label));
+        made.set(`${label} ${consumer}`, el("button", { type: "button", class: "small", click }, label));
       }
     }
     return [...made.values()].flatMap((button) => [" ", button]);

@@ -188,7 +188,7 @@ function detail(name, listName, first, signal, actions) {
   const received = el("dd");
   const consumer = el("dd");
   const state = el("dd");
-  const release = el("p", { hidden: true }, "If no process works on it any more, ", copied(`lakequeue reschedule ${name} ${first.id} --in-flight`), " makes it visible at once.");
+  const release = el("p", { hidden: true }, "If no process works on it any more, it can be freed, so that it is visible at once: ", copied(`lakequeue reschedule ${name} ${first.id} --in-flight`));
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const whole = el("button", { type: "button", click: fetchWhole }, `Show all ${count(first.length, "character")}`);
   const pretty = el("button", { type: "button", "aria-pressed": "false", click: format }, "Indent JSON");

@@ -78,7 +78,9 @@ export function selection(name, listName, signal, reload) {
     const button = (label, open, style = "") => el("button", { type: "button", class: style, click: () => one().length && open(queue, one(), done) }, label);
     const [message] = one();
     const letter = message?.source_queue !== null && message?.state === "visible";
+    const free = { in_flight: "Free…", delayed: "Make visible…" }[message?.state];
     return [
+      may.ChangeMessageVisibility && free ? button(free, makeVisible) : null,
       may.StartMessageMoveTask && letter ? button("Retry…", redriveMessages) : null,
       may.DeleteMessage && message?.state === "visible" ? button("Delete…", deleteMessages, "danger") : null,
     ];
