@@ -192,7 +192,7 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """Begins and returns the ``first`` or next message of a batch; None if no message may begin."""
+        """Begins the ``first`` or next message of a batch, and returns it; None if no message may begin."""
         while self.line.ready and not self._keeps_back(self.line.ready[0]):
             if not first and self._is_again(self.line.ready[0]):
                 return None

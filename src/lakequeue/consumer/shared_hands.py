@@ -132,12 +132,12 @@ class SharedHands:
             return self.receiving.keys() <= self.totals.empty
 
     def may_be_empty(self, pool: Pool) -> set[Pool] | None:
-        """Returns the set of queues found empty; None while a message is active, or if the queue is in the set."""
+        """Returns the set of empty queues, if no message is active and the set lacks this queue; else None."""
         with self.lock:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
     def found_empty(self, pool: Pool, known: set[Pool]) -> None:
-        """Adds a queue to the set that ``may_be_empty`` returned. Counts only if no queue got a message since."""
+        """Adds a queue to the set from ``may_be_empty``. Has no effect if any queue got a message since."""
         with self.lock:
             known.add(pool)
         self._wake()

@@ -195,7 +195,7 @@ def _delete_received(context: Mapping[str, Any]) -> None:
 
 
 class LakeQueueMessageQueueProvider(BaseMessageQueueProvider):
-    """``MessageQueueTrigger(scheme="lakequeue", queue_name=…)`` with the arguments of ``LakeQueueEventTrigger``"""
+    """Lets ``MessageQueueTrigger(scheme="lakequeue", …)`` take the arguments of ``LakeQueueEventTrigger``."""
 
     scheme = "lakequeue"
 

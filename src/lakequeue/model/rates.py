@@ -64,7 +64,7 @@ class Pace(NamedTuple):
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Returns ``full_at``, or if earlier, when a bucket that is empty now is full. Use after a new rate."""
+        """Returns the earlier of ``full_at`` and the instant at which a bucket that is empty now is full."""
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 

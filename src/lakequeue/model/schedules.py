@@ -118,7 +118,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a fast clock sent or skipped later messages. ``last``: the newest message's due time."""
+        """Returns True if later messages were sent or skipped by a fast clock. ``last``: newest sent due time."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -127,7 +127,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule with past times at most ``now``. If it is ahead, its next time follows ``now``."""
+        """Returns the schedule without past times after ``now``. If it is ahead, its next time follows ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

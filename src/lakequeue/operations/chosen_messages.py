@@ -151,7 +151,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns the reads of Spark's tasks that find the messages with an id."""
+    """Returns what Spark's tasks must read to find the messages with an id: for each task, its places."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():

@@ -93,7 +93,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes the messages or makes them visible. ``unrecorded``: only without a recorded table id."""
+        """Deletes the messages or makes them visible; with ``unrecorded``, only if no table id is recorded."""
         ...
 
 

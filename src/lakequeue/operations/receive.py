@@ -161,7 +161,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages; the caller waits. ``wake`` is set by new messages, and by the caller's interrupt."""
+    """Receives messages. Yields the instants to wait for. New messages and the caller's interrupt set ``wake``."""
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:

@@ -53,7 +53,7 @@ class BulkSend:
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number that gives rows without group or priority the same shard in all processes; None: the next shards."""
+    """Number that decides in all processes to which shard rows without group or priority go; None: each send."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:

@@ -209,7 +209,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
-    """Yields rows by offset as one value per piece. ``lasts``: last offset of each piece."""
+    """Yields the rows of each piece as one value. ``lasts``: last offset of each piece."""
     left: pa.RecordBatch | None = None
     for last in lasts:
         rows: list[pa.RecordBatch] = []

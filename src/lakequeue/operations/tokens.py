@@ -22,7 +22,7 @@ _UNLIMITED = 2**31
 
 @attrs.define
 class Tokens:
-    """The tokens of one receive. The bucket is read once."""
+    """The tokens of the rate limit that one receive takes. Reads the bucket once."""
 
     _queue: OpenQueue
     _left: int = 0

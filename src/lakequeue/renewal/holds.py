@@ -74,7 +74,7 @@ class Extend:
 
 @attrs.define
 class FindGone:
-    """Find the messages among these that other processes deleted."""
+    """Find out which of these messages other processes have deleted."""
 
     keys: Sequence[str]
 

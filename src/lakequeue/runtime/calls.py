@@ -1,7 +1,7 @@
 """One structured log record per call of a verb, from the logger ``lakequeue.verbs`` at level DEBUG.
 
 Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (its class or None).
-The call that runs a shared commit counts it.
+If calls share a commit, the call whose thread runs the commit counts it.
 """
 
 from __future__ import annotations

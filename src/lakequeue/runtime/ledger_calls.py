@@ -1,4 +1,4 @@
-"""Commands to the ledger of a shard, on their way into one commit."""
+"""Commands to the ledger of a shard that are collected into one commit."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SIGNS = 5
 BLOCKED = 0.4
 """If a woken receive does not poll for this many seconds, the watcher passes its lock to another process."""
 OVERFLOW = -1
-"""Number of the watch in the event by which the system reports that it dropped events."""
+"""An inotify event with this number instead of a watch says that the system has dropped events."""
 FORGOTTEN = 60.0
 """Seconds after the last receive until the files of a queue may be closed, at the next wait for another queue."""
 

@@ -183,10 +183,10 @@ class MessageLog(Protocol):
         """Yields the dead letters of a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Yields offsets by message group for ascending ranges. A group may occur again with higher offsets."""
+        """Yields message groups with their offsets in ascending ranges. A group may come again, with more."""
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-        """Yields numbers of messages by message group for ascending ranges. A group may occur again."""
+        """Yields message groups with their numbers of messages in ascending ranges. A group may come again."""
 
     def only_group(self, first: int) -> str | None:
         """Returns the only message group from an offset on, "" for none; None if there may be several."""

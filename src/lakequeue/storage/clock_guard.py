@@ -19,7 +19,7 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable with a number of seconds: a commit that comes later after the last one checks the clock."""
+"""Environment variable: the clock is checked if more seconds than this have passed since the last commit."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Maximum seconds between a clock and the storage's clock. Beyond it, checks fail, and S3 refuses requests."""
@@ -50,7 +50,7 @@ class ClockGuard:
         self.now: Callable[[], int] | None = None
         """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
         self.ahead = _ahead()
-        """A commit that comes more than this many microseconds after the last one checks the clock."""
+        """The clock is checked if more microseconds than this have passed since the last commit."""
 
     def was_set_back(self, instant: int) -> bool:
         """Returns True if the clock, which has shown ``instant`` before, now shows an earlier time."""

@@ -376,5 +376,5 @@ def stream_id(stream: str) -> str:
 
 
 def end_of(version: int) -> int:
-    """Returns the end offset of a ``send`` version."""
+    """Returns the log's end offset, from the version of the application id ``send``."""
     return version - CLOSED if version >= CLOSED else version

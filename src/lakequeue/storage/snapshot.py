@@ -369,7 +369,7 @@ class Snapshot(TableState):
         return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Records local entries that a restore left over as strays (DUR-86). Raises DamagedTable for others."""
+        """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for others."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})

@@ -83,7 +83,7 @@ class FoundLog:
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """Returns the last version as if unreadable entries had changed nothing. None without a start."""
+        """Returns the last version, as if unreadable entries had changed nothing; None if ``start`` is None."""
         start = self.start
         if start is None:
             return None

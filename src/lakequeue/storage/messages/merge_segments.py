@@ -143,7 +143,7 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """The segments of a snapshot, and the versions that fence a replacement."""
+    """The segments of a snapshot, and the versions of application ids on which they are replaced."""
 
     segments: list[SegmentFiles]
     """The closed segments."""
@@ -298,7 +298,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a rewrite that empties half of a segment or more, or None. ``done``: rewritten by this pass."""
+    """Returns a rewrite that empties at least half of a segment; else None. Skips segments in ``done``."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last

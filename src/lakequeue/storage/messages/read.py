@@ -115,7 +115,7 @@ class LogFile:
     group: str | None
     """Message group of all messages of the file, "" for no group; None for several groups, or if unknown."""
     more: tuple[LiveFile, ...] = ()
-    """Further files of a segment that another program rewrote. Only all files together have each offset."""
+    """Further files of a segment that another program rewrote. Each may lack offsets that another file has."""
 
     @property
     def rows(self) -> int:
