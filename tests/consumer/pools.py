@@ -78,7 +78,7 @@ class Queue:
         """When the renewal has something to do."""
         self.pending: events.Exchange | events.Receive | None = None
         self.free: int | None = None
-        self.stopped = False
+        self.stopped = self.woken = False
         self.received = 0
         self.work = self.__class__.__name__
         world.hands_of.receiving[self.pool] = self  # type: ignore[assignment]
@@ -117,7 +117,9 @@ class Queue:
                 self._started(action.jobs)
                 left.append(action)
             elif isinstance(action, events.Exchange):
+                extending = {key for attempt in self.attempts for key in attempt.wanted}
                 for done in action.done:
+                    assert done.again_in is None or done.handle not in extending, "HNS-14: an extension follows"
                     self._move(done.job, State.SETTLING)
                 left.append(action)
             elif isinstance(action, holds.WakeRenewal):
@@ -126,7 +128,9 @@ class Queue:
                 for job in action.jobs:
                     assert not (action.found and (job.context.lost or self.model[job] is State.ENDED))
                     job.context.lost = True  # type: ignore[assignment]
-            elif not isinstance(action, events.Wake | events.Warn):
+            elif isinstance(action, events.Wake):
+                self.woken = True
+            elif not isinstance(action, events.Warn):
                 left.append(action)
         self._drop_unseen()
         self.check()
@@ -402,10 +406,13 @@ class Queue:
             attempt = self.attempts.pop()
             verdicts = self.chance.choices(list(Verdict), [10, 1, 1], k=len(attempt.wanted))
             again = dict[str, int]()
+            waited = [done for done in self.pool._done if self.pool._would_be_hidden(done)]
+            self.woken = False
             for action in self.on(holds.Extended(attempt, verdicts)):
                 assert isinstance(action, holds.Extend) and not attempt.tight
                 self.attempts.append(action)
                 again |= action.wanted
+            assert self.woken or all(self.pool._would_be_hidden(done) for done in waited), "nobody is woken"
             for (key, timeout), verdict in zip(attempt.wanted.items(), verdicts, strict=True):
                 job, until = self.jobs[key], attempt.at + timeout
                 assert until <= self.limit[job], "HBN-22: longer than twelve hours"
@@ -435,7 +442,6 @@ class Queue:
 
     def wind_up(self) -> None:
         self.on(events.GraceOver())
-        self.extended()
         self.settle()
         self.on(events.RunOver())
         assert not len(self.pool) and self.pool.busy == 0
@@ -491,6 +497,9 @@ class World:
         left, self.calls = self.calls, []
         for queue in self.queues:
             assert queue.pool.busy == sum(len(call.jobs) for call in left if call.queue is queue)
+            if self.chance.random() < 0.5:
+                queue.extended()
+            queue.attempts.clear()  # the renewal has stopped
             queue.on(events.GraceOver())
         for call in left:
             call.queue.end(call)

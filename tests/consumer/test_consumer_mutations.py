@@ -256,6 +256,15 @@ MUTATIONS = [
         },
     ),
     Mutation(
+        "releases before an extension that is on its way",
+        replace(Holds, "is_extending", lambda self, key: False),
+        {
+            shown(
+                timelines.test_a_retry_delay_is_not_overwritten_by_an_extension_that_was_on_its_way, **LONG
+            ): "HNS-14"
+        },
+    ),
+    Mutation(
         "keeps what it has not begun",
         replace("lakequeue.consumer.ahead.Ahead.behind", 10**12),
         {shown(rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun, **LONG): "HBN-23"},

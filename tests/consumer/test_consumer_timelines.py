@@ -268,3 +268,21 @@ def test_a_clock_that_is_behind_the_queues_extends_by_its_own(harness: Harness) 
     with harness.running(harness.consumer(sleeper(40), concurrency=1)):
         harness.clock.advance(41)
     assert harness.queue.changes() == [(25, 30)]  # others, whose clocks are right, would take it at 30 of this one
+
+
+@pytest.mark.spec("HBN-3", "HNS-14", "HNS-15")
+def test_a_retry_delay_is_not_overwritten_by_an_extension_that_was_on_its_way(harness: Harness) -> None:
+    harness.send("A")
+
+    def slowly(verb: str, bodies: list[str]) -> None:
+        if verb == "change" and harness.now == 25:  # the handler fails meanwhile
+            harness.clock.wait(harness.clock.now() + _seconds(2), threading.Event())
+
+    harness.queue.before = slowly
+    handler = harness.handler(lambda message: 26 if message.receive_count == 1 else 0, answer=Outcome.FAILED)
+    with harness.running(harness.consumer(handler, concurrency=1, retry_delay=5)):
+        harness.clock.advance(31)
+        assert harness.visible() == []
+        harness.clock.advance(1)
+    assert harness.queue.changes()[:2] == [(25, 30), (27, 5)]
+    assert handler.at == [0, 32]

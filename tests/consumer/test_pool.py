@@ -160,6 +160,11 @@ MUTATIONS = [
     ),
     Mutation("holds what waits for ever", replace(Ahead, "behind", 10**12), {random_sequences: "HBN-23"}),
     Mutation("wakes nobody for a group", wakes_nobody_for_a_group, {random_sequences: "HBN-19"}),
+    Mutation(
+        "releases before an extension that is on its way",
+        replace(Holds, "is_extending", lambda self, key: False),
+        {random_sequences: "HNS-14"},
+    ),
     Mutation("never says when to extend", replace(Holds, "_next", lambda *_: None), {random_sequences: "HBN-1"}),
     Mutation(
         "extends what is lost",

@@ -117,7 +117,7 @@ class RunEnds:
 
 @attrs.define
 class GraceOver:
-    """Running handlers get no more time."""
+    """Running handlers get no more time, and the renewal has stopped."""
 
 
 @attrs.define

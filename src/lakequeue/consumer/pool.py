@@ -408,12 +408,16 @@ class Pool:
             if done.job.context.lost:
                 self._warn_lost(done)
                 self._finish([done.job, *self._end_rest(done.job)])
-            elif done.due is None or done.due <= self._now:
+            elif (done.due is None or done.due <= self._now) and not self._would_be_hidden(done):
                 done.job.state = State.SETTLING
                 due.append(done)
             else:
                 self._done.append(done)
         return due, failures
+
+    def _would_be_hidden(self, done: Done) -> bool:
+        """True if an extension that is on its way could come after a release, and hide the message for longer."""
+        return done.again_in is not None and self.holds.is_extending(done.handle)
 
     def next_event(self) -> int | None:
         """Returns when to settle again, or earlier to give messages back; None if there is nothing to do."""
@@ -448,12 +452,15 @@ class Pool:
 
     def _renewal(self, event: holds.Event) -> None:
         """Passes an event to the renewal of receipts. Informs the handlers of messages with lost receipts."""
+        releases = [done for done in self._done if self._would_be_hidden(done)]
         for action in self.holds.on(event, self._now):
             if isinstance(action, holds.ReceiptsLost):
                 self._do(events.Lose([self.active[key] for key in action.keys if key in self.active], found=True))
                 self._wake()
             else:
                 self._do(action)
+        if any(not self._would_be_hidden(done) for done in releases):
+            self._wake()
 
     # --- the end
 
@@ -462,7 +469,8 @@ class Pool:
         self._return(self._returning(self._waiting()))
 
     def _grace_over(self, event: events.GraceOver) -> None:
-        """Makes the next round release the messages whose handlers did not end in time."""
+        """Makes the next round release the messages whose handlers did not end in time. No extension follows."""
+        self.holds.stop()
         self.unended = [job for job in self.active.values() if job.state is State.RUNNING]
         self._forget([job for job in self.unended if job.context.lost])
         self.released = [Done(job, again_in=0) for job in self.unended if job.state is State.RUNNING]

@@ -438,12 +438,12 @@ class QueueLoop(RunLoop):
     def _stop(self) -> None:
         """Ends the heartbeat. Makes messages whose handlers still run visible, and marks their receipts lost."""
         try:
+            self._heartbeat.stop()
             self.report(events.GraceOver())
             self.unended = len(self.pool.unended)
             self._settle()
         finally:
             self.report(events.RunOver())
-            self._heartbeat.stop()
             self.handed_back = sum(done.settled for done in self.pool.released)
             if self.unended:
                 _log.warning(

@@ -116,6 +116,7 @@ class Holds:
         self._batch = batch
         self._held: dict[str, Hold] = {}
         self._over = set[str]()
+        self._sent = set[str]()  # in attempts that have not ended
         self._since = self._watched = 0
         self._until: int | None = None
 
@@ -139,6 +140,14 @@ class Holds:
         """Returns the state of a receipt; None if it is not kept."""
         return self._held.get(key)
 
+    def is_extending(self, key: str) -> bool:
+        """Returns True while an attempt to extend a receipt has not ended, even if the receipt was dropped."""
+        return key in self._sent
+
+    def stop(self) -> None:
+        """Forgets the attempts that have not ended, because their holder performs none any more."""
+        self._sent.clear()
+
     def on(self, event: Event, now: int) -> list[Action]:
         """Handles an event. Returns the actions to perform, in order."""
         if isinstance(event, Due):
@@ -154,6 +163,7 @@ class Holds:
                 wanted.append((key, timeout))
             else:
                 self._held[key] = attrs.evolve(self._held[key], exhausted=True)
+        self._sent.update(key for key, _ in wanted)
         size = self._batch or len(wanted) or 1
         starts = range(0, len(wanted), size)
         actions: list[Action] = [Extend(dict(wanted[start : start + size]), now) for start in starts]
@@ -180,6 +190,7 @@ class Holds:
                 tight[key] = timeout - _SECOND
             else:
                 lost.append(key)
+        self._sent -= attempt.wanted.keys() - tight.keys()
         return [*([Extend(tight, attempt.at, tight=True)] if tight else []), *self._lose(lost)]
 
     def _lose(self, keys: Collection[str]) -> list[Action]:
