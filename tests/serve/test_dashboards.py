@@ -51,7 +51,7 @@ def test_alerts_are_complete() -> None:
     sections = re.findall(r"^## (.+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
     assert [name for name in sections if name.startswith("Lakequeue")] == [rule["alert"] for rule in alerts()]
     for rule in alerts():
-        page = f"https://lakequeue.example/operation/alerts/#{rule['alert'].lower()}"
+        page = f"http://lakequeue.example:9324/console/runbooks/alerts#{rule['alert'].lower()}"
         assert rule["annotations"]["runbook_url"] == page
         assert {*rule} <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("critical", "warning")

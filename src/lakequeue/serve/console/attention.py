@@ -138,7 +138,7 @@ class Attention:
             upkeep = self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
-            root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
+            root.append({"text": text, "cure": "lakequeue check shows what is damaged", "runbook": "damage"})
         if only is not None:
             root, upkeep = [], []
             damaged = [each for each in damaged if each["queue"] == only]
@@ -243,6 +243,7 @@ class Attention:
         found = list[dict[str, Any]]()
         ended = last_compaction(self._lake)
         compact = {"cure": COMPACTION_CURE, "commands": ["lakequeue compact"]}
+        compact["runbook"] = "alerts#lakequeuenocompaction"
         if ended is None:
             found.append({"text": "The root was never compacted: files and logs grow."} | compact)
         elif now - ended > COMPACTION_SECONDS * MICROS:
@@ -277,4 +278,5 @@ def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:
             "cure": cure,
             "commands": short.commands,
             "queues": short.queues,
+            "runbook": "disk-full",
         }

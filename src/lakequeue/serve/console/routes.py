@@ -30,6 +30,7 @@ from lakequeue.serve.connection import hold
 from lakequeue.serve.console.api import Answer, ConsoleApi
 from lakequeue.serve.console.attention import PAUSE
 from lakequeue.serve.console.parameters import Parameters, field_of
+from lakequeue.serve.console.runbooks import runbook
 from lakequeue.serve.errors import RequestError, malformed, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, RequestBodies
@@ -108,6 +109,7 @@ class Console:
                 self._post(f"{one}/resume", PAUSE, api.resume),
                 self._post(f"{one}/rewind", "Rewind", api.rewind),
                 self._post(f"{one}/redrive", "StartMessageMoveTask", api.redrive, _FILTERS),
+                Route("/runbooks/{name}", runbook),
                 Mount("/", StaticFiles(directory=STATIC, html=True)),
             ],
             exception_handlers={HTTPException: _http_error},

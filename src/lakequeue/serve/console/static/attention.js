@@ -9,19 +9,19 @@ import { ago, copied, el, setText, show, toast } from "./dom.js";
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
 const ERRORS = 5;
-// How bad each kind is, and the part of the queue's page where it is looked into.
+// How bad each kind is, the part of the queue's page where it is looked into, and its runbook.
 const KINDS = {
-  unreadable: ["bad", "messages"],
-  expiring: ["bad", "messages"],
-  full: ["bad", "attributes"],
-  stuck: ["warn", "consumers"],
-  undecided: ["warn", "messages"],
-  "schedule fails": ["warn", "#/schedules"],
-  "schedule overdue": ["warn", "#/schedules"],
-  unread: ["warn", "messages"],
-  "dead letters": ["warn", "dead-letters"],
-  growing: ["", "messages"],
-  paused: ["", "messages"],
+  unreadable: ["bad", "messages", "damage"],
+  expiring: ["bad", "messages", "alerts#lakequeuemessagesold"],
+  full: ["bad", "attributes", "troubleshooting#errors-of-calls"],
+  stuck: ["warn", "consumers", "alerts#lakequeuehandlerstuck"],
+  undecided: ["warn", "messages", "alerts#lakequeueundecided"],
+  "schedule fails": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
+  "schedule overdue": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
+  unread: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
+  "dead letters": ["warn", "dead-letters", "alerts#lakequeuedeadletters"],
+  growing: ["", "messages", "alerts#lakequeueconsumerlag"],
+  paused: ["", "messages", "alerts#lakequeuepausedlong"],
 };
 const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
@@ -58,6 +58,10 @@ function cureOf({ cure, commands = [], queues = [] }) {
     rest = rest.slice(at + text.length);
   }
   return el("span", { class: "quiet" }, " – ", parts, rest);
+}
+
+function runbook(page) {
+  return [" ", el("a", { href: `runbooks/${page}` }, "Runbook")];
 }
 
 // The dead letters of each error, which lead to them.
@@ -127,7 +131,7 @@ export function attention(signal, reload, only = null) {
   function line([queue, list]) {
     const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief), errorsOf(concern)]);
     const held = list.some(({ kind, commands }) => kind === "stuck" && commands.some((command) => command.startsWith("py-spy"))) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
-    const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern)));
+    const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern), runbook(KINDS[concern.kind][2])));
     const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
     return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: queueHash(queue) }, queue), ": "] : null, causes, held, buttons(queue, list)), help);
   }
@@ -139,7 +143,7 @@ export function attention(signal, reload, only = null) {
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
     const heading = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, heading), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each)))))] : [];
+    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, heading), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each), runbook(each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];

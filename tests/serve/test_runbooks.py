@@ -1,0 +1,65 @@
+"""The pages for operators that the server ships: all of them are there, and links between them lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lakequeue import LakeQueue
+from lakequeue.serve.console.routes import STATIC
+from serve.consoles import Browser, Console, keyed
+from serve.test_dashboards import alerts
+
+PAGES = ("index", "alerts", "damage", "disk-full", "troubleshooting", "compaction", "serve", "deploying")
+
+
+@pytest.fixture
+def http(lake: LakeQueue) -> Iterator[Browser]:
+    with keyed(lake) as browser:
+        browser.client.auth = None
+        yield browser
+
+
+def page(http: Browser, name: str) -> str:
+    answer = http.get(f"/console/runbooks/{name}")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    return answer.text
+
+
+def ids(text: str) -> set[str]:
+    return {*re.findall(r'<h\d id="([^"]+)"', text)}
+
+
+def test_each_alert_has_its_runbook_without_a_key(http: Browser) -> None:
+    found = ids(page(http, "alerts"))
+    urls = {rule["annotations"]["runbook_url"] for rule in alerts()}
+    assert {url.partition("/console/runbooks/alerts#")[2] for url in urls} <= found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_between_runbooks_lead_to_a_heading(http: Browser, name: str) -> None:
+    text = page(http, name)
+    assert "<h1 id=" in text and ".md" not in "".join(re.findall(r'href="([^"]*)"', text))
+    for target in {*re.findall(r'href="([a-z#][^":]*)"', text)}:
+        other, _, anchor = target.partition("#")
+        whole = text if not other else page(http, other)
+        assert not anchor or anchor in ids(whole), target
+
+
+def test_what_needs_attention_leads_to_a_runbook(http: Browser, console: Console) -> None:
+    script = (STATIC / "attention.js").read_text(encoding="utf-8")
+    kinds = re.findall(r'^  "?[a-z ]+"?: \["\w*", "[^"]+", "([^"]+)"\]', script, re.MULTILINE)
+    console.lake.create_queue("orders")
+    roots = [each["runbook"] for each in console.get("attention")["root"]]
+    assert len(kinds) == 11 and roots == ["alerts#lakequeuenocompaction"]
+    for target in {*kinds, *roots, "disk-full"}:
+        name, _, anchor = target.partition("#")
+        assert not anchor or anchor in ids(page(http, name)), target
+
+
+@pytest.mark.parametrize("name", ["nothing", "..%2falerts", "alerts.md", "stores%2fs3"])
+def test_no_other_file_is_served(http: Browser, name: str) -> None:
+    assert http.get(f"/console/runbooks/{name}").status_code == 404
