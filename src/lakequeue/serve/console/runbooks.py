@@ -27,7 +27,9 @@ _FRAME = """<!doctype html>
 <body>
 <header class="bar">
   <a class="brand" href="../"><img src="../icon.svg" alt="" width="20" height="20">lakequeue</a>
-  <nav id="pages" aria-label="Pages"><a href="../">Console</a><a href="index">Runbooks</a><a href="alerts">Alerts</a></nav>
+  <nav id="pages" aria-label="Pages">
+    <a href="../">Console</a><a href="index">Runbooks</a><a href="alerts">Alerts</a>
+  </nav>
 </header>
 <main class="page">
 {text}</main>
