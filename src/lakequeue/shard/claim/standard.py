@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -77,12 +78,12 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     number = sum(run.size for run in claimed)
     if not elsewhere:
         state.pass_pace(number)
-    result = _result(state, claimed, state.now + timeout, command.lease_id, order)
     if claimed and mark is not None:
         deliver.begun(state)
     else:
         mark = None
-    return attrs.evolve(result, last=last, passed=passed, halved=halved, mark=mark), bool(claimed)
+    found = {"last": last, "passed": passed, "halved": halved, "mark": mark}
+    return _result(state, claimed, state.now + timeout, command.lease_id, order, **found), bool(claimed)
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
@@ -288,7 +289,12 @@ def _allowed(state: ShardState, command: Claim) -> int:
 
 
 def _result(
-    state: ShardState, runs: Sequence[Run], visible_at: int, lease_id: str, order: Sequence[tuple[int, int]]
+    state: ShardState,
+    runs: Sequence[Run],
+    visible_at: int,
+    lease_id: str,
+    order: Sequence[tuple[int, int]],
+    **found: Any,
 ) -> ClaimResult:
     policy = state.attributes.redrive
     most = None if policy is None else policy.max_receive_count
@@ -302,4 +308,4 @@ def _result(
         )
         for run in sorted(runs, key=lambda run: run.first)
     )
-    return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order), moving=state.moving.size > 0)
+    return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order), state.moving.size > 0, **found)
