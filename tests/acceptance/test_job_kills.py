@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -18,11 +19,13 @@ from concurrency.harness import sent_bodies
 from lakequeue import LakeQueue
 from serve.serving import wait_until
 
+KILLS = int(os.environ.get("LAKEQUEUE_JOB_KILLS", "10"))
+
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.spark,
     pytest.mark.timeout(3_000),
-    pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)]),
+    pytest.mark.parametrize("kills", [2, pytest.param(KILLS, marks=pytest.mark.long)]),
 ]
 
 DRIVER = Path(__file__).with_name("killed_job.py")
@@ -82,17 +85,19 @@ def test_each_row_is_sent_once(tmp_path: Path, kills: int) -> None:
     assert sound(lq)
 
 
-@pytest.mark.spec("RCV-8", "DLT-3")
+@pytest.mark.spec("RCV-8", "DLT-3", "TAB-31")
 def test_each_message_has_one_result(tmp_path: Path, kills: int) -> None:
     lq = LakeQueue(str(tmp_path / "root"))
     queue = lq.create_queue("orders", shards=2, visibility_timeout=5)
     killer, loads, results = Killer(kills, longest=15), 0, str(tmp_path / "results")
     here = ("--root", lq.root, "--queue", "orders", "--handler", "handlers:upper", "--table", results)
+    stream = ("consume_stream", "--once", "--checkpoint", str(tmp_path / "checkpoint"))
+    jobs = itertools.cycle([("consume_batch",), stream])
     while killer.left or not loads:
         loads += 1
         queue.send_arrow(pa.table({"body": [f"{loads} {number}" for number in range(MESSAGES)]}))
-        while queue.counts().visible:
-            killer.ends("consume_batch", *here, "--max-messages", "1500")
+        while queue.counts().visible or queue.counts().undecided:
+            killer.ends(*next(jobs), *here, "--max-messages", "1500")
             wait_until(lambda: not queue.counts().in_flight, "the leases of a job that was killed to end")
     ids = DeltaTable(results).to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
     assert len(ids) == len(set(ids)) == loads * MESSAGES
