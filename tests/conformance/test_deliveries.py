@@ -101,7 +101,7 @@ def test_the_table_stays_while_a_message_is_being_delivered_or_is_undecided(lq: 
     queue.send("one")
     claimed = commit(queue, Claim(1, None, "lease", delivery=new_nonce()))
     for _ in range(2):
-        with pytest.raises(InvalidAttributeValue, match="1 messages are being delivered"):
+        with pytest.raises(InvalidAttributeValue, match="1 message of deliveries into the table"):
             queue.set_attributes(table="/lake/other")
         queue.set_attributes(table="/lake/orders", visibility_timeout=60)
         lq.clock.advance(30)

@@ -281,6 +281,9 @@ def test_a_queue_without_a_table_delivers_nothing(place: Place):
     queue.send("1")
     lease = queue.lease()
     assert lease is not None
+    with pytest.raises(UnsupportedOperation, match="plain has no delivery table"):
+        lease.append([{"id": 1}])
+    queue.set_attributes(table=str(place.table))
     with pytest.raises(UnsupportedOperation, match="before the queue had a delivery table"):
         lease.append([{"id": 1}])
 

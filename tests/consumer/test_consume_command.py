@@ -20,6 +20,7 @@ from insides import place_of
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
+from lakequeue.entry_verbs import make_visible
 from serve.serving import free_port, wait_until
 
 MODULE = """
@@ -35,6 +36,8 @@ async def handle_async(message, context):
 class Group:
     def handle(message, context): ...
 def one(message): ...
+def rows(messages, context):
+    return [{"id": int(message.body)} for message in messages]
 """
 PROGRAM = "from lakequeue.cli import main; main()"
 INSTALLED = f"import sys; sys.path.remove(''); {PROGRAM}"
@@ -165,6 +168,26 @@ def test_until_empty_ends_with_an_error_while_failed_messages_wait_for_their_ret
     queue.send("bad")
     assert run("orders", "application:handle", "--until-empty").exit_code == 0
     assert caplog.messages[-1] == "consumed orders, it is empty: 0 handled, 1 failed"
+
+
+@pytest.mark.spec("TAB-22")
+def test_until_empty_ends_with_an_error_if_the_delivery_table_could_not_be_reached(
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("INFO")
+    queue.set_attributes(table=str(tmp_path / "table"))
+    arguments = ("orders", "application:rows", "--until-empty", "--batch", "10")
+    queue.send("1")
+    assert run(*arguments).exit_code == 0
+    away = (tmp_path / "table").rename(tmp_path / "away")
+    queue.send("2")
+    assert run(*arguments).exit_code == 1
+    assert caplog.messages[-1] == "consumed orders, 1 wait for a retry: 0 handled, 0 failed"
+    [left] = queue.peek()
+    assert make_visible(queue, [left.message_id], in_flight=True).done == 1  # as the command release does
+    assert run(*arguments).exit_code == 1
+    assert caplog.messages[-1] == "consumed orders, 1 undecided: 0 handled, 0 failed"
+    away.rename(tmp_path / "table")
 
 
 @pytest.mark.slow

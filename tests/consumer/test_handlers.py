@@ -110,6 +110,7 @@ def test_any_other_result_is_an_error_of_the_handler(
     harness.consumer(handler).run(until_empty=True)
     assert harness.queue.deletes() == []
     assert f"a handler returns an Outcome or None, not {result!r}" in caplog.text
+    assert ("rows are for a consumer with batch=" in caplog.text) == isinstance(result, dict)
 
 
 @pytest.mark.filterwarnings("error")

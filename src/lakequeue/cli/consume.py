@@ -142,15 +142,18 @@ def _weights(given: str) -> list[int]:
 
 
 def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Yields why messages remain in the queues: a pause, or a wait for a retry."""
+    """Yields why messages remain in the queues: a pause, a wait for a retry, or for the delivery table."""
     from lakequeue.entry_verbs import settings
 
+    delivering = [queue for queue in queues if settings(queue).table is not None]
     for queue in queues:
         if (pauses := settings(queue).pauses) and queue.counts().visible:
             yield from (pause.of(queue.name) for pause in pauses)
-    if consumer.failed:
+    if undecided := sum(queue.counts().undecided for queue in delivering):
+        yield f"{undecided:,} undecided"
+    if consumer.failed or delivering:  # a batch that could not be delivered has not failed
         # failed messages have no consumer, or have this one until their timeout ends
-        failed = "receive_count > 0 AND (consumer IS NULL OR consumer = ?)"
+        failed = "receive_count > 0 AND state <> 'undecided' AND (consumer IS NULL OR consumer = ?)"
         found = sum(len(queue.peek(failed, 100, parameters=[consumer.name])) for queue in queues)
         if found:
             yield f"{found}{' or more' * (found >= 100)} wait for a retry"

@@ -152,6 +152,8 @@ def checked_outcome(result: object) -> Outcome:
     if inspect.iscoroutine(result):
         result.close()  # else Python warns that it was never awaited
     hint = "; make the handler itself `async def`" if inspect.isawaitable(result) else ""
+    if isinstance(result, list | tuple | dict) or hasattr(result, "__arrow_c_stream__"):
+        hint = "; rows are for a consumer with batch= of a queue with a delivery table"
     raise TypeError(f"a handler returns an Outcome or None, not {result!r}{hint}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import InvalidAttributeValue, InvalidParameterValue
+from lakequeue.errors import InvalidAttributeValue, InvalidParameterValue, counted
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.damage import Repair
@@ -53,9 +53,8 @@ def check_unmarked(queue: OpenQueue) -> None:
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:
-        raise refused(
-            f"{marked:,} messages are being delivered into the table, or are undecided; try again after that"
-        )
+        found = counted(marked, "message")
+        raise refused(f"{found} of deliveries into the table: try again when these have ended or are decided")
 
 
 def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:

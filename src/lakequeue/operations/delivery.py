@@ -57,6 +57,8 @@ class Delivering:
     def _marked(self) -> LedgerMarks:
         mark = self.leased.mark
         if mark is None:
+            if self.queue.attributes.table is None:
+                raise UnsupportedOperation(f"{self.queue.name} has no delivery table: set its attribute table.")
             raise UnsupportedOperation("The messages were claimed before the queue had a delivery table.")
         leased = self.leased
         target = leased.parts[0].claimed.target
