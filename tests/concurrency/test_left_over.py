@@ -134,7 +134,7 @@ def _send_on(tmp_path: Path, clock: ManualClock, missed: int) -> None:
 
 
 @pytest.mark.spec("DUR-86")
-@pytest.mark.parametrize("missed", [1, 2, 3])
+@pytest.mark.parametrize("missed", [1, 2, 3, 40])
 def test_a_sender_does_not_go_on_behind_a_gap(tmp_path: Path, clock: ManualClock, missed: int) -> None:
     """The files of the last entries may be there still."""
     send_on(tmp_path, clock, missed)
@@ -302,6 +302,15 @@ def on_and_on(tmp_path: Path, clock: ManualClock) -> None:
     send_on(tmp_path, clock)
 
 
+def slowly(tmp_path: Path, clock: ManualClock) -> None:
+    send_on(tmp_path, clock, missed=40)
+
+
+def _lists_never(patch: Patch) -> None:
+    move = snapshot._Anchor.move
+    patch.setattr(snapshot._Anchor, "move", lambda *args: move(*args) and None)
+
+
 MUTATIONS = [
     Mutation(
         "an entry is trusted without a look at the base that it names",
@@ -327,6 +336,11 @@ MUTATIONS = [
         "a commit looks at its base alone",
         replace(Snapshot, "is_anchored", lambda *_: True),
         {on_and_on: "DUR-86"},
+    ),
+    Mutation(
+        "a commit looks for its anchors alone, which a slow restore leaves behind the gap",
+        _lists_never,
+        {slowly: "DUR-86"},
     ),
 ]
 

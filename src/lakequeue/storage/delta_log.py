@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
 from lakequeue.storage.checked_names import Misplaced, file_below
-from lakequeue.storage.folder import Folder, ListedFile, Mark
+from lakequeue.storage.folder import Folder, ListedFile, LocalFolder, Mark
 from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
@@ -161,6 +161,12 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
         if match and int(match[1]) <= LAST_VERSION:
             kinds[match[2]][int(match[1])] = file
     return Listing(*(dict(sorted(found.items())) for found in kinds.values()))
+
+
+def entry_versions(folder: LocalFolder) -> list[int]:
+    """Returns the versions of all entries, in any order. It does not read the size or time of a file."""
+    matches = map(_LOG_FILE.fullmatch, folder.names(LOG))
+    return [int(match[1]) for match in matches if match and match[2] == "json"]
 
 
 def data_files(folder: Folder) -> list[ListedFile]:

@@ -115,11 +115,10 @@ class _BaseFolder(ABC):
 
         Arrow's threads must not hold Python objects: 4 of 300 processes that ended after such a read were aborted.
         """
-        if columns is None:
-            columns = layout.FILES.get(self.uri.rpartition("/")[2], ANY)
+        expected = layout.FILES.get(self.uri.rpartition("/")[2], ANY) if columns is None else columns
         source = self._source(name, size)
         try:
-            with source, reader(source, columns) as file:
+            with source, reader(source, expected) as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
             # Errors of decoding have no errno.
@@ -378,6 +377,10 @@ class LocalFolder(_BaseFolder):
             return
         with suppress(FileNotFoundError):
             yield from (found[:3] for found in os.fwalk(self._path(prefix), dir_fd=self.descriptor))
+
+    def names(self, prefix: str) -> list[str]:
+        """Returns the names of the files in a subdirectory, without those below it."""
+        return next((names for _, _, names in self._walk(prefix)), [])
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
         """Returns the sorted names of directories in a subdirectory that start with ``beginning``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from lakequeue.storage.delta_log import (
     LiveFile,
     TableState,
     entry_name,
+    entry_versions,
     has_entry,
     is_left_over,
     listed,
@@ -25,7 +26,7 @@ from lakequeue.storage.delta_log import (
     read_checkpoint,
     read_entry,
 )
-from lakequeue.storage.folder import Folder, Mark
+from lakequeue.storage.folder import Folder, LocalFolder, Mark
 
 _log = logging.getLogger("lakequeue")
 
@@ -35,8 +36,8 @@ _CONFIRMED, _IDLE = 1.0, 60.0
 """Seconds between checks that a log on an object store is still the same: with new entries, and without."""
 _LEARNED = 100
 """Maximum number of entries stored by ``learn``, and of latest entries kept in memory."""
-_ANCHORS = (0.3, 5.0)
-"""Maximum seconds before each of the two anchors (see ``_Anchor``) moves on to a newer entry."""
+_SOON, _LATER = 0.3, 5.0
+"""Seconds between two moves of an anchor, an older entry. An anchor is one to two times as old."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
@@ -81,17 +82,35 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that was read: a quarter to half as old as the handle, at most twice ``longest`` seconds."""
+    """An older entry of a log."""
 
-    def __init__(self, version: int, longest: float) -> None:
+    def __init__(self, version: int, interval: float) -> None:
         self.version = self._next = version
-        self._longest = longest
-        self._begun = self._moved = time.monotonic()
+        self._interval = interval
+        self._moved = time.monotonic()
 
-    def move(self, version: int) -> None:
+    def move(self, version: int) -> bool:
+        """Returns True if the anchor was due to move. ``version``: where it will be after the next move."""
         now = time.monotonic()
-        if now - self._moved >= min(self._longest, (now - self._begun) / 4):
+        due = now - self._moved >= self._interval
+        if due:
             self.version, self._next, self._moved = self._next, version, now
+        return due
+
+
+def _anchors(version: int) -> list[_Anchor]:
+    """Returns the anchors of a loaded version.
+
+    A backup that is older has no entry after this version. A restore that still runs removes this version's entry.
+    """
+    return [_Anchor(version, _SOON), _Anchor(version, _LATER), _Anchor(version + 1, _LATER)]
+
+
+def _begin(versions: Collection[int], version: int) -> int:
+    """Returns the first of the versions that lead to ``version`` without a gap."""
+    while version - 1 in versions:
+        version -= 1
+    return version
 
 
 class Snapshot(TableState):
@@ -135,7 +154,7 @@ class Snapshot(TableState):
                     unreadable = unreadable or error
                     _log.warning("%s", error)
                     continue
-                if number >= found.gap and is_left_over(folder, checkpoint):
+                if number >= found.gap and self._is_left_over(checkpoint):
                     self.strays.insert(0, number)
                     continue
                 self._check(checkpoint)
@@ -147,7 +166,7 @@ class Snapshot(TableState):
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
-        self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
+        self._anchors, self._oldest = _anchors(self.version), _begin(found.entries, self.version)
         self._checked = self._entry_id
         """The base of the last check of a log on an object store. The next check looks for it and its successor:
         commits of this process behind a gap do not show that the log before them is still there.
@@ -230,16 +249,23 @@ class Snapshot(TableState):
     def _entry_id(self) -> _EntryId:
         return _EntryId(self.version, self.mark, self.token)
 
-    def is_anchored(self, folder: Folder) -> bool:
-        """Returns False if a local log has lost an anchor other than by trimming."""
-        known = [anchor.version for anchor in self._anchors]
-        for anchor in self._anchors:
-            anchor.move(self.version)
-        if all(has_entry(folder, version) for version in known):
+    def is_anchored(self, folder: LocalFolder) -> bool:
+        """Returns False if a local log lost an entry that it had before this version, but not by trimming.
+
+        Looks for the anchors. When one of them moves, and before a checkpoint, looks for all entries: if a restore
+        takes longer than the anchors are old, they are behind the gap.
+        """
+        found = [has_entry(folder, anchor.version) for anchor in self._anchors]
+        moved = [anchor.move(self.version) for anchor in self._anchors]
+        if all(found) and not any(moved) and (self.version + 1) % self.checkpoint_every:
             return True
-        versions = [version for version in listed(folder).entries if version <= self.version]
-        self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
-        return versions == [*range(self.version - len(versions) + 1, self.version + 1)]
+        versions = {version for version in entry_versions(folder) if version <= self.version}
+        oldest, known = _begin(versions, self.version), self._oldest
+        self._oldest = oldest
+        if not all(found):
+            self._anchors = _anchors(self.version)
+        # trimming removes the oldest; a backup copied into the log, without removing anything, adds older ones
+        return oldest <= known or oldest == min(versions, default=oldest)
 
     def _expect(self, base: _EntryId, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
@@ -365,8 +391,9 @@ class Snapshot(TableState):
                 break
             self.apply(entry)
 
-    def _is_left_over(self, entry: Entry) -> bool:
-        return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
+    def _is_left_over(self, found: Entry | TableState) -> bool:
+        by_lakequeue = (found.base if isinstance(found, Entry) else found.token) is not None
+        return (self._put_back and by_lakequeue) or is_left_over(self._folder, found)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
         """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for others."""

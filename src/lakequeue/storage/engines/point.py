@@ -30,7 +30,7 @@ from lakequeue.storage.engines.commit_failures import LostRace, StaleSnapshot
 from lakequeue.storage.engines.data_files import DataFile, Description, partition_text
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.merge_rows import rewrites
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.parquet_files import write_table
 from lakequeue.storage.snapshot import LogTrimmed, ReplacedLog, Snapshot
 from lakequeue.storage.store_failures import first_line
@@ -344,7 +344,7 @@ class Table(TableVersion):
 
     def _is_still_based(self) -> bool:
         """True if the entry just created is in the table's log, after the entry that it was based on (DUR-85)."""
-        if self.folder.local is None:
+        if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:
             based = self._writes.is_at_path() and self.state.is_in_log(self._writes)
