@@ -161,7 +161,7 @@ MUTATIONS = [
     Mutation("holds what waits for ever", replace(Ahead, "behind", 10**12), {random_sequences: "HBN-23"}),
     Mutation("wakes nobody for a group", wakes_nobody_for_a_group, {random_sequences: "HBN-19"}),
     Mutation(
-        "releases before an extension that is on its way",
+        "releases a failure before an extension that is on its way",
         replace(Holds, "is_extending", lambda self, key: False),
         {random_sequences: "HNS-14"},
     ),
