@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Maximum number of offset ranges, ids or problems that are printed."""
-_JOINTS = re.compile(r"^[,;.]? *(?:(?:and|or|then) )?|[,;]? *(?:and |or |then )?$")
+_JOINTS = re.compile(r"^[,;.]? *(?:(?:and|or|then) )?|[,;]? *(?:and |or |then |run )?$")
 """Words of a sentence around its commands, which are printed on lines of their own."""
 
 
