@@ -55,6 +55,7 @@ class Queue:
                 largest=chance.choice([None, 10]),
                 weight=chance.choice([1, 3]),
                 linger=chance.choice([0, SECOND // 10]),
+                gathers=not fifo,
                 pause=lambda failures: failures * SECOND // 2,
                 claims=FreeHands,
             ),

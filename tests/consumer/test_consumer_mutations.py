@@ -17,6 +17,7 @@ from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.events import WakeHands
 from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.jobs import Done, Turn
+from lakequeue.consumer.letters import Letters
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.queue_loop import QueueLoop
@@ -305,8 +306,18 @@ MUTATIONS = [
     ),
     Mutation(
         "uses up receipts",
-        replace(Pool, "_until", lambda self, hold, now: now + 60_000_000),
+        replace(Pool, "_until", lambda self, hold, now, longest: now + 60_000_000),
         {shown(lingering.a_receipt_is_not_used_up, **LONG): "HBN-27"},
+    ),
+    Mutation(
+        "moves dead letters one by one",
+        replace(Letters, "may_wait", lambda self, done, until: False),
+        {shown(lingering.several_move_together, **LONG): "HBN-28"},
+    ),
+    Mutation(
+        "leaves dead letters to the next claim",
+        replace(Letters, "until", None),
+        {shown(lingering.a_letter_waits_for_no_hand, **LONG): "HBN-28 DLQ-2"},
     ),
     Mutation(
         "has what is urgent wait",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumer.harness import Harness, commits, sleeper
-from lakequeue import Message, NoRenewal, Outcome
+from consumer.harness import Harness, commits, raises, sleeper
+from lakequeue import Message, NoRenewal, Outcome, Queue
 
 Make = Callable[..., Harness]
 
@@ -123,3 +123,80 @@ def test_what_waits_and_is_cancelled_by_others_does_no_harm(harness: Harness) ->
         harness.send("B")
         harness.clock.advance(5)
     assert harness.other.counts().in_flight == harness.other.counts().visible == 0
+
+
+# --- failures on last receives
+
+
+def dying(harness: Harness, number: int, seconds: float = 0.1) -> Queue:
+    """Messages whose only receive fails. Returns their dead-letter queue."""
+    dead: Queue = linger(harness, seconds).with_dead_letters(1)
+    harness.send(*(str(each) for each in range(number)))
+    return dead
+
+
+def several_move_together(harness: Harness) -> None:
+    dead, before = dying(harness, 20), commits(harness)
+    harness.consumer(harness.handler(0, raises(ValueError())), concurrency=1).run(until_empty=True)
+    assert dead.counts().visible == 20
+    assert commits(harness) - before <= 26, "20 claims, and two or three for one move, or for two"
+
+
+def a_letter_waits_for_no_hand(harness: Harness) -> None:
+    dead = dying(harness, 3)
+    handler = harness.handler(lambda message: 60 * (message.body == "1"), raises(ValueError(), "0"))
+    with harness.running(harness.consumer(handler, concurrency=1)):
+        harness.clock.advance(0.05)
+        assert (dead.counts().visible, harness.other.counts().in_flight) == (0, 2)
+        harness.clock.advance(0.1)
+        assert (dead.counts().visible, harness.other.counts().in_flight) == (1, 1)
+
+
+@pytest.mark.spec("HBN-28", "DLQ-2")
+def test_messages_that_fail_for_the_last_time_move_in_one_commit(harness: Harness) -> None:
+    several_move_together(harness)
+
+
+@pytest.mark.spec("HBN-28", "DLQ-2")
+def test_a_message_that_failed_moves_in_time_while_all_handlers_are_busy(harness: Harness) -> None:
+    a_letter_waits_for_no_hand(harness)
+
+
+@pytest.mark.spec("HBN-28", "JOB-10")
+def test_a_message_that_failed_does_not_wait_without_others_and_keeps_its_reason(
+    harness: Harness,
+) -> None:
+    dead = dying(harness, 1, 60)
+    harness.consume(harness.handler(0, raises(ValueError("poison"))), 1)
+    [letter] = dead.peek()
+    assert letter.dead_letter_reason is not None and "poison" in str(letter.dead_letter_reason)
+
+
+@pytest.mark.spec("HBN-28", "FIF-8", "INF-3", "JOB-11")
+@pytest.mark.parametrize(
+    "attributes",
+    [{"fifo": True}, {"max_inflight_messages": 10}, {"rate_limit": "100/s"}, {"group_in_flight_limit": 5}],
+    ids=lambda attributes: next(iter(attributes)),
+)
+def test_no_failure_waits_where_a_claim_may_wait_for_it(make: Make, attributes: dict[str, Any]) -> None:
+    harness = make(**attributes)
+    dying(harness, 2, 60)
+    handler = harness.handler(lambda message: 5 * (message.body == "1"), raises(ValueError(), "0"))
+    with harness.running(harness.consumer(handler)):
+        harness.clock.advance(1)
+        assert [at for at, _ in harness.queue.changes("0")] == [0]
+
+
+@pytest.mark.spec("HBN-28", "HBN-20")
+@pytest.mark.parametrize("how", ["stop", "pause"])
+def test_a_stop_and_a_pause_settle_failures_that_wait(harness: Harness, how: str) -> None:
+    dying(harness, 3, 30)
+    handler = harness.handler(lambda message: 3 * (message.body == "1"), raises(ValueError(), "0"))
+    consumer = harness.consumer(handler, concurrency=1)
+    with harness.running(consumer):
+        harness.clock.advance(1)
+        assert not harness.queue.changes("0")
+        getattr(consumer, how)()
+        harness.clock.advance(0)
+        assert [at for at, _ in harness.queue.changes("0")] == [1]
+        harness.clock.advance(5)

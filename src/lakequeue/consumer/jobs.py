@@ -53,6 +53,7 @@ class Rules:
         largest: maximum number of messages of a claim; None for no maximum.
         weight: weight of the queue.
         linger: maximum time that handled messages wait for the next claim.
+        gathers: True if messages that failed on their last receive may wait for each other.
         pause: returns the pause after a number of consecutive failures of storage.
         claims: makes the ``FreeHands`` of a claim.
     """
@@ -66,6 +67,7 @@ class Rules:
     largest: int | None
     weight: int
     linger: int
+    gathers: bool
     pause: Callable[[int], int]
     claims: Callable[[Callable[[], int]], FreeHands]
 

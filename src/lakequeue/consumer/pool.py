@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from lakequeue.consumer import events
 from lakequeue.consumer.ahead import MOST, Ahead
 from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn, newest
+from lakequeue.consumer.letters import Letters
 from lakequeue.consumer.line import Line
+from lakequeue.consumer.totals import Totals
 from lakequeue.renewal import holds
 
 if TYPE_CHECKING:
@@ -29,32 +29,8 @@ _LONGEST_GATHER = 1_000_000
 """Maximum microseconds that handled messages wait for the next commit. They also wait no longer than a recent
 round. Eight processes on a shard of an object store did 0.74 of their work with 0.25 s, 0.92 with 1 s.
 """
-
-
-@attrs.define
-class Totals:
-    """Sums over the queues of a consumer, which share its hands.
-
-    Attributes:
-        hands: maximum number of calls of the handler at a time.
-        pools: the messages of each queue.
-        held: number of active messages.
-        busy: number of busy hands.
-        kept: number of hands that stay free for last receives, see ``FreeHands``.
-        empty: queues that were found empty since the last receive of a message, which replaces the set.
-    """
-
-    hands: int
-    pools: list[Pool] = attrs.field(factory=list)
-    held: int = 0
-    busy: int = 0
-    kept: int = 0
-    empty: set[Pool] = attrs.field(factory=set)
-
-    @property
-    def several(self) -> bool:
-        """True if there are several queues."""
-        return len(self.pools) > 1
+_ROUNDS = 4
+"""Messages that failed for the last time wait for each other for this many rounds at most, on a slow disk."""
 
 
 class Pool:
@@ -92,6 +68,7 @@ class Pool:
         self.active: dict[str, Job] = {}
         self.line = Line(self._is_again)
         self._done: list[Done] = []  # finished; the next round settles it
+        self._letters = Letters()
         self._behind: list[Job] = []  # returning: what waited behind messages that failed, or too long
         self._failures: dict[str, DeadLetterReason] = {}
         self.claim: FreeHands | None = None
@@ -136,8 +113,10 @@ class Pool:
 
     def _received(self, event: events.MessagesReceived) -> None:
         """Adds received messages. Messages of a group wait for earlier messages of the group."""
+        self._letters.claimed(bool(event.turns), self.claim)
         if not event.turns:
-            return self._release_hands()
+            self._release_hands()
+            return self._wake() if self._letters and not self._letters.more else None
         self._actions += self.holds.keep(event.holds, self._now)
         refused = self._refused(event.turns)
         added = [turn for turn in event.turns if turn not in refused]
@@ -282,22 +261,28 @@ class Pool:
         in_doubt = hold is not None and hold.failed and fate is not events.Fate.RETRY_NOW
         if again_in is None or in_doubt:
             return self._finish([job])
-        self._settle_later(Done(job, again_in))
+        longest = max(self.rules.linger, _ROUNDS * self.ahead.longest_round)
+        done, until = Done(job, again_in), self._until(hold, self._now, longest)
+        if not (self.rules.gathers and self._letters.may_wait(done, until)):
+            return self._settle_later(done)
+        self._letters.add(done, until, self._failures.pop(job.handle, None))
+        self._totals.letters += 1
+        self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
         """Returns the deletion of a handled message: by its newest receipt, if a later receive has not begun."""
         if hold is None or not hold.is_over(self._now):
-            return Done(job, hold=hold, until=self._until(hold, self._now))
+            return Done(job, hold=hold, until=self._until(hold, self._now, self.rules.linger))
         message_id = job.context.message.message_id
         again = [other for other in self._waiting() if other.context.message.message_id == message_id]
         self._forget(again)
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
-    def _until(self, hold: Hold | None, now: int) -> int:
-        """Returns until when a deletion may wait for the next claim; 0 if it may not wait."""
-        if hold is None or hold.failed or hold.timeout <= 0:
+    def _until(self, hold: Hold | None, now: int, longest: int) -> int:
+        """Returns until when a message may wait to be settled, for ``longest``; 0 if it may not wait."""
+        if not self.rules.linger or hold is None or hold.failed or hold.timeout <= 0:
             return 0
-        longest = min(self.rules.linger, (hold.visible_at - now) // 3)
+        longest = min(longest, (hold.visible_at - now) // 3)
         return now + longest if longest > 0 else 0
 
     def _end_rest(self, job: Job) -> list[Job]:
@@ -369,13 +354,16 @@ class Pool:
             self._end_claims()
             self._return(self._returning(ahead))  # also if hands did not come to it in time
             self.line.drop_returned()
-        if self._failures or any(done.due is None for done in self._done):
+        if self._failures or self._letters or any(done.due is None for done in self._done):
             # while all hands are busy, what they finish meanwhile goes into the same commit
             self._do(events.Gather(min(self.ahead.longest_round, _LONGEST_GATHER)))
 
     def _round(self, event: events.RoundDue) -> None:
         """Settles messages that are due, and claims messages if there is room."""
         claims = not event.paused and self._now >= event.not_before
+        if event.paused or self._letters.asked:  # the last round brought no message
+            self._letters.claimed(messages=False, claim=None if event.paused else self.claim)
+        moves = self._hand_in()
         if claims and event.may_linger and (until := self._lingers_until()) > self._now:
             return self._do(events.Linger(until))
         behind, self._behind = self._behind, []
@@ -383,11 +371,13 @@ class Pool:
         due, failures = self._due()
         if due or failures:
             # what failed is tried alone: the claim may be what fails
-            room = self._room(len(due)) if claims and not any(done.failures for done in due) else 0
+            room = max(moves, self._room(len(due))) if claims and not any(done.failures for done in due) else 0
+            self._letters.asked = room > 0
             self.claim = self._free_hands(len(due))
             return self._do(events.Exchange(due, failures, room))
         at, room = self.next_event(), 0 if event.paused else self._room(0)
         if room and claims:
+            self._letters.asked = True
             self.claim = self._free_hands(0)
             return self._do(events.Receive(room, at))
         instants = [instant for instant in (at, event.not_before if room else None) if instant is not None]
@@ -395,9 +385,17 @@ class Pool:
 
     def _lingers_until(self) -> int:
         """Returns until when all finished messages may wait for the next claim; 0 if they may not wait."""
-        if self._failures or self._behind or any(done.due is not None for done in self._done):
+        if self._letters or self._failures or self._behind or any(done.due is not None for done in self._done):
             return 0
         return min((done.until for done in self._done if not done.job.context.lost), default=0)
+
+    def _hand_in(self) -> bool:
+        """Ends the wait of letters that is over. Returns True if there were any, as a claim moves them."""
+        due = self._letters.due(self._now)
+        self._totals.letters -= len(due)
+        self._done += [done for done, _ in due]
+        self._failures |= {done.handle: reason for done, reason in due if reason is not None}
+        return bool(due)
 
     def _due(self) -> tuple[list[Done], dict[str, DeadLetterReason]]:
         """Returns the messages that the next round settles, and the failures that it records."""
@@ -422,8 +420,7 @@ class Pool:
     def next_event(self) -> int | None:
         """Returns when to settle again, or earlier to give messages back; None if there is nothing to do."""
         instants = [done.due for done in self._done if done.due is not None]
-        if (back := self._given_back_at()) is not None:
-            instants.append(back)
+        instants += [at for at in (self._given_back_at(), self._letters.until) if at is not None]
         return min(instants, default=None)
 
     def _settled(self, event: events.Settled) -> None:
@@ -481,6 +478,8 @@ class Pool:
     def _run_over(self, event: events.RunOver) -> None:
         """Stops settling. Marks the receipts of all unsettled messages as lost, and forgets these messages."""
         self._do(events.Lose([*self.unended, *self.active.values()], found=False))
+        self._letters.claimed(messages=False, claim=None)
+        self._hand_in()
         for done in self._done:
             self._warn_lost(done)
         self._forget(list(self.active.values()))
@@ -492,7 +491,7 @@ class Pool:
 
     def _room(self, done: int) -> int:
         """Returns how many messages to claim in a round that settles ``done`` messages."""
-        usable, held = self._usable(), len(self.active)
+        usable, held = self._usable(), len(self.active) - len(self._letters)
         room = max(0, self.ahead.capacity(usable) - held + done, self._kept)
         if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups
             room = max(room, min(usable - len(self.line.groups), MOST - held))
@@ -517,7 +516,7 @@ class Pool:
 
     def _held_ahead(self) -> Sequence[Job]:
         """Returns the newest waiting jobs, as many as exceed the usable hands, in order of receives."""
-        number = len(self.active) - self._usable()
+        number = len(self.active) - len(self._letters) - self._usable()
         return newest(self._waiting(), number) if number > 0 else ()
 
     # --- hands for last receives
@@ -528,14 +527,14 @@ class Pool:
 
     def _free(self, done: int) -> int:
         others, self._asked = self._totals.kept - self._kept, self._kept
-        free = max(0, self._totals.hands - self._totals.held + done - others)
+        free = max(0, self._totals.hands - self._totals.held + self._totals.letters + done - others)
         if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
             free = max(free, min(self._kept, self._totals.hands - self._begun() - others))
         return free
 
     def _begun(self) -> int:
         """Returns the number of hands that are busy, or have a last receive to begin."""
-        waiting = (job for pool in self._totals.pools for job in pool._waiting())
+        waiting: Iterable[Job] = (job for pool in self._totals.pools for job in pool._waiting())
         return self._totals.busy + sum(job.context.message.last_receive for job in waiting)
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from lakequeue.consumer import events
+from lakequeue.consumer.ahead import MOST
 from lakequeue.consumer.calls import Calls
 from lakequeue.consumer.handler import Context, hold_of
 from lakequeue.consumer.jobs import Done, Job, Rules, Turn
@@ -118,6 +119,7 @@ class QueueLoop(RunLoop):
 
     def _rules(self) -> Rules:
         options, known, timeout = self._options, settings(self.queue), self._options.renewal.receive_timeout
+        low_cap = known.inflight_limit is not None and known.inflight_limit < 2 * MOST
         return Rules(
             renewal=options.renewal,
             longest=known.visibility_timeout_micros if timeout is None else duration_micros(timeout),
@@ -128,6 +130,7 @@ class QueueLoop(RunLoop):
             largest=known.profile_rules.max_batch,
             weight=options.weight,
             linger=linger(self.queue),
+            gathers=not (self.queue.fifo or known.pace or known.group_in_flight_limit or low_cap),
             pause=lambda failures: duration_micros(self.outages.policy.pause(failures)),
             claims=lambda free: FreeHands(partial(self._locked, free)),
         )

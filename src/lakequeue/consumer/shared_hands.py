@@ -12,7 +12,8 @@ import attrs
 from lakequeue.consumer.handler import Handler, is_async
 from lakequeue.consumer.hands import Hands, Tasks, Threads
 from lakequeue.consumer.jobs import Job
-from lakequeue.consumer.pool import Pool, Totals
+from lakequeue.consumer.pool import Pool
+from lakequeue.consumer.totals import Totals
 from lakequeue.model.clock import Clock, Duration, from_micros, to_micros
 
 _Work: TypeAlias = Callable[[Sequence[Job]], Any]

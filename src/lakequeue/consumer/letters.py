@@ -1,0 +1,58 @@
+"""Messages that failed on their last receive, and wait so that one move takes several to the dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakequeue.consumer.jobs import Done, State
+
+if TYPE_CHECKING:
+    from lakequeue.entry_verbs import FreeHands
+    from lakequeue.model.failures import DeadLetterReason
+
+
+class Letters:
+    """The messages of a pool that wait for more of their kind (HBN-28). Not thread-safe: its owner locks.
+
+    A move to a dead-letter queue takes three commits, for any number of messages. So while a consumer gets further
+    messages, those that failed on their last receive wait for each other. Their hands go on meanwhile.
+
+    Attributes:
+        more: True if the last claim brought messages, or left some for lack of a free hand. Else nothing waits.
+        asked: True if a claim began and has brought no message yet.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Done, DeadLetterReason | None]] = []
+        self.more = self.asked = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def may_wait(self, done: Done, until: int) -> bool:
+        """Returns True if a failed message may wait until an instant."""
+        last = done.job.context.message.last_receive and done.again_in == 0
+        return self.more and last and until > 0
+
+    def add(self, done: Done, until: int, reason: DeadLetterReason | None) -> None:
+        """Adds a message that waits until an instant, and why it failed."""
+        done.job.state, done.until = State.FINISHED, until
+        self._waiting.append((done, reason))
+
+    def claimed(self, messages: bool, claim: FreeHands | None) -> None:
+        """Records whether a claim brought messages, or left some for lack of a free hand."""
+        self.more, self.asked = messages or (claim is not None and claim.passed > 0), False
+
+    @property
+    def until(self) -> int | None:
+        """The instant until which all of the messages may wait; None without messages."""
+        return min((done.until for done, _ in self._waiting), default=None)
+
+    def due(self, now: int) -> list[tuple[Done, DeadLetterReason | None]]:
+        """Removes and returns all messages, if one of them may wait no longer."""
+        if self.more and (self.until is None or now < self.until):
+            return []
+        waiting, self._waiting = self._waiting, []
+        for done, _ in waiting:
+            done.until = 0
+        return waiting
