@@ -147,7 +147,7 @@ def test_columns_are_chosen_and_unknown_ones_refused(lq: LakeQueue) -> None:
         lambda failed: failed["message_id"].to_pylist(),
     ],
 )
-def test_what_failed_is_told_by_anything_that_speaks_arrow(lq: LakeQueue, of: Any) -> None:
+def test_failed_messages_may_be_any_object_that_exports_arrow(lq: LakeQueue, of: Any) -> None:
     queue = lq.create_queue("orders")
     sent(queue, 5)
     lease = leased(queue)
@@ -229,7 +229,7 @@ def test_rows_without_handles_are_refused_and_nothing_is_deleted(lq: LakeQueue) 
     assert lease.release().done == 1
 
 
-def test_a_file_that_is_gone_is_told_in_one_line(lq: LakeQueue, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_in_one_line(lq: LakeQueue, tmp_path: Path) -> None:
     queue = lq.create_queue("orders")
     sent(queue, 1)
     lease = leased(queue)
@@ -280,5 +280,5 @@ MUTATIONS = [
 
 
 @each_case(MUTATIONS)
-def test_errors_of_a_program_are_told_apart(case: Case, lq: LakeQueue) -> None:
+def test_errors_of_a_program_differ_from_errors_of_messages(case: Case, lq: LakeQueue) -> None:
     case.run(lambda _: (lq,))

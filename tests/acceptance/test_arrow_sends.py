@@ -250,7 +250,7 @@ def test_groups_keep_their_order_and_duplicates_are_dropped(
 
 
 @pytest.mark.spec("DDP-4")
-def test_ids_are_derived_from_the_body_where_none_is_given(lq: LakeQueue) -> None:
+def test_rows_without_an_id_get_an_id_from_the_body(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders.fifo", fifo=True, content_based_deduplication=True)
     data = table("a", "b", "a", group_id=["g"] * 3, dedup_id=[None, "own", None])
     assert queue.send_arrow(data) == 2
@@ -408,7 +408,7 @@ def test_rows_are_judged_by_the_attributes_that_they_are_committed_under(
 
 
 @pytest.mark.spec("QUE-25")
-def test_rows_that_cannot_be_read_again_are_not_sent_as_none(lq: LakeQueue) -> None:
+def test_a_source_that_cannot_be_read_twice_is_an_error_not_an_empty_send(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")
     later = lambda *_: reopen(lq).queue("orders").set_attributes(delay=5)  # noqa: E731
     with (

@@ -11,7 +11,7 @@ import pytest
 
 import lakequeue
 from acceptance.commands import Run
-from lakequeue import LakeQueue, Queue, SendEntry, client
+from lakequeue import LakeQueue, Queue, client
 
 HANDLE = "0123456789abcdef01234567x0x0x" + "0" * 64
 
@@ -63,11 +63,12 @@ def test_batches_of_lines_keep_within_the_bytes_of_a_call(run: Run, tmp_path: Pa
 
 @pytest.mark.spec("ERR-2")
 def test_a_part_that_fails_after_others_leaves_the_outcome_of_the_command_unknown(
-    run: Run, orders: Queue, monkeypatch: pytest.MonkeyPatch
+    run: Run, lake: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakequeue.cli.messages.max_batch", lambda queue: 2)
-    orders.send_batch([SendEntry(body) for body in "abc"])
-    handles = [message.receipt_handle for message in orders.receive(3)]
+    queue = lake.create_queue("batches", profile="sqs")  # ten messages in a batch
+    for number in range(11):
+        queue.send(str(number))
+    handles = [message.receipt_handle for most in (10, 1) for message in queue.receive(most)]
     delete = Queue.delete_batch
 
     def second_fails(self: Queue, part: list[str]) -> Any:
@@ -76,14 +77,14 @@ def test_a_part_that_fails_after_others_leaves_the_outcome_of_the_command_unknow
         return delete(self, part)
 
     monkeypatch.setattr(Queue, "delete_batch", second_fails)
-    error = json.loads(run("delete", "--json", "orders", *handles).stderr)["error"]
-    assert "(2 messages deleted before that)" in error["message"] and error["outcome_unknown"]
-    error = json.loads(run("delete", "--json", "orders", HANDLE, HANDLE, *handles[2:]).stderr)["error"]
+    error = json.loads(run("delete", "--json", "batches", *handles).stderr)["error"]
+    assert "(10 messages deleted before that)" in error["message"] and error["outcome_unknown"]
+    error = json.loads(run("delete", "--json", "batches", *[HANDLE] * 10, handles[10]).stderr)["error"]
     assert error["message"].endswith("nothing was deleted") and not error["outcome_unknown"]
 
 
 @pytest.mark.spec("DLQ-4")
-def test_a_dead_letter_tells_why_it_failed_and_a_message_in_flight_who_has_it(
+def test_a_dead_letter_shows_its_error_and_a_message_in_flight_its_consumer(
     run: Run, lake: LakeQueue, orders: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(message: object, context: object) -> None:

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_what_duckdb_computes(
     assert (process.returncode, err) == (130, "interrupted\n")
 
 
-def test_ctrl_c_while_lines_are_sent_tells_how_many_were(orders: Queue, start: Start) -> None:
+def test_ctrl_c_while_lines_are_sent_prints_how_many_were_sent(orders: Queue, start: Start) -> None:
     process = start("send", "orders", "-", stdin=subprocess.PIPE)
     for body in ("one", "two"):
         process.stdin.write(body + "\n")  # type: ignore[union-attr]

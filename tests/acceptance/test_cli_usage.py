@@ -184,7 +184,9 @@ def test_a_rewind_by_the_whole_range_goes_as_far_as_it_can_and_says_so(run: Run,
         ("gs://bucket/x", "there are no credentials"),
     ],
 )
-def test_what_is_wrong_with_a_root_is_told_apart(tmp_path: Path, place: str, told: str, monkeypatch: Any) -> None:
+def test_errors_distinguish_the_problems_of_a_root(
+    tmp_path: Path, place: str, told: str, monkeypatch: Any
+) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()

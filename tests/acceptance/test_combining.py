@@ -23,7 +23,7 @@ FEATURES: dict[str, dict[str, object]] = {
 ASIDE = {"deduplication_scope": "message_group"}
 
 
-def told() -> dict[tuple[str, str], str]:
+def table_cells() -> dict[tuple[str, str], str]:
     """The cells of the table by their row and column."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     table = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
@@ -31,7 +31,7 @@ def told() -> dict[tuple[str, str], str]:
     return {(row[0], columns[place]): cell for row in table[2:] for place, cell in enumerate(row) if place}
 
 
-TOLD = told()
+TOLD = table_cells()
 
 
 def test_the_table_has_all_features_and_is_symmetric() -> None:

@@ -53,7 +53,7 @@ def busy(root: str) -> list[str]:
 
 
 @pytest.mark.spec("DLT-7")
-def test_several_processes_do_and_tell_what_one_does(root, tmp_path, monkeypatch):
+def test_several_processes_do_and_report_the_same_as_one(root, tmp_path, monkeypatch):
     names = busy(root)
     alone = shutil.copytree(root, tmp_path / "alone")
     expected = [attrs.evolve(each, files_freed=0, bytes_freed=0) for each in LakeQueue(str(alone)).compact()]

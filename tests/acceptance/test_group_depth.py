@@ -31,7 +31,7 @@ def rows(found: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.spec("FAI-3")
-def test_groups_tell_what_each_has_and_which_are_noisy(tenants: Queue, clock: ManualClock) -> None:
+def test_groups_show_their_counts_and_which_are_noisy(tenants: Queue, clock: ManualClock) -> None:
     assert rows(tenants.groups()) == [
         ("noisy", 50, 0, 40.0, True),
         (None, 3, 0, 10.0, False),

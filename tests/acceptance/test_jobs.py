@@ -75,9 +75,7 @@ def test_a_job_explains_itself(name: str, run: Run) -> None:
     assert all(option in told.out for option in ("--root", "--queue", *own[name.partition("_")[0]]))
 
 
-def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
-    run: Run, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_one_line_before_spark_starts(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(status: int, said: str, name: str, *args: str) -> None:
         ended = run(name, *args)
         assert (ended.status, ended.out) == (status, "")

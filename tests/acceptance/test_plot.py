@@ -50,7 +50,7 @@ def worked_on(queue: Queue, clock: ManualClock) -> dict[int, Depth]:
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin, shards):
+def test_before_any_compaction_depths_come_from_versions_of_the_ledger(lq, clock, begin, shards):
     queue = lq.create_queue("orders", shards=shards, rewind_range=3600)
     stood = worked_on(queue, clock)
     points = depth_history(queue, begin)
@@ -65,7 +65,7 @@ def test_before_any_compaction_the_versions_of_the_ledger_tell(lq, clock, begin,
     assert any(point.sent > 0 for point in between)
 
 
-def test_spans_that_nobody_knows_are_told(lq, clock, begin):
+def test_spans_without_data_are_reported(lq, clock, begin):
     queue = lq.create_queue("orders")
     clock.advance(600)
     queue.send("x")
@@ -75,7 +75,7 @@ def test_spans_that_nobody_knows_are_told(lq, clock, begin):
     assert unknown_spans(points, begin + timedelta(seconds=80)) == [(at[2], at[3])]
 
 
-def test_only_what_lies_in_the_span_is_told(lq, clock, begin):
+def test_only_points_within_the_span_are_shown(lq, clock, begin):
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
     since = clock.now() - timedelta(seconds=60)
@@ -100,9 +100,7 @@ def test_a_bounded_number_of_versions_is_opened(lq, clock, begin, monkeypatch):
     assert all(told[at] == stood[at] for at in stood.keys() & told.keys())
 
 
-def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin, monkeypatch):
-    for kept in ("MESSAGES_RETENTION", "RECEIPTS_RETENTION"):
-        monkeypatch.setattr(layout, kept, layout.Retention(0, 0))
+def test_depths_older_than_the_logs_come_from_the_statistics(lq, clock, begin):
     queue, other = lq.create_queue("orders"), lq.create_queue("others")
     other.send("not mine")
     counted = []
@@ -110,7 +108,7 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
         queue.send(str(number))
         queue.receive(visibility_timeout=10)
         clock.advance(60)
-        lq.compact()
+        lq.compact(now=0)
         counted.append(Depth(to_micros(clock.now()), queue.counts(), number + 1))
     clock.advance(30)
     points = depth_history(queue, begin)
@@ -123,7 +121,7 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
     assert depth_history(lq.queue("orders"), begin)[0] == points[1]
 
 
-def test_every_count_of_the_statistics_is_told(lq, clock, begin, monkeypatch):
+def test_every_count_of_the_statistics_is_shown(lq, clock, begin, monkeypatch):
     monkeypatch.setattr(past_versions, "versions", lambda *_: [])
     queue, counts = lq.create_queue("orders"), QueueCounts(1, 2, 3, 4, 5.0, 6)
     counted = attrs.asdict(counts)
@@ -134,14 +132,13 @@ def test_every_count_of_the_statistics_is_told(lq, clock, begin, monkeypatch):
     assert depth_history(queue, begin)[0] == Depth(to_micros(begin), counts, 7)
 
 
-def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):
-    monkeypatch.setattr(layout, "MESSAGES_RETENTION", layout.Retention(0, 0))
+def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin):
     queue = lq.create_queue("orders")
     worked_on(queue, clock)
     queue.purge()
     purged = to_micros(clock.now())
     clock.advance(10)
-    queue.compact()
+    queue.compact(now=0)
     queue.send("last")
     clock.advance(10)
     points = depth_history(queue, begin)

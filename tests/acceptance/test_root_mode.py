@@ -135,7 +135,7 @@ def test_the_command_line_refuses_what_is_no_permission(tmp_path: Path, wrong: s
     assert not (tmp_path / "root").exists()
 
 
-def told(folder: Path) -> list[tuple[str, int, int, int]]:
+def file_states(folder: Path) -> list[tuple[str, int, int, int]]:
     """Every file and directory below, by inode, bytes and, as taking a lock notes the time, time of change."""
     return sorted(
         (str(each), found.st_ino, found.st_size, 0 if each.suffix == ".lock" else found.st_mtime_ns)
@@ -158,12 +158,12 @@ def test_what_reads_makes_nothing_in_somebody_elses_root(tmp_path: Path, locks: 
         (folder / "stray").write_text("x")
         (folder / "stray.parquet").symlink_to("/etc/hosts")
     give_away(root)
-    before = told(root)
+    before = file_states(root)
     for command in (["check"], ["doctor"], ["list"], ["show", "orders"], ["counts", "orders"], ["peek", "orders"],
                     ["sql", "SELECT * FROM queues"], ["copy", str(root), str(tmp_path / "copy")]):  # fmt: skip
         result = CliRunner().invoke(app, ["--root", str(root), *command])
         assert result.exit_code == 0, (command, result.output)
-    assert told(root) == before
+    assert file_states(root) == before
     copied = [*(tmp_path / "copy").rglob("*")]
     assert len(copied) > 10 and not [each for each in copied if each.is_symlink() or "stray" in each.name]
 

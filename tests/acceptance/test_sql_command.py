@@ -137,7 +137,7 @@ def test_what_is_no_query_of_the_relations_is_refused_in_one_line(run: Run, quer
     assert code == 2 and told in line and line.endswith("; see lakequeue sql --help")
 
 
-def test_a_query_that_fails_on_a_row_and_a_root_that_fails_are_told_in_one_line(
+def test_a_query_or_a_root_that_fails_is_reported_in_one_line(
     lq: LakeQueue, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, line = refused(run("SELECT body::INT FROM messages"))

@@ -60,7 +60,7 @@ def test_every_command_is_tried_or_changes_nothing_that_it_prints() -> None:
 
 
 @pytest.fixture
-def given(orders: Queue, lake: LakeQueue, root: str, tmp_path: Path) -> dict[str, str]:
+def command_values(orders: Queue, lake: LakeQueue, root: str, tmp_path: Path) -> dict[str, str]:
     lake.create_queue("dead")
     orders.set_attributes(redrive_policy=lakequeue.RedrivePolicy("dead", 5))
     orders.send_batch([lakequeue.SendEntry(body) for body in "abc"])
@@ -74,13 +74,13 @@ def given(orders: Queue, lake: LakeQueue, root: str, tmp_path: Path) -> dict[str
 
 @pytest.mark.parametrize("json_", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize(("command", "shows"), CHANGES.items(), ids=[each.split()[0] for each in CHANGES])
-def test_a_change_is_told_on_standard_error_and_is_no_failure(
-    run: Run, orders: Queue, given: dict[str, str], monkeypatch: pytest.MonkeyPatch,
+def test_a_change_is_noted_on_standard_error_and_is_no_failure(
+    run: Run, orders: Queue, command_values: dict[str, str], monkeypatch: pytest.MonkeyPatch,
     command: str, shows: str | None, json_: tuple[str, ...],
 ) -> None:  # fmt: skip
     before = shows and getattr(orders, shows)()
     monkeypatch.setattr(sys, "__stdout__", None)  # as `>&-` leaves it
-    done = run(*json_, *(each.replace("&", " ").format(**given) for each in command.split()))
+    done = run(*json_, *(each.replace("&", " ").format(**command_values) for each in command.split()))
     assert (done.exit_code, done.stdout) == (0, "")
     assert shows is None or getattr(orders, shows)() != before
     if json_:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.clients
 
 
 @pytest.fixture(scope="module")
-def told(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def printed(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the walkthrough prints."""
     where = tmp_path_factory.mktemp("awscli")
     python, environment = environment_with(where, "awscli>=1.40,<2")
@@ -26,31 +26,31 @@ def told(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> dic
     return found
 
 
-def test_every_command_is_there(told: dict[str, Any]) -> None:
-    assert told["unused"] == []
+def test_every_command_is_there(printed: dict[str, Any]) -> None:
+    assert printed["unused"] == []
 
 
 @pytest.mark.spec("QUE-1")
-def test_queues(served: ServerProcess, told: dict[str, Any]) -> None:
-    assert told["url"] and told["sources"] and told["timeout"] == "50"
-    assert told["pages"] == [f"{served.url}/000000000000/{name}" for name in ("dead", "source")]
-    assert told["tags"] == {"team": "lake", "stage": "test"}
+def test_queues(served: ServerProcess, printed: dict[str, Any]) -> None:
+    assert printed["url"] and printed["sources"] and printed["timeout"] == "50"
+    assert printed["pages"] == [f"{served.url}/000000000000/{name}" for name in ("dead", "source")]
+    assert printed["tags"] == {"team": "lake", "stage": "test"}
 
 
 @pytest.mark.spec("MSA-1", "BAT-4", "DLQ-2", "DLQ-8")
-def test_messages(told: dict[str, Any]) -> None:
-    assert told["batch"] == [["a"], ["b"]]
-    bodies, attributes = told["received"]
+def test_messages(printed: dict[str, Any]) -> None:
+    assert printed["batch"] == [["a"], ["b"]]
+    bodies, attributes = printed["received"]
     assert bodies == ["käse", "one"]
     # this command line takes bytes as they are typed, and prints them in base64
     assert attributes["b"] == {"DataType": "Binary", "BinaryValue": base64.b64encode(b"AP8=").decode()}
     assert attributes["s"] == {"DataType": "String", "StringValue": "ä"}
-    assert told["changed"] == told["deleted"] == [{"Id": "a"}]
-    assert told["none"] is None and told["again"] == "one" and told["tasks"] == 1
+    assert printed["changed"] == printed["deleted"] == [{"Id": "a"}]
+    assert printed["none"] is None and printed["again"] == "one" and printed["tasks"] == 1
 
 
 @pytest.mark.spec("ERR-1")
-def test_refusals_are_one_line(told: dict[str, Any]) -> None:
+def test_refusals_are_one_line(printed: dict[str, Any]) -> None:
     for said, action, name, text in (
         (
             "refused",
@@ -60,6 +60,6 @@ def test_refusals_are_one_line(told: dict[str, Any]) -> None:
         ),
         ("cancelled", "CancelMessageMoveTask", "ResourceNotFoundException", "Task does not exist."),
     ):
-        code, printed, errors = told[said]
+        code, printed, errors = printed[said]
         expected = f"An error occurred ({name}) when calling the {action} operation: {text}"
         assert code == 255 and not printed and errors == expected

@@ -242,7 +242,7 @@ def test_a_task_that_outlives_its_visibility_timeout_runs_once(jobs: Any, where:
     assert lines(tmp_path / "ran") == ["once"]
 
 
-def test_workers_answer_and_are_told(jobs: Any) -> None:
+def test_workers_answer_remote_control(jobs: Any) -> None:
     control = jobs.app.control
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3  # there is a worker
     [answers] = control.inspect(timeout=PATIENCE, limit=1).stats().values()
@@ -278,7 +278,7 @@ def test_a_root_on_an_object_store_is_a_broker_too(s3_root: str, tmp_path: Path)
         tasks_run(jobs)
 
 
-def test_a_priority_is_refused_where_a_queue_has_none(jobs: Any) -> None:
+def test_a_priority_is_refused_by_a_queue_without_priorities(jobs: Any) -> None:
     with pytest.raises(OperationalError, match="priority: queue celery was created without priorities"):
         jobs.add.apply_async((1, 2), priority=3)
 
@@ -308,7 +308,7 @@ def test_a_worker_that_acknowledges_early_lets_go_of_a_task_when_it_begins(tmp_p
         running.get(PATIENCE)
 
 
-def test_a_worker_that_is_told_to_stop_finishes_what_runs_and_hands_back_the_rest(tmp_path: Path) -> None:
+def test_a_stopped_worker_finishes_running_tasks_and_hands_back_the_others(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with application(broker(tmp_path), tmp_path, visibility=600) as jobs:
         with worker(tmp_path, "-c", "1", "--prefetch-multiplier", "4") as process:

@@ -766,7 +766,7 @@ def test_nothing_can_be_chosen_before_there_is_a_message(lake: LakeQueue, visit:
     shows(visit.page.get_by_role("group", name="Chosen messages")).to_contain_text("1 message chosen")
 
 
-def test_what_was_resent_is_told_where_the_dead_letter_stays(lake: LakeQueue, visit: Visit):
+def test_a_resend_says_that_the_dead_letter_stays_if_its_delete_fails(lake: LakeQueue, visit: Visit):
     source = with_letters(lake, "kept-orders", SendEntry("pen"))
     page = visit.open("#/q/kept-letters")
     page.get_by_label("Choose all messages shown").check()
@@ -1022,7 +1022,7 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
     assert lake.queue("cured").receive()[0].body == "b"
 
 
-def test_a_damaged_queue_says_so_and_how_to_mend_it(lake: LakeQueue, visit: Visit):
+def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, visit: Visit):
     queue = LakeQueue(lake.root).create_queue("torn")
     queue.send("a")
     queue.send("b")
@@ -1304,7 +1304,7 @@ def test_the_axis_of_a_young_queue_fits_its_data_and_times_have_a_zone(lake: Lak
         shows(page.locator(".facts time")).to_contain_text("UTC+05:30")
 
 
-def test_rates_are_told_once_they_are_known(lake: LakeQueue, visit: Visit):
+def test_rates_are_shown_once_they_are_known(lake: LakeQueue, visit: Visit):
     lake.create_queue("rated").send("a")
     page = visit.page
 

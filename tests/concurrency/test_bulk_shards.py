@@ -161,7 +161,7 @@ def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
     assert len(queue.receive(1_000)) == ROWS
 
 
-def test_a_lost_race_numbers_the_same_files_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_race_gives_the_same_files_new_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = apart(tmp_path / "root", SystemClock())
     queue, other, rows = here.create_queue("orders"), there.create_queue("orders"), pa.table({"body": ["1", "2"]})
     add, offered = Table.add, []
@@ -187,7 +187,7 @@ def test_a_lost_race_numbers_the_same_files_anew(tmp_path: Path, monkeypatch: py
 # --- micro-batches of streams
 
 
-def test_a_batch_is_sent_once_and_none_before_it(queue: Queue) -> None:
+def test_a_batch_is_sent_once_and_earlier_batches_are_not_sent_again(queue: Queue) -> None:
     df = rows_of(queue)
     sent = [send_batch(queue, number, df[first:last]) for number, first, last in [(0, 0, 2), (0, 0, 2), (3, 2, 3)]]
     assert sent == [2, 0, 1]
@@ -213,7 +213,7 @@ def test_a_repeated_batch_adds_what_its_first_attempt_left_out(queue: Queue) -> 
     assert bodies(queue) == [*range(ROWS)]
 
 
-def test_files_that_waited_too_long_are_written_anew_for_a_batch_only(queue: Queue) -> None:
+def test_files_that_waited_too_long_are_rewritten_only_for_a_batch(queue: Queue) -> None:
     df = rows_of(queue)
     cut_off(queue, lambda: send_batch(queue, 0, df), 0)
     cut_off(queue, lambda: queue.send_arrow(df, "load"), 0)

@@ -105,7 +105,9 @@ def check_copy(workers: Workers, copy: Copied) -> int:
     ],
     indirect=["workers"],
 )
-def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path, copies: int, seconds: float) -> None:
+def test_copies_while_four_processes_are_busy(
+    workers: Workers, tmp_path: Path, copies: int, seconds: float
+) -> None:
     roots = [tmp_path / str(number) for number in range(copies)]
     made = copy_beside(workers, LakeQueue(str(workers.root)), roots, seconds)
     assert max([check_copy(workers, copy) for copy in made]) > 0
@@ -114,7 +116,7 @@ def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path, cop
 
 @pytest.mark.spec("DUR-41", "DLQ-2")
 @pytest.mark.parametrize("copies", [3, pytest.param(40, marks=pytest.mark.long)])
-def test_copies_beside_processes_that_move_messages(processes: Processes, copies: int) -> None:
+def test_copies_while_processes_move_messages(processes: Processes, copies: int) -> None:
     lq = LakeQueue(str(processes.root))
     lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))

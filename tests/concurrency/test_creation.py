@@ -105,7 +105,7 @@ def test_tables_of_a_queue_that_is_just_being_created_stay(tmp_path: Path, monke
     assert drain(there.queue("orders")) == ["a"]
 
 
-def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_on_an_object_store_a_creation_that_took_too_long_starts_again(tmp_path: Path, monkeypatch: Patch) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     lq.create_queue("first")
     monkeypatch.setattr("lakequeue.storage.catalog.local_path", lambda _: None)  # no lock

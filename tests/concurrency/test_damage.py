@@ -94,7 +94,7 @@ def test_an_entry_that_was_cut_anywhere_is_torn(queue: Queue) -> None:
 
 
 @pytest.mark.spec("DUR-2")
-def test_a_gap_in_a_log_is_told(queue: Queue) -> None:
+def test_a_gap_in_a_log_is_reported(queue: Queue) -> None:
     last_entry(folder(queue), 2).unlink()
     refused(queue, "messages", "gap")
 
@@ -132,7 +132,7 @@ def test_an_older_checkpoint_or_the_entries_replace_a_damaged_one(queue: Queue, 
 
 
 @pytest.mark.spec("DUR-2")
-def test_a_checkpoint_that_fails_is_logged_and_the_commit_stands(
+def test_a_checkpoint_that_fails_is_logged_and_the_commit_is_kept(
     lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = lq.create_queue("orders")
@@ -234,7 +234,7 @@ def test_no_dead_letter_is_delivered_below_a_head(lq: LakeQueue, queue: Queue) -
 
 
 @pytest.mark.spec("DUR-5")
-def test_a_message_that_another_program_deleted_is_told_at_once(queue: Queue) -> None:
+def test_the_handler_learns_at_once_that_another_program_deleted_its_message(queue: Queue) -> None:
     DeltaTable(folder(queue)).delete("body = 'body 5'")
     refused(queue, "messages", "does not hold the messages from offset 5 on")
 

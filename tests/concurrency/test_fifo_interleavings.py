@@ -102,7 +102,7 @@ class TestDeduplication:
 
     @pytest.mark.spec("DDP-10", "SND-10", "SND-17", "EXM-9")
     @pytest.mark.parametrize("interrupted", interruptions("append"))
-    def test_whoever_repeats_a_send_without_an_answer_gets_its_message(
+    def test_a_repeated_send_without_an_answer_returns_the_first_message(
         self, two: Two, interrupted: Interrupted
     ) -> None:
         queue, other = two

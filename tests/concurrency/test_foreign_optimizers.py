@@ -18,7 +18,7 @@ MINUTE = 60
 @pytest.mark.parametrize(
     "seconds", [pytest.param(6, id="short"), pytest.param(MINUTE, id="a minute", marks=TEN_MINUTES)]
 )
-def test_every_message_is_delivered_once_beside_another_program(
+def test_every_message_is_delivered_once_while_another_program_writes(
     workers: Workers, how: str, seconds: float
 ) -> None:
     place, stop = workers.place, workers.stop_file

@@ -28,7 +28,7 @@ PATIENCE = 120
     ],
 )
 @pytest.mark.spec("JOB-1", "JOB-11")
-def test_limit_pause_and_uniqueness_hold_whoever_is_killed(processes: Processes, given: dict[str, int]) -> None:
+def test_limit_pause_and_uniqueness_hold_after_any_kill(processes: Processes, given: dict[str, int]) -> None:
     def start(role: str) -> subprocess.Popen[bytes]:
         return processes.begin(f"{role} {len(processes.running)}", WORKER, processes.root, role, NUMBER)
 

@@ -408,7 +408,7 @@ def test_threads_that_wait_for_the_first_time_share_a_watch(monkeypatch: pytest.
 
 
 @pytest.mark.spec("LPL-6")
-def test_a_watch_tells_what_comes_while_somebody_waits(tmp_path: Path) -> None:
+def test_a_watch_reports_only_changes_while_a_receive_waits(tmp_path: Path) -> None:
     watch, woken = LogWatch(), threading.Event()
     (tmp_path / "lock").mkdir()
     with watch.waking(f"{tmp_path}/lock", [str(tmp_path)], woken.set):

@@ -30,7 +30,7 @@ def pair(tmp_path: Path, clock: ManualClock) -> tuple[Queue, Queue]:
 
 
 @pytest.mark.parametrize("turns", [True, False])
-def test_each_shard_tells_its_messages_and_lost_races(
+def test_each_shard_shows_its_messages_and_lost_races(
     pair: tuple[Queue, Queue], turns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A race that a turn avoided counts, too: the process decided again."""

@@ -260,7 +260,7 @@ def test_a_compaction_that_a_restore_meets_at_its_end_fails_once(
 @pytest.mark.spec("DUR-80")
 @pytest.mark.parametrize("restore", [by_a_swap, in_place])
 @pytest.mark.parametrize("grown", [False, True])
-def test_a_compaction_tells_it_once_and_the_next_one_goes_on(
+def test_a_compaction_reports_a_restore_once_and_the_next_one_continues(
     tmp_path: Path, clock: ManualClock, restore: Restore, grown: bool
 ) -> None:
     root, backup = tmp_path / "root", tmp_path / "backup"

@@ -23,7 +23,7 @@ from mutations import Patch
 HOUR = 3_600
 
 
-def told(queue: Queue) -> tuple[int, int, int]:
+def state_counts(queue: Queue) -> tuple[int, int, int]:
     counts = queue.counts()
     return counts.visible, counts.in_flight, counts.rewindable
 
@@ -55,7 +55,7 @@ def test_one_process_rewinds_while_others_receive_and_delete(consumers: Processe
         count = queue.rewind(chance.choice([since, since, later]))
         rewound += count
         rewinds += count > 0
-        assert sum(told(queue)) == len(bodies), "every message is somewhere, and once"
+        assert sum(state_counts(queue)) == len(bodies), "every message is somewhere, and once"
         time.sleep(0.1 + rewinds * 0.02)  # more and more of them, else the last ones are never received
     consumers.stop()
 
@@ -115,7 +115,9 @@ class HurriedClock(ManualClock):
 
 @pytest.mark.spec("RWD-11", "ERR-8")
 @pytest.mark.parametrize("left", [4, 5])
-def test_a_rewind_at_the_end_of_the_range_takes_place_in_all_shards_or_in_none(tmp_path: Path, left: int) -> None:
+def test_a_rewind_at_the_end_of_the_range_takes_place_in_all_shards_or_in_no_shard(
+    tmp_path: Path, left: int
+) -> None:
     clock = HurriedClock()
     [here] = apart(tmp_path / "root", clock, 1)
     queue = here.create_queue("orders", shards=3, rewind_range=HOUR)
@@ -130,4 +132,4 @@ def test_a_rewind_at_the_end_of_the_range_takes_place_in_all_shards_or_in_none(t
     except InvalidParameterValue:
         rewound = 0
     assert rewound in (0, 3)
-    assert told(queue) == (rewound, 0, 3 - rewound)
+    assert state_counts(queue) == (rewound, 0, 3 - rewound)

@@ -96,7 +96,7 @@ def test_a_lease_that_is_settled_in_part_is_settled_by_a_repetition(
 
 @pytest.mark.spec("BAT-4", "DEL-10", "BAT-3")
 @pytest.mark.parametrize("verb", ["delete_batch", "change_visibility_batch"])
-def test_a_batch_over_shards_tells_for_each_entry_whether_storage_failed(
+def test_a_batch_over_shards_returns_for_each_entry_if_storage_failed(
     queue: Queue, monkeypatch: Patch, verb: str
 ) -> None:
     handles = [message.receipt_handle for message in queue.receive(max_messages=SHARDS)]
@@ -119,7 +119,7 @@ def test_a_batch_over_shards_tells_for_each_entry_whether_storage_failed(
 
 
 @pytest.mark.spec("BAT-4")
-def test_a_batch_of_sends_over_shards_tells_for_each_entry_whether_storage_failed(
+def test_a_batch_of_sends_over_shards_returns_for_each_entry_if_storage_failed(
     tmp_path: Path, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     lq = LakeQueue(str(tmp_path / "fifo"), clock=clock)

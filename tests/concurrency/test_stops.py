@@ -274,7 +274,9 @@ class TestWithoutALock:
         assert [row.body for row in log_rows(other)][-1] == "again"
 
     @pytest.mark.spec("ERR-9")
-    def test_a_log_that_was_trimmed_meanwhile_tells_nothing(self, pair: Pair, monkeypatch: Patch) -> None:
+    def test_a_log_that_was_trimmed_meanwhile_does_not_show_the_outcome(
+        self, pair: Pair, monkeypatch: Patch
+    ) -> None:
         queue, other = pair
         queue.send("first")
         folder = Path(messages_of(queue))

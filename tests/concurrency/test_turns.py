@@ -159,7 +159,7 @@ def test_a_stopped_process_is_waited_for_once(tmp_path: Path, monkeypatch: Patch
 
 
 @pytest.mark.spec("DUR-23")
-def test_those_that_go_on_beside_a_stopped_process_do_so_one_by_one(tmp_path: Path) -> None:
+def test_processes_that_pass_a_stopped_process_go_on_one_by_one(tmp_path: Path) -> None:
     with stopped(HOLDER, str(tmp_path)):
         with turn(str(tmp_path)):
             assert not free(tmp_path, "_next_turn.lock")

@@ -255,7 +255,7 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
 """Kinds of damage to a queue of seven messages, a commit each. The first three were received."""
 
 
-def told(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+def file_contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """Everything below a directory by inode, time of change and content."""
     return {
         str(each): (found.st_ino, found.st_mtime_ns, b"" if each.is_dir() else each.read_bytes())

@@ -37,7 +37,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from conformance.damage import send_to_one_shard, told
+from conformance.damage import file_contents, send_to_one_shard
 from insides import engine_of, forget
 from lakequeue import LakeQueue, Queue, RedrivePolicy
 from lakequeue.cli import app
@@ -362,8 +362,8 @@ class Attacked:
     root: str
     copy: str
     files: Files
-    told: Callable[[], object]
-    """Tells what is beside it."""
+    outside: Callable[[], object]
+    """Returns the state of the files next to the root."""
 
     def python(self, now: datetime, chosen: Container[str], cold: bool) -> Iterator[tuple[str, Seen]]:
         """The verbs of Python, in one process, or each in one that knows nothing."""
@@ -397,7 +397,7 @@ class Attacked:
         return code, code and len(stdout.splitlines()), stderr if code else ""
 
     def _seen(self, verb: Callable[[], object]) -> Seen:
-        watch, before = _Watch(self.root, self.files), self.told()
+        watch, before = _Watch(self.root, self.files), self.outside()
         begun, wrong, error, result = time.process_time(), "", "", None
         try:
             with warnings.catch_warnings(), watch.watching():
@@ -412,7 +412,7 @@ class Attacked:
             wrong = f"raises {error}: {str(raised)[:300]!r}"
         if time.process_time() - begun > LONGEST:
             wrong = f"takes {time.process_time() - begun:.0f} s"
-        if self.told() != before:
+        if self.outside() != before:
             wrong = "changes what is beside the root"
         counted: object = len(result) if isinstance(result, Sized) else None
         if isinstance(result, tuple):
@@ -583,7 +583,7 @@ def on_disk(folder: Path) -> Hostile:
             each.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (root / name).write_bytes(data)
-        yield Attacked(str(root), str(above / "copy"), files, lambda: told(beside))
+        yield Attacked(str(root), str(above / "copy"), files, lambda: file_contents(beside))
         shutil.rmtree(above)
 
     return Hostile(folder / "made" / "root", put)

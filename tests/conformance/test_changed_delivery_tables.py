@@ -149,7 +149,7 @@ def append_one(queue: Queue, root: str) -> bool:
 
 @pytest.mark.spec("TAB-11", "TAB-12", "TAB-25", "TAB-26")
 @pytest.mark.parametrize("how", ["copy", "cp -r"])
-def test_a_copied_root_delivers_beside_the_original(tmp_path: Path, how: str) -> None:
+def test_a_copied_root_and_the_original_can_both_deliver(tmp_path: Path, how: str) -> None:
     clock, table = ManualClock(), tmp_path / "table"
     original = LakeQueue(str(tmp_path / "root"), clock=clock)
     queue = original.create_queue("orders", table=str(table), visibility_timeout=60)

@@ -359,7 +359,7 @@ def test_the_gone_half_of_a_segment_is_cut_off(harness: Harness, clock, monkeypa
 
 
 @long_on_s3
-def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
+def test_a_ledger_with_many_files_is_rewritten(harness: Harness, clock, monkeypatch):
     queue = harness.create()
     queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
     held = [queue.receive(2) for _ in range(10)]

@@ -220,7 +220,7 @@ def test_a_table_that_comes_back_decides(place: Place):
 
 
 @pytest.mark.spec("TAB-12", "TAB-25")
-def test_a_root_that_was_copied_as_files_is_told_to_take_an_id_of_its_own(place: Place, tmp_path: Path):
+def test_a_root_copied_as_files_is_asked_to_take_a_new_delivery_id(place: Place, tmp_path: Path):
     place.send(1)
     place.lease().append([{"id": 1}])
     place.send(2, 3)
@@ -482,7 +482,7 @@ def test_a_handler_that_is_a_coroutine_delivers_too(place: Place):
 
 @pytest.mark.spec("TAB-27")
 @pytest.mark.parametrize("step", ["another attempt", "a release"])
-def test_a_failure_of_storage_between_two_attempts_is_told_as_one(
+def test_a_failure_of_storage_between_two_attempts_is_a_queue_client_error(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     place.send(1, 2)

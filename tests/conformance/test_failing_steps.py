@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.failing import Failing
-from conformance.verbs import VERBS, Given, made
+from conformance.verbs import VERBS, Given, prepared
 from insides import messages_of, reopen
 from lakequeue import LakeQueue, Lease, Queue
 from lakequeue.runtime.calls import Steps
@@ -17,7 +17,7 @@ from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace, shown_by
 
 
-def told(lake: LakeQueue) -> list[object]:
+def visible_state(lake: LakeQueue) -> list[object]:
     """What anybody sees of the queues, in another process, and of a copy."""
     seen: list[object] = []
     for queue in reopen(lake).list_queues():
@@ -87,8 +87,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[LakeQueue, Given, li
     """A root, what is known of it, and what anybody sees."""
     clock = ManualClock()
     lake = LakeQueue(str(tmp_path_factory.mktemp("failing") / "base"), clock=clock, engine="point")
-    given = made(lake, clock)
-    return lake, given, told(lake)
+    given = prepared(lake, clock)
+    return lake, given, visible_state(lake)
 
 
 @pytest.mark.spec("ERR-8", "QUE-39")
@@ -114,7 +114,7 @@ def test_each_commit_of_a_verb_fails_in_turn(
         assert str(error).count("disk-full.md") < 2
         refused = error is not None and not getattr(error, "outcome_unknown", False)
         if refused or verb.endswith(".compact"):
-            assert told(lake) == before, f"after {after} commits: {error}"
+            assert visible_state(lake) == before, f"after {after} commits: {error}"
     raise AssertionError("a verb of thirty commits")
 
 

@@ -315,7 +315,7 @@ def test_a_window_is_measured_on_the_clock_of_the_queue(fifo: FifoHarness, clock
 
 
 @pytest.mark.spec("DDP-4", "DDP-5", "DDP-6", "DDP-7", "DDP-12", "MSA-6", "QUE-9", "SND-5")
-def test_the_hash_of_the_body_is_the_id_where_none_is_given(fifo: FifoHarness):
+def test_the_hash_of_the_body_is_the_id_of_a_row_without_an_id(fifo: FifoHarness):
     queue = fifo.create(content_based_deduplication=True)
     first = queue.send(TEXT, group_id="A", attributes={"a": 1})
     again = fifo.queue().send(TEXT, group_id="B", attributes={"b": b"2"})

@@ -79,7 +79,9 @@ def test_messages_that_another_program_reordered_are_read_in_order(victim: Victi
 
 @pytest.mark.spec("DUR-5")
 @pytest.mark.parametrize("idle", [False, True])
-def test_the_compactor_writes_such_files_anew(victim: Victim, idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compactor_rewrites_files_of_other_programs(
+    victim: Victim, idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sort(victim)
     [found] = victim.lake().check()
     assert not found.damage and "in order" in found.problem
@@ -96,7 +98,7 @@ def test_the_compactor_writes_such_files_anew(victim: Victim, idle: bool, monkey
 
 
 @pytest.mark.spec("DUR-31")
-def test_a_repair_writes_them_anew_too_and_loses_nothing(victim: Victim) -> None:
+def test_a_repair_rewrites_files_of_other_programs_without_loss(victim: Victim) -> None:
     sort(victim)
     [report] = victim.lake().repair(apply=True)
     assert report.applied and (report.lost, report.again, report.notes) == ([], [], [])

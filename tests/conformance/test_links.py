@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from conformance.damage import told
+from conformance.damage import file_contents
 from insides import forget
 from lakequeue import LakeQueue, Queue
 from lakequeue.errors import LakeQueueError
@@ -68,13 +68,13 @@ def each_verb(root: str, clock: ManualClock, target: Path) -> None:
 def test_a_directory_that_leads_elsewhere_is_left_alone(
     tmp_path: Path, queue: Queue, victim: Path, clock: ManualClock, place: str
 ) -> None:
-    root, before = str(tmp_path / "root"), told(victim)
+    root, before = str(tmp_path / "root"), file_contents(victim)
     tables = Path(layout.tables_path(root, queue.key))
     path = {"key": tables, "shard": tables / "0"}.get(place, tables / "0" / place)
     path.rename(tmp_path / "away")
     path.symlink_to({"key": victim, "shard": victim / "0"}.get(place, victim / "0/messages"))
     each_verb(root, clock, tmp_path / "copy")
-    assert told(victim) == before
+    assert file_contents(victim) == before
 
 
 @pytest.mark.spec("DUR-72")
@@ -83,7 +83,7 @@ def test_a_directory_that_leads_elsewhere_is_left_alone(
 def test_a_file_that_leads_elsewhere_is_left_alone(
     tmp_path: Path, queue: Queue, victim: Path, clock: ManualClock, kind: str, dangling: bool
 ) -> None:
-    root, before = str(tmp_path / "root"), told(victim)
+    root, before = str(tmp_path / "root"), file_contents(victim)
     messages = Path(layout.messages_path(root, queue.key, 0))
     paths = {
         "data": next(messages.rglob("*.parquet")),
@@ -94,7 +94,7 @@ def test_a_file_that_leads_elsewhere_is_left_alone(
     paths[kind].unlink(missing_ok=True)
     paths[kind].symlink_to(victim / ("none" if dangling else "letter"))
     each_verb(root, clock, tmp_path / "copy")
-    assert told(victim) == before
+    assert file_contents(victim) == before
 
 
 @pytest.mark.spec("DUR-70", "DUR-72")
@@ -138,7 +138,7 @@ def test_an_entry_that_is_a_pipe_hangs_nobody(tmp_path: Path, queue: Queue, cloc
 
 @pytest.mark.spec("DUR-72")
 def test_a_removal_meets_no_link_that_was_put_there_since(tmp_path: Path, victim: Path) -> None:
-    before = told(victim)
+    before = file_contents(victim)
     (tmp_path / "q/key").mkdir(parents=True)
     (tmp_path / "q/key/inside").symlink_to(victim)
     (tmp_path / "q/other").symlink_to(victim)
@@ -148,7 +148,7 @@ def test_a_removal_meets_no_link_that_was_put_there_since(tmp_path: Path, victim
         with pytest.raises((NotADirectoryError, FileNotFoundError, OSError)):
             no_links.unlink(str(tmp_path), name)
     no_links.rmtree(str(tmp_path), "q/key")
-    assert told(victim) == before and not (tmp_path / "q/key").exists()
+    assert file_contents(victim) == before and not (tmp_path / "q/key").exists()
 
 
 @pytest.mark.spec("DUR-72")
@@ -179,7 +179,7 @@ def test_a_write_meets_no_link_that_was_put_there_since(
     (root / table / "_delta_log/new").write_text("a")
     for below in ("key/0/messages/_delta_log", "0/messages/_delta_log", "_delta_log"):
         (victim / below).mkdir(parents=True, exist_ok=True)
-    before = told(victim)
+    before = file_contents(victim)
     folder = LocalFolder(str(root / table), table)
     with ExitStack() as opened:
         if pinned and swapped.endswith("_delta_log"):
@@ -198,7 +198,7 @@ def test_a_write_meets_no_link_that_was_put_there_since(
         if not swapped.endswith("_delta_log"):
             with pytest.raises(FileNotFoundError), folder.pinned():
                 pass
-    assert told(victim) == before
+    assert file_contents(victim) == before
 
 
 @pytest.mark.spec("DUR-72")
@@ -208,7 +208,7 @@ def test_a_lock_meets_no_link_that_was_put_there_since(tmp_path: Path, victim: P
     (root / table).mkdir(parents=True)
     for below in ("key/0/messages", "0/messages", ""):
         (victim / below).mkdir(parents=True, exist_ok=True)
-    before = told(victim)
+    before = file_contents(victim)
     (root / swapped).rename(tmp_path / "away")
     (root / swapped).symlink_to(victim, target_is_directory=True)
     for name in ("lock", "letter"):
@@ -216,7 +216,7 @@ def test_a_lock_meets_no_link_that_was_put_there_since(tmp_path: Path, victim: P
         for act in (lambda: FileLock(path).take(exclusive=True), lambda: no_links.stamp(path, create=True)):  # noqa: B023
             with pytest.raises(OSError):
                 act()
-    assert told(victim) == before
+    assert file_contents(victim) == before
 
 
 @pytest.mark.spec("DUR-72")
@@ -224,8 +224,8 @@ def test_a_file_is_written_through_no_link(tmp_path: Path, victim: Path, monkeyp
     monkeypatch.setattr(no_links, "crooked", lambda *_: None)
     (tmp_path / "table").mkdir()
     (tmp_path / "table/file").symlink_to(victim / "letter")
-    before = told(victim)
+    before = file_contents(victim)
     with pytest.raises(OSError):
         LocalFolder(str(tmp_path / "table")).write("file", b"b")
     LocalFolder(str(tmp_path / "table")).replace("file", b"b")  # takes the place of the link
-    assert told(victim) == before and (tmp_path / "table/file").read_bytes() == b"b"
+    assert file_contents(victim) == before and (tmp_path / "table/file").read_bytes() == b"b"

@@ -20,7 +20,7 @@ from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.testing import ManualClock
 
 
-def found(queue: Queue, where: str, limit: int = 100) -> list[str]:
+def peeked_bodies(queue: Queue, where: str, limit: int = 100) -> list[str]:
     return [message.body for message in queue.peek(where, limit)]
 
 
@@ -32,7 +32,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @every_engine
 @pytest.mark.spec("DLT-5")
 def test_the_history_of_the_tables_names_the_verbs_with_their_numbers_of_messages(harness: Harness) -> None:
-    def told(path: str) -> list[dict[str, int]]:
+    def change_counts(path: str) -> list[dict[str, int]]:
         found = [json.loads(each["userMetadata"]) for each in DeltaTable(path).history()[-2::-1]]
         assert all(each.pop("lost_races") == 0 and len(each.pop("commit")) == 32 for each in found)
         return found
@@ -45,10 +45,10 @@ def test_the_history_of_the_tables_names_the_verbs_with_their_numbers_of_message
     queue.delete_batch([*(message.receipt_handle for message in received), received[0].receipt_handle])
     assert queue.receive(visibility_timeout=0) and queue.receive() == []
     queue.purge()
-    assert told(messages_of(queue)) == [{"send": 3}]
-    assert told(messages_of(other)) == [{"deliver": 1}]
+    assert change_counts(messages_of(queue)) == [{"send": 3}]
+    assert change_counts(messages_of(other)) == [{"deliver": 1}]
     received_and_deleted = [{"claim": 2}, {"claim": 1}, {"delete": 2}, {"claim": 1}]
-    assert told(receipts_of(queue)) == [*received_and_deleted, {"claim": 0}, {"moved": 1}, {"purge": 1}]
+    assert change_counts(receipts_of(queue)) == [*received_and_deleted, {"claim": 0}, {"moved": 1}, {"purge": 1}]
 
 
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
@@ -82,7 +82,7 @@ def test_a_condition_and_a_peek_see_the_same_columns(harness: Harness, clock: Ma
         "false": [],
         "true": ["received", "waiting", "delayed"],
     }.items():
-        assert (where, found(other, where)) == (where, bodies)
+        assert (where, peeked_bodies(other, where)) == (where, bodies)
     [message] = other.peek(f"message_id = '{other.peek()[1].message_id}'")
     assert message == other.peek()[1]
     assert harness.versions() == before
@@ -97,16 +97,16 @@ def test_all_messages_are_gone_through_and_no_further_than_needed(
     queue.delete_batch([message.receipt_handle for message in received[::2]])
     queue.send("30")
     left = [str(n) for n in range(31) if str(n) not in {m.body for m in received[::2]}]
-    assert found(harness.queue(), "true") == [m.body for m in harness.queue().peek(limit=100)] == left
-    assert found(harness.queue(), "body::INT % 7 = 6") == ["6", "20", "27"]
-    assert found(harness.queue(), "state = 'delayed'", 3) == ["2", "6", "10"]
-    assert found(harness.queue(), "state = 'in_flight'") == [message.body for message in received[1::2]]
+    assert peeked_bodies(harness.queue(), "true") == [m.body for m in harness.queue().peek(limit=100)] == left
+    assert peeked_bodies(harness.queue(), "body::INT % 7 = 6") == ["6", "20", "27"]
+    assert peeked_bodies(harness.queue(), "state = 'delayed'", 3) == ["2", "6", "10"]
+    assert peeked_bodies(harness.queue(), "state = 'in_flight'") == [message.body for message in received[1::2]]
     read: list[int] = []
     rows = ShardReader.rows
     monkeypatch.setattr(
         ShardReader, "rows", lambda self, first, last: read.append(last) or rows(self, first, last)
     )
-    assert found(harness.queue(), "body::INT >= 6", 1) == ["6"]
+    assert peeked_bodies(harness.queue(), "body::INT >= 6", 1) == ["6"]
     assert max(read) < 10
 
 
@@ -117,7 +117,7 @@ def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
         queue.send(f"{number}" * 1_000)
     sizes = [len(batch.offsets) for batch in browse.batches(queue._runtime, shard_of(queue), browse.ROWS)]
     assert sum(sizes) == 6 and max(sizes) <= 2
-    assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
+    assert [body[0] for body in peeked_bodies(queue, "length(body) = 1000")] == list("012345")
 
 
 def test_messages_of_all_shards_come_oldest_first(harness: Harness, clock: ManualClock, small_batches):
@@ -125,8 +125,8 @@ def test_messages_of_all_shards_come_oldest_first(harness: Harness, clock: Manua
     for number in range(12):
         queue.send(str(number))
         clock.advance(1)
-    assert found(harness.queue(), "body::INT % 2 = 0") == ["0", "2", "4", "6", "8", "10"]
-    assert found(harness.queue(), "age <= 6", 3) == ["6", "7", "8"]
+    assert peeked_bodies(harness.queue(), "body::INT % 2 = 0") == ["0", "2", "4", "6", "8", "10"]
+    assert peeked_bodies(harness.queue(), "age <= 6", 3) == ["6", "7", "8"]
     assert [message.body for message in harness.queue().peek(limit=5)] == ["0", "1", "2", "3", "4"]
 
 
@@ -136,7 +136,7 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, c
     for number in range(8):
         queue.send(str(number))
         clock.advance(10)
-    assert found(harness.queue(), "true") == ["3", "4", "5", "6", "7"]
+    assert peeked_bodies(harness.queue(), "true") == ["3", "4", "5", "6", "7"]
     batches = browse.batches(queue._runtime, shard_of(queue), 3)
     assert [message["body"] for message in next(batches).rows.to_pylist()] == ["3", "4", "5"]
     clock.advance(100)

@@ -156,7 +156,7 @@ def test_a_full_queue_takes_messages_as_others_are_deleted(harness: Harness):
 
 
 @pytest.mark.spec("QUE-23", "STA-6", "STA-8", "PRF-4")
-def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, clock):
+def test_counts_and_a_peek_show_states_and_change_nothing(harness: Harness, clock):
     queue = harness.create()
     queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=10)])
     queue.receive()

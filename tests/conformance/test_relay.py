@@ -614,7 +614,7 @@ def test_a_copy_of_the_queue_goes_on_by_itself(lq: LakeQueue, queue: Queue, tabl
 
 @pytest.mark.spec("RLY-1")
 @pytest.mark.parametrize("lq", ["point"], indirect=True)
-def test_the_position_survives_compaction_and_a_new_queue_begins_anew(
+def test_the_position_survives_compaction_and_a_new_queue_starts_from_the_beginning(
     lq: LakeQueue, queue: Queue, table: str
 ) -> None:
     append(table, 1)

@@ -308,6 +308,6 @@ def test_a_copy_of_the_queue_knows_the_sent_messages(
     assert [each.relay(files=pattern, queue=each.queue("orders")) for each in (copy, lq)] == [1, 1]
 
 
-def test_a_digest_stands_for_path_size_and_time() -> None:
+def test_a_digest_identifies_path_size_and_time() -> None:
     made = [sent_files._digest(*each) for each in (("a", 1, 2), ("a", 1, 3), ("a", 2, 2), ("b", 1, 2))]
     assert len({*made}) == 4 and pa.array(made, sent_files.DIGEST).null_count == 0

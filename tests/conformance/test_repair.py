@@ -108,7 +108,7 @@ def offsets(ranges: Sequence[tuple[int, int]]) -> list[int]:
     return sorted(offset for first, last in ranges for offset in range(first, last + 1))
 
 
-def told(reports: Sequence[Repair]) -> tuple[list[int], list[int]]:
+def reported_offsets(reports: Sequence[Repair]) -> tuple[list[int], list[int]]:
     """Offsets that are reported as lost, and as coming again."""
     return (
         offsets([each for report in reports for each in report.lost]),
@@ -131,7 +131,7 @@ def after(victim: Victim) -> list[str]:
 
 @pytest.mark.spec("DUR-30", "DUR-31", "DUR-32")
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_what_is_damaged_is_found_and_mended(victim: Victim, kind: str) -> None:
+def test_damage_is_found_and_repaired(victim: Victim, kind: str) -> None:
     DAMAGE[kind](victim)
     before = contents(victim.root)
     found = [each for each in victim.lake().check() if each.damage]
@@ -140,7 +140,7 @@ def test_what_is_damaged_is_found_and_mended(victim: Victim, kind: str) -> None:
     assert contents(victim.root) == before
     done = victim.lake().repair("orders", apply=True, force=True)
     assert [(each.lost, each.again) for each in planned] == [(each.lost, each.again) for each in done]
-    lost, again = told(done)
+    lost, again = reported_offsets(done)
     assert lost == LOST.get(kind, []) and again == AGAIN.get(kind, [])
     assert all(each.applied for each in done) and not any(each.applied for each in planned)
     there = set("123456") - set(map(str, lost)) | set(map(str, again))
@@ -318,7 +318,7 @@ def killed_before(step: int) -> Callable[..., Iterator[Repair]]:
 @pytest.mark.parametrize("kind", [kind for kind in DAMAGE if "catalog" not in kind])
 def test_a_repair_that_was_killed_is_repeated(victim: Victim, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DAMAGE[kind](victim)
-    lost, again = told(victim.lake().repair("orders"))
+    lost, again = reported_offsets(victim.lake().repair("orders"))
     for step in range(1, 6):
         try:
             with monkeypatch.context() as patched:
@@ -376,7 +376,7 @@ def test_reordered_rows_come_back_in_order(victim: Victim) -> None:
     big = max(live(victim.messages), key=lambda path: path.stat().st_size)
     permute(big)
     assert [each.problem for each in victim.lake().check()][0].startswith(("does not hold", "has "))
-    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert reported_offsets(victim.lake().repair(apply=True)) == ([], [])
     assert after(victim)[-1] == "new"
 
 
@@ -474,7 +474,7 @@ def test_a_torn_send_of_a_later_time_is_found_again_also_after_a_kill(
         victim.lake().repair(apply=True)
     [finding] = victim.lake().check()
     assert "the log does not name it" in finding.problem and finding.damage
-    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert reported_offsets(victim.lake().repair(apply=True)) == ([], [])
     assert "late" in after(victim)
 
 
@@ -493,7 +493,7 @@ def test_what_was_replaced_is_kept(victim: Victim) -> None:
 def test_a_feature_that_a_checkpoint_has_is_taken_back(victim: Victim) -> None:
     DAMAGE["feature added"](victim)
     DeltaTable(str(victim.messages)).create_checkpoint()
-    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert reported_offsets(victim.lake().repair(apply=True)) == ([], [])
     assert after(victim) == [*"123456", "new"]
 
 
@@ -508,7 +508,7 @@ def test_rows_deleted_by_vectors_do_not_come_back(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize("damage", [tear, empty, Path.unlink])
-def test_statistics_are_mended(victim: Victim, damage: Callable[[Path], object]) -> None:
+def test_statistics_are_repaired(victim: Victim, damage: Callable[[Path], object]) -> None:
     victim.lake().compact()
     stats = Path(victim.root) / "stats"
     damage(live(stats)[0])
@@ -646,7 +646,7 @@ def test_any_damage_to_any_history_is_reported_exactly(tmp_path: Path, clock: Ma
     for path in chance.sample(paths, chance.randint(1, 3)):
         chance.choice([empty, tear, Path.unlink])(path)
     reports = victim.lake().repair(apply=True, force=True)
-    lost, again = told(reports)
+    lost, again = reported_offsets(reports)
     assert victim.lake().check() == []
     clock.advance(60)
     found = Counter(victim.drain())
@@ -681,7 +681,7 @@ def test_the_command_shows_asks_and_does(victim: Victim) -> None:
 def test_a_bulk_send_of_which_files_are_damaged(victim: Victim) -> None:
     victim.queue.send_arrow(pa.table({"body": [f"bulk {number}" for number in range(3000)]}))
     permute(max(live(victim.messages), key=lambda path: path.stat().st_size))
-    assert told(victim.lake().repair(apply=True)) == ([], [])
+    assert reported_offsets(victim.lake().repair(apply=True)) == ([], [])
     victim.receive(10)
     tear(max(live(victim.messages), key=lambda path: path.stat().st_size))
     [report] = victim.lake().repair(apply=True)
@@ -774,11 +774,7 @@ MUTATIONS = [
     Mutation(
         "drop one of two messages with one offset",
         replace(FoundShard, "displaced", []),
-        {
-            shown_by(
-                test_what_is_damaged_is_found_and_mended, lambda victim: (victim, "offset given twice")
-            ): "DUR-32"
-        },
+        {shown_by(test_damage_is_found_and_repaired, lambda victim: (victim, "offset given twice")): "DUR-32"},
     ),
     Mutation(
         "follow a log whose end falls",

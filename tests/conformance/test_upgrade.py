@@ -32,7 +32,7 @@ ADVICE = "run `lakequeue upgrade`$"
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> dict[str, Any]:
+def earlier_answers(tmp_path: Path) -> dict[str, Any]:
     """What the root answered before, see tests/data/make_root_5.py."""
     with tarfile.open(MADE) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -41,19 +41,19 @@ def told(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def lq(tmp_path: Path, told: dict[str, Any]) -> LakeQueue:
-    return opened(tmp_path, told)
+def lq(tmp_path: Path, earlier_answers: dict[str, Any]) -> LakeQueue:
+    return opened(tmp_path, earlier_answers)
 
 
-def opened(folder: Path, told: dict[str, Any]) -> LakeQueue:
-    return LakeQueue(str(folder / "root"), clock=ManualClock(datetime.fromisoformat(told["now"])))
+def opened(folder: Path, earlier_answers: dict[str, Any]) -> LakeQueue:
+    return LakeQueue(str(folder / "root"), clock=ManualClock(datetime.fromisoformat(earlier_answers["now"])))
 
 
-def check_answers(lq: LakeQueue, told: dict[str, Any]) -> None:
+def check_answers(lq: LakeQueue, earlier_answers: dict[str, Any]) -> None:
     found = answers(lq)
-    assert found.keys() | {"now"} == told.keys()
+    assert found.keys() | {"now"} == earlier_answers.keys()
     for name, answer in found.items():
-        assert answer == told[name], name
+        assert answer == earlier_answers[name], name
 
 
 def use(lq: LakeQueue) -> None:
@@ -80,13 +80,13 @@ def use(lq: LakeQueue) -> None:
 
 
 def test_a_root_of_the_layout_before_answers_after_an_upgrade_as_before(
-    lq: LakeQueue, told: dict[str, Any], tmp_path: Path
+    lq: LakeQueue, earlier_answers: dict[str, Any], tmp_path: Path
 ) -> None:
     steps: list[tuple[int, int, str]] = []
     assert lq.upgrade(lambda *step: steps.append(step)) == 7
     assert [step[0] for step in steps] == list(range(len(steps))) and steps[-1][1] == len(steps) - 1
-    afresh = opened(tmp_path, told)
-    check_answers(afresh, told)
+    afresh = opened(tmp_path, earlier_answers)
+    check_answers(afresh, earlier_answers)
     assert afresh.check() == []
     assert afresh.upgrade() == 0
     use(afresh)
@@ -131,7 +131,7 @@ STEPS = [(LocalFolder, "create"), (LocalFolder, "replace"), (LocalFolder, "remov
 @pytest.mark.parametrize("landed", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("kind", "verb"), STEPS)
 def test_an_upgrade_that_is_killed_at_any_step_is_continued(
-    told: dict[str, Any], tmp_path: Path, kind: type, verb: str, landed: bool
+    earlier_answers: dict[str, Any], tmp_path: Path, kind: type, verb: str, landed: bool
 ) -> None:
     whole = getattr(kind, verb)
     for dying in count(1):
@@ -148,11 +148,11 @@ def test_an_upgrade_that_is_killed_at_any_step_is_continued(
 
         with pytest.MonkeyPatch.context() as patch, suppress(Killed):
             patch.setattr(kind, verb, step)
-            opened(tmp_path, told).upgrade()
+            opened(tmp_path, earlier_answers).upgrade()
             break
     assert dying > 1
-    check_answers(opened(tmp_path, told), told)
-    use(opened(tmp_path, told))
+    check_answers(opened(tmp_path, earlier_answers), earlier_answers)
+    use(opened(tmp_path, earlier_answers))
 
 
 CALLS: dict[str, Callable[[LakeQueue], object]] = {

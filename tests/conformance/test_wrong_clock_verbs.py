@@ -14,7 +14,7 @@ import pytest
 from concurrency.harness import Wrong
 from conformance.instants import stored
 from conformance.verbs import VERBS as STEPS
-from conformance.verbs import Given, made
+from conformance.verbs import Given, prepared
 from insides import forget
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError
 from lakequeue.runtime import open_queue
@@ -63,7 +63,7 @@ VERBS: dict[str, Verb] = STEPS | {
 def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[LakeQueue, Given]:
     clock = ManualClock(datetime.now(timezone.utc) - timedelta(seconds=30))
     lake = LakeQueue(str(tmp_path_factory.mktemp("wrong") / "base"), clock=clock, engine="point")
-    given = made(lake, clock)
+    given = prepared(lake, clock)
     lake.queue("orders").set_tags(team="a")
     for name in ("due", "paused"):
         lake.schedules.add(name, "orders", "x", cron="* * * * *", missed="all")

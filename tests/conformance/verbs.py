@@ -33,7 +33,7 @@ class Given:
         return [each.receipt_handle for each in self.messages]
 
 
-def made(lake: LakeQueue, clock: ManualClock) -> Given:
+def prepared(lake: LakeQueue, clock: ManualClock) -> Given:
     """A queue with messages in every state in each of three shards, dead letters, and one about to be one."""
     lake.create_queue("dead")
     failing = lake.create_queue("failing", redrive_policy=RedrivePolicy("dead", 1))

@@ -270,7 +270,7 @@ def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Harness) 
 
 @pytest.mark.spec("HBN-20", "HNS-13", "RCP-6")
 @pytest.mark.parametrize(("policy", "at"), [(HeartbeatRenewal(30, 5, 1), 25), (ComputedRenewal(30), 20)])
-def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
+def test_a_handler_learns_of_its_lost_receipt_and_the_renewal_ends(
     harness: Harness, policy: Any, at: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("A")
@@ -305,7 +305,7 @@ def test_nothing_is_lost_before_it_is(harness: Harness) -> None:
 
 
 @pytest.mark.spec("HBN-20", "RCP-11")
-def test_a_message_that_was_deleted_is_told_to_its_handler_as_lost(harness: Harness) -> None:
+def test_the_handler_of_a_deleted_message_learns_that_it_is_lost(harness: Harness) -> None:
     harness.send("A")
     lost = []
 

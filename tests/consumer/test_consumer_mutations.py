@@ -226,7 +226,7 @@ MUTATIONS = [
     Mutation(
         "keeps losses to itself",
         replace(QueueLoop, "_lose", lambda self, action: None),
-        {shown(consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost, **LONG): "HBN-20"},
+        {shown(consuming.test_the_handler_of_a_deleted_message_learns_that_it_is_lost, **LONG): "HBN-20"},
     ),
     Mutation(
         "hands nothing back",

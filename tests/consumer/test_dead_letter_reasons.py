@@ -47,7 +47,7 @@ def failing(error: BaseException) -> Any:
 @pytest.mark.spec("DLQ-4")
 @pytest.mark.parametrize("ending", ["", ".fifo"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_dead_letter_tells_its_last_error(lq: LakeQueue, ending: str, at_once: bool) -> None:
+def test_a_dead_letter_has_its_last_error(lq: LakeQueue, ending: str, at_once: bool) -> None:
     orders, dead = pair(lq, ending)
     orders.send("a", **({"group_id": "g", "dedup_id": "1"} if ending else {}))
     began = lq.clock.now()

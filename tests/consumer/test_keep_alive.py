@@ -153,7 +153,7 @@ def test_an_extension_by_hand_is_not_undone(queue: Queue, clock: ManualClock, ex
 
 
 @pytest.mark.spec("HBN-20", "HNS-13")
-def test_a_lost_lease_is_told_at_the_end_of_the_block(
+def test_a_lost_lease_is_an_error_at_the_end_of_the_block(
     queue: Queue, clock: ManualClock, extensions: list[Any]
 ) -> None:
     with pytest.raises(LeaseLost) as lost, leased(queue).keep_alive(HeartbeatRenewal()):
@@ -172,7 +172,7 @@ def test_a_lost_lease_is_told_at_the_end_of_the_block(
 
 
 @pytest.mark.spec("HBN-20")
-def test_a_deleted_queue_is_told_at_the_end_of_the_block(queue: Queue, clock: ManualClock) -> None:
+def test_a_deleted_queue_is_an_error_at_the_end_of_the_block(queue: Queue, clock: ManualClock) -> None:
     with pytest.raises(QueueDoesNotExist), leased(queue).keep_alive(HeartbeatRenewal()):
         queues.delete(queue._runtime.root, "orders")
         clock.advance(30)

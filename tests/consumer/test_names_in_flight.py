@@ -25,14 +25,14 @@ def who(queue: Queue, where: str | None = None) -> list[str | None]:
     return [message.consumer for message in queue.peek(where)]
 
 
-def told(lq: LakeQueue) -> list[dict[str, Any]]:
+def sql_messages(lq: LakeQueue) -> list[dict[str, Any]]:
     """What SQL shows of all messages."""
     shown = lq.arrow_views()["messages"].to_batches(columns=["queue", "body", "consumer", "dead_letter_reason"])
     return sorted((row for batch in shown for row in batch.to_pylist()), key=lambda row: row["body"])
 
 
 def sql(lq: LakeQueue) -> list[str | None]:
-    return [row["consumer"] for row in told(lq)]
+    return [row["consumer"] for row in sql_messages(lq)]
 
 
 def test_a_receive_may_say_who_has_the_messages(lq: LakeQueue, clock: ManualClock):
@@ -88,7 +88,7 @@ def test_a_name_is_no_reason_of_a_dead_letter(lq: LakeQueue, clock: ManualClock)
     clock.advance(5)
     queue.receive(consumer="next")
     assert [message.dead_letter_reason for message in dead.peek()] == [None] and who(dead) == [None]
-    assert [row["dead_letter_reason"] for row in told(lq) if row["queue"] == "dead"] == [None]
+    assert [row["dead_letter_reason"] for row in sql_messages(lq) if row["queue"] == "dead"] == [None]
 
 
 def test_a_consumer_with_a_name_shows_what_it_has(lq: LakeQueue):

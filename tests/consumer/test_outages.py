@@ -104,7 +104,7 @@ def test_a_receipt_lost_in_an_outage_is_not_deleted(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_consumer_gives_up_when_it_is_told_to(harness: Harness, busy: bool) -> None:
+def test_a_consumer_gives_up_after_the_given_time(harness: Harness, busy: bool) -> None:
     harness.send("A")
     harness.fails(NO_NETWORK, since=1, until=1_000)
     handler = sleeper(1_000 if busy else 0)
@@ -169,7 +169,7 @@ LASTING: list[Callable[[], Exception]] = [
 @pytest.mark.spec("HBN-20")
 @pytest.mark.parametrize("verb", ["receive", "change", "delete"])
 @pytest.mark.parametrize("make_error", LASTING)
-def test_an_error_that_no_waiting_mends_ends_the_consumer_at_once(
+def test_an_error_that_waiting_cannot_fix_ends_the_consumer_at_once(
     harness: Harness, verb: str, make_error: Callable[[], Exception]
 ) -> None:
     harness.send("A")

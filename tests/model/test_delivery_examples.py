@@ -202,7 +202,7 @@ def test_parts_of_a_blocked_delivery_get_new_numbers_and_slots_and_the_rest_is_v
 
 @pytest.mark.spec("TAB-7")
 @pytest.mark.parametrize("seconds", [30, 31])
-def test_a_lease_that_has_ended_marks_nothing_anew(seconds: int) -> None:
+def test_a_lease_that_has_ended_gets_no_new_marks(seconds: int) -> None:
     shard = Shard(2)
     mark = shard.claim_mark()
     shard.now += seconds * SECOND

@@ -92,7 +92,7 @@ def test_credentials_of_the_environment_are_renewed_while_a_consumer_runs(issuer
     assert not queue.counts().visible
 
 
-def test_static_credentials_that_expired_are_told_to_be_old(
+def test_the_error_for_expired_static_credentials_says_that_they_are_old(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = json.loads(issuer.issue())

@@ -109,7 +109,7 @@ CALLS: dict[str, Callable[[LakeQueue], object]] = {
 @pytest.mark.spec("ERR-2")
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("wrong", CASES)
-def test_what_is_wrong_is_told_in_one_line_and_soon(
+def test_errors_of_a_store_are_one_line_and_come_soon(
     server: Server, wrong: str, call: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     case = CASES[wrong]
@@ -128,7 +128,7 @@ def test_what_is_wrong_is_told_in_one_line_and_soon(
 
 
 @pytest.mark.parametrize("wrong", ["bucket", "right", "port"])
-def test_the_command_line_tells_it_in_one_line_too(server: Server, wrong: str) -> None:
+def test_the_command_line_reports_the_error_in_one_line(server: Server, wrong: str) -> None:
     case = CASES[wrong]
     server.store.refusal = lambda _: case.refusal
     options = [
@@ -147,7 +147,7 @@ def test_a_missing_file_is_no_missing_bucket(server: Server) -> None:
         assert first_line(caught.value).startswith("there is no such file or bucket (")
 
 
-def test_missing_credentials_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in environment(""):
         monkeypatch.delenv(name, raising=False)
     with ExitStack() as stack:

@@ -241,7 +241,7 @@ class Told:
     refused: int
 
 
-def told(workers: Workers) -> Told:
+def summary_of(workers: Workers) -> Told:
     diaries = workers.events()
     longest = max(after["clock"] - before["clock"] for events in diaries for before, after in pairwise(events))
     failed = [event for events in diaries for event in events if event["event"] == "failed"]
@@ -270,7 +270,7 @@ def storm(remote: Remote, workers: Workers, seconds: float, kill: float) -> tupl
     for name in workers.running:
         workers.wait_until_ready(name)
     workers.stop()
-    return judge(workers), told(workers), happened
+    return judge(workers), summary_of(workers), happened
 
 
 @pytest.mark.objectstore

@@ -170,7 +170,9 @@ def test_files_that_are_no_recent_requests_are_left_alone(
     assert there.counts().in_flight == 1
 
 
-def test_a_request_that_fails_beside_others_leaves_them_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_in_a_batch_does_not_affect_the_others(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = pair
     table = ledger_of(here)
     text = to_text([FORMAT, table.state.token, [Claim("many", None, "lease")]])  # type: ignore[arg-type]

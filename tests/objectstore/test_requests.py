@@ -151,7 +151,7 @@ def test_a_lost_race_reads_the_winners_commit_once(store: Counted, lq: LakeQueue
 @pytest.mark.spec("LPL-6")
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize(("interval", "polls"), [(None, 26), (5, 12)])
-def test_a_long_poll_on_an_empty_queue_asks_as_often_as_it_is_told(
+def test_a_long_poll_on_an_empty_queue_polls_at_the_given_interval(
     store: Counted, shards: int, interval: float | None, polls: int
 ) -> None:
     clock = ManualClock()
@@ -224,26 +224,26 @@ def test_idle_priorities_are_asked_at_once_and_the_answers_are_new(
 
 
 @pytest.mark.spec("JOB-11")
-def test_a_bucket_that_is_small_for_a_store_is_told_when_the_limit_is_set(
+def test_setting_a_limit_warns_of_a_bucket_that_is_small_for_a_store(
     lq: LakeQueue, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    def told() -> list[str]:
+    def burst_warnings() -> list[str]:
         found = [record.getMessage() for record in caplog.records if "rate_burst" in record.getMessage()]
         caplog.clear()
         return found
 
     queue = lq.create_queue("calls", rate_limit="3/s")
-    [line] = told()
+    [line] = burst_warnings()
     assert line.startswith("calls may get less than its rate limit of 3/s: ")
     assert line.endswith("the bucket holds 1 s; rate_burst=15 holds 5 s")
     queue.set_attributes(visibility_timeout=50)
     queue.set_attributes(rate_burst=15)
-    assert not told()
+    assert not burst_warnings()
     queue.set_attributes(rate_limit="20/s")
-    assert len(told()) == 1
+    assert len(burst_warnings()) == 1
     lq.create_queue("rare", rate_limit="10/m")
     LakeQueue(str(tmp_path)).create_queue("calls", rate_limit="3/s")
-    assert not told()
+    assert not burst_warnings()
 
 
 MUTATIONS = [

@@ -17,7 +17,7 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 
 from lakequeue.serve.sqs.model import operations
-from serve.raw_requests import JSON, told
+from serve.raw_requests import JSON, wire_error
 from serve.serving import headers, sqs
 
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
@@ -107,7 +107,7 @@ class Json:
         if answer.status_code == 200:
             assert answer.headers["content-type"] == JSON
             return json.loads(answer.content or b"{}", object_hook=_typed)
-        error = told(answer.status_code, answer.headers, answer.content)
+        error = wire_error(answer.status_code, answer.headers, answer.content)
         assert answer.headers["content-type"] == JSON
         raise Refused(error.status, error.code, error.message, answer.json()["__type"].rpartition("#")[2])
 
@@ -163,7 +163,7 @@ class FormToJson(Form):
     def __call__(self, action: str, **given: Any) -> dict[str, Any]:
         answer = self.send(action, dict(fields(action, given)))
         if answer.status_code != 200:
-            error = told(answer.status_code, answer.headers, answer.content)
+            error = wire_error(answer.status_code, answer.headers, answer.content)
             raise Refused(error.status, error.code, error.message)
         assert answer.headers["content-type"] == "application/json"
         assert answer.json().keys() == {f"{action}Response"}
@@ -233,7 +233,7 @@ def result(answer: httpx.Response, action: str) -> dict[str, Any]:
     if answer.status_code != 200:
         assert [part.tag for part in document] == ["Error", "RequestId"]
         assert [part.tag for part in document[0]] == ["Type", "Code", "Message", "Detail"]
-        error = told(answer.status_code, answer.headers, answer.content)
+        error = wire_error(answer.status_code, answer.headers, answer.content)
         raise Refused(error.status, error.code, error.message)
     assert document.tag == f"{action}Response"
     assert document.findtext("ResponseMetadata/RequestId") == answer.headers["x-amzn-requestid"]

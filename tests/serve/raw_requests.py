@@ -54,7 +54,7 @@ def signed_head(url: str, key: str, secret: str, body: bytes, action: str, kind:
 
 
 @attrs.frozen
-class Told:
+class WireError:
     """An error as a client reads it."""
 
     status: int
@@ -62,7 +62,7 @@ class Told:
     message: str
 
 
-def told(status: int, headers: Any, body: bytes) -> Told:
+def wire_error(status: int, headers: Any, body: bytes) -> WireError:
     """The error that an answer is, in whichever protocol; checks all that has to be there."""
     id = headers["x-amzn-requestid"]
     assert re.fullmatch("[0-9a-f-]{36}", id)
@@ -73,13 +73,13 @@ def told(status: int, headers: Any, body: bytes) -> Told:
         assert document["__type"].startswith(("com.amazonaws.sqs#", "com.amazon.coral.service#"))
         code, _, fault = headers["x-amzn-query-error"].partition(";")
         assert fault == ("Receiver" if status >= 500 else "Sender")
-        return Told(status, code, document["message"])
+        return WireError(status, code, document["message"])
     if headers["content-type"] == "application/json":
         document = json.loads(body)
         error = document["Error"]
         assert document == {"Error": error, "RequestId": id} and error["Detail"] is None
         assert error["Type"] == ("Receiver" if status >= 500 else "Sender")
-        return Told(status, error["Code"], error["Message"])
+        return WireError(status, error["Code"], error["Message"])
     assert headers["content-type"].startswith("text/xml")
     space = "{http://queue.amazonaws.com/doc/2012-11-05/}"
     root = ElementTree.fromstring(body)
@@ -87,12 +87,12 @@ def told(status: int, headers: Any, body: bytes) -> Told:
     error = root.find(f"{space}Error")
     assert error is not None
     assert error.findtext(f"{space}Type") == ("Receiver" if status >= 500 else "Sender")
-    return Told(status, error.findtext(f"{space}Code") or "", error.findtext(f"{space}Message") or "")
+    return WireError(status, error.findtext(f"{space}Code") or "", error.findtext(f"{space}Message") or "")
 
 
-def told_raw(answer: bytes) -> Told:
+def raw_error(answer: bytes) -> WireError:
     """The error in the bytes of an answer."""
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    return told(int(first.split()[1]), headers, body)
+    return wire_error(int(first.split()[1]), headers, body)

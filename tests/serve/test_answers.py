@@ -14,7 +14,7 @@ from lakequeue import Queue
 from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.limits import MEMORY_FACTOR, CountedAnswers
-from serve.raw_requests import everything, request, signed_head, told
+from serve.raw_requests import everything, request, signed_head, wire_error
 from serve.serving import PATIENCE, Running, serving, wait_until
 
 ONE, OTHER = "AKIDONE", "AKIDOTHER"
@@ -85,7 +85,7 @@ def test_without_memory_in_time_it_is_refused_and_its_messages_become_visible(
     monkeypatch.setattr(limits, "ANSWER_TIMEOUT", 0.05)
     with unread(server, ONE):
         refused = receive(server, ONE, VisibilityTimeout=600)
-        error = told(refused.status_code, refused.headers, refused.content)
+        error = wire_error(refused.status_code, refused.headers, refused.content)
         assert (error.status, error.code) == (503, "ServiceUnavailable")
         assert refused.headers["retry-after"] == "1"
         wait_until(lambda: large(server).counts().visible == 10, "the messages")

@@ -14,7 +14,7 @@ from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve import limits
 from lakequeue.serve.connection import MAX_PIPELINED, Connection
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS
-from serve.raw_requests import FORM, JSON, Told, everything, post, told_raw
+from serve.raw_requests import FORM, JSON, WireError, everything, post, raw_error
 from serve.serving import serving, wait_until
 
 URL = "http://localhost/000000000000/orders"
@@ -37,9 +37,9 @@ def server(running):
     wait_until(lambda: not running.server.server_state.connections)
 
 
-def in_json(server, body, action="SendMessage", head="") -> Told:
+def in_json(server, body, action="SendMessage", head="") -> WireError:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return told_raw(server.exchange(post(content, action, JSON, head)))
+    return raw_error(server.exchange(post(content, action, JSON, head)))
 
 
 def staying(request: bytes) -> bytes:
@@ -71,7 +71,7 @@ NOT_JSON = [
 
 @pytest.mark.parametrize("body", NOT_JSON, ids=range(len(NOT_JSON)))
 def test_what_is_not_json(server, body):
-    assert in_json(server, body) == Told(400, "SerializationException", "The body is not JSON in UTF-8.")
+    assert in_json(server, body) == WireError(400, "SerializationException", "The body is not JSON in UTF-8.")
 
 
 CHUNKED = "Transfer-Encoding: chunked"
@@ -119,7 +119,7 @@ ERRORS = {
     [pytest.param(error, each, id=id) for error, requests in ERRORS.items() for id, each in requests.items()],
 )
 def test_what_sqs_does_not_take_gets_an_error(server, error, request_):
-    found = told_raw(server.exchange(request_))
+    found = raw_error(server.exchange(request_))
     assert (found.status, found.code) == error
 
 
@@ -202,7 +202,7 @@ def test_lengths_codings_and_chunks_that_are_wrong(server, parts):
 
 
 @pytest.mark.parametrize("length", [0, 4, 5, 99_999])
-def test_a_length_beside_chunks_ends_the_connection(server, length):
+def test_a_content_length_with_chunks_ends_the_connection(server, length):
     head = f"{CHUNKED}\r\nContent-Length: {length}"
     smuggled = staying(post(b"2\r\n{}\r\n0\r\n\r\n", "ListQueues", head=head)) + post(b"{}", "ListQueues")
     answer = server.exchange(smuggled)
@@ -236,7 +236,7 @@ def test_what_looks_odd_and_is_right(server, parts):
     assert server.exchange(*parts).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_body_that_is_longer_than_told(server):
+def test_a_body_that_is_longer_than_its_content_length(server):
     request = staying(post(b"{}", "ListQueues")) + b"garbage\r\n\r\n"
     first, second = server.exchange(request).split(b"HTTP/1.1 ")[1:]
     assert first.startswith(b"200 ") and second.startswith(b"400 ")
@@ -260,7 +260,7 @@ def test_a_body_that_ends_too_soon(server, request_):
 def test_a_body_that_does_not_come(server, monkeypatch):
     monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.05)
     for kind, target in ((JSON, "ListQueues"), (FORM, "")):
-        error = told_raw(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
+        error = raw_error(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
         assert (error.status, error.code) == (408, "RequestTimeout")
 
 
@@ -272,7 +272,7 @@ def test_a_body_that_becomes_too_large(server):
         connection.sendall(post(b"", "SendMessage", head=CHUNKED))
         connection.sendall(b"%x\r\n%b\r\n" % (LARGEST, b" " * LARGEST))
         connection.sendall(b"1\r\n \r\n")  # and no end
-        assert told_raw(everything(connection)).code == "RequestEntityTooLarge"
+        assert raw_error(everything(connection)).code == "RequestEntityTooLarge"
 
 
 def test_a_header_that_is_too_long(server):

@@ -20,7 +20,17 @@ from lakequeue.serve import limits
 from lakequeue.serve.keys import AccessRule, Key, Keys
 from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, RequestBodies
 from lakequeue.serve.middleware import RequestChecks
-from serve.raw_requests import FORM, JSON, Told, everything, post, request, signed_head, told, told_raw
+from serve.raw_requests import (
+    FORM,
+    JSON,
+    WireError,
+    everything,
+    post,
+    raw_error,
+    request,
+    signed_head,
+    wire_error,
+)
 from serve.serving import Running, serving, wait_until
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
@@ -56,8 +66,8 @@ def ask(
     return httpx.post(f"{server.url}/", content=content, headers=headers, timeout=60, trust_env=False)
 
 
-def refused(answer: httpx.Response) -> Told:
-    return told(answer.status_code, answer.headers, answer.content)
+def refused(answer: httpx.Response) -> WireError:
+    return wire_error(answer.status_code, answer.headers, answer.content)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,7 @@ def test_a_stranger_is_refused_before_the_body(server: Running, change: dict[str
         given = {name: value for name, value in headers.items() if value}
         connection.sendall(request(given, length=MAX_BODY_BYTES))
         answer = everything(connection)  # which the server ends
-    assert told_raw(answer).code == code and b"\r\nconnection: close\r\n" in answer
+    assert raw_error(answer).code == code and b"\r\nconnection: close\r\n" in answer
 
 
 def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Running, monkeypatch):
@@ -90,7 +100,7 @@ def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Running, m
         connection.sendall(request({"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage"}, length=size))
     assert ask(server, ONE, {"QueueUrl": URL, "MessageBody": "x" * 1_000_000}, "SendMessage").status_code == 200
     for connection in connections:
-        assert told_raw(everything(connection)).code == "MissingAuthenticationToken"
+        assert raw_error(everything(connection)).code == "MissingAuthenticationToken"
         connection.close()
 
 
@@ -107,7 +117,7 @@ def test_the_oldest_body_that_names_a_key_makes_room(server: Running, monkeypatc
         small = {"QueueUrl": URL, "MessageBody": "x" * (UNCOUNTED_BYTES - 1_000)}
         assert ask(server, ONE, small, "SendMessage").status_code == 200
         assert ask(server, ONE, large, "SendMessage").status_code == 200
-        error = told_raw(everything(forged))
+        error = raw_error(everything(forged))
         assert (error.status, error.code) == (503, "ServiceUnavailable")
     wait_until(lambda: not counted[ONE])
     assert ask(server, ONE, large, "SendMessage").status_code == 200

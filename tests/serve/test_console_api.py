@@ -71,7 +71,7 @@ def test_the_files_come_from_the_package_and_ask_nobody_else(console: Console):
     assert "javascript" in console.http.get("/console/console.js").headers["content-type"]
 
 
-def test_the_page_links_to_what_else_the_server_tells(console: Console):
+def test_the_page_links_to_metrics_and_health(console: Console):
     page = console.http.get("/console/")
     links = re.findall(r'<a href="(\.\./[^"]*)"', page.text)
     assert links == ["../metrics", "../health"]
@@ -91,7 +91,7 @@ def test_the_address_without_a_slash_leads_to_the_page(console: Console):
     assert (response.status_code, response.headers["location"]) == (307, "/console/")
 
 
-def test_the_endpoint_beside_it_goes_on(console: Console):
+def test_the_sqs_endpoint_keeps_answering(console: Console):
     headers = {"X-Amz-Target": "AmazonSQS.ListQueues", "Content-Type": "application/x-amz-json-1.0"}
     assert console.http.post("/", headers=headers, content=b"{}").json() == {}
 
@@ -100,7 +100,7 @@ def test_the_endpoint_beside_it_goes_on(console: Console):
 
 
 @pytest.mark.spec("QUE-23")
-def test_the_list_tells_how_every_queue_stands(console: Console, clock: ManualClock):
+def test_the_list_shows_the_state_of_every_queue(console: Console, clock: ManualClock):
     queue = console.lake.create_queue("orders", rewind_range=60)
     queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c"), SendEntry("d", delay=60)])
     clock.advance(5)
@@ -707,7 +707,7 @@ def test_messages_are_shown_through_filters_and_nothing_changes(console: Console
 
 
 @pytest.mark.spec("DLQ-4")
-def test_a_dead_letter_tells_why_it_failed_and_a_message_in_flight_who_has_it(console: Console):
+def test_a_dead_letter_shows_its_error_and_a_message_in_flight_its_consumer(console: Console):
     def fail(message: Message, context: Context) -> None:
         raise ValueError(HOSTILE)
 
@@ -1098,7 +1098,7 @@ def test_no_other_site_can_have_a_browser_act(changeable: LakeQueue, console: Co
 
 
 @pytest.mark.parametrize(("content", "status"), [(b"", 400), (b"{", 400), (b"[" * 9999, 400), (b" " * 5001, 413)])
-def test_bodies_that_are_none_are_refused(lake: LakeQueue, content: bytes, status: int):
+def test_bodies_that_are_null_are_refused(lake: LakeQueue, content: bytes, status: int):
     lake.create_queue("orders")
     with visited(lake, max_body_bytes=5000 if status == 413 else 2**20) as http:
         headers = ASKED | {"Content-Type": "application/json"}
@@ -1202,7 +1202,7 @@ def test_a_redrive_asks_for_permission_to_receive_and_to_send_to_the_sources(lak
         assert http.post(one, json=where, headers=ASKED).json() == {"messages": 2}
 
 
-def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
+def test_the_access_log_names_the_action_of_a_request(lake: LakeQueue):
     lake.create_queue("orders")
     told: list[tuple[str, str, str | None, str]] = []
     application = Application(lake, access=Keys(frozenset({"GetQueueAttributes"})))
@@ -1227,7 +1227,7 @@ def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
     ]
 
 
-def test_answers_are_kept_by_nobody_and_failures_tell_nothing(
+def test_answers_are_not_cached_and_failures_reveal_nothing(
     console: Console, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     console.lake.create_queue("orders")

@@ -74,7 +74,7 @@ def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueu
 
 @pytest.mark.parametrize("part", ["messages", "history", "redrive"])
 @pytest.mark.parametrize("where", ["nonsense", "receive_count >", "body", "1/0 = length(body)", "error('x')"])
-def test_a_bad_condition_is_told_from_other_errors(console: Console, clock: ManualClock, part: str, where: str):
+def test_the_error_of_a_bad_condition_names_its_field(console: Console, clock: ManualClock, part: str, where: str):
     rewindable(console.lake, clock, 1).send("a")
     console.lake.create_queue("sources", dead_letter_queue="orders", max_receive_count=1)
     for more in {}, {"text": "order"}:

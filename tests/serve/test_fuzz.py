@@ -33,7 +33,7 @@ from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.sqs import query_json, query_protocol
 from lakequeue.serve.sqs.model import operations
-from serve.raw_requests import FORM, JSON, post, told
+from serve.raw_requests import FORM, JSON, post, wire_error
 from serve.serving import serving, wait_until
 
 BASE = "http://localhost:9324"
@@ -281,9 +281,9 @@ class Fuzzed:
             self._remember(asked, answer)
             if asked.action == "DeleteQueue":
                 self._clock.by += timedelta(seconds=61)
-                made(self._lake)
+                make_missing_queues(self._lake)
         else:
-            error = told(answer.status_code, answer.headers, answer.content)
+            error = wire_error(answer.status_code, answer.headers, answer.content)
             assert error.code and error.message
 
     def look(self, path: str, members: dict[str, str]) -> None:
@@ -334,7 +334,7 @@ class Fuzzed:
         return self.answers["ListQueues", 200] > 0
 
 
-def made(lake: LakeQueue) -> None:
+def make_missing_queues(lake: LakeQueue) -> None:
     """Makes those of the queues that are not there."""
     there = {queue.name for queue in lake.list_queues()}
     policy = json.dumps({"deadLetterTargetArn": f"{ARN}dead", "maxReceiveCount": 1})
@@ -350,7 +350,7 @@ def fuzzed(root: Path) -> Iterator[Fuzzed]:
     lake = LakeQueue(str(root), clock=clock)
     prepare(lake)
     application = Application(lake)
-    made(lake)
+    make_missing_queues(lake)
     application.endpoint.receives.stop()  # nobody waits for messages
     loop = asyncio.new_event_loop()
     lifespan = application.pages.router.lifespan_context(application.pages)
@@ -501,7 +501,7 @@ def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch, long):
     with serving(tmp_path / "root") as running:
         running.application.endpoint.receives.stop()
         running.server.config.timeout_keep_alive = 0.02
-        made(running.application.actions.lake)
+        make_missing_queues(running.application.actions.lake)
         found: Counter[bytes] = Counter()
 
         def ask(parts: list[bytes]) -> None:

@@ -46,7 +46,7 @@ def fill(queue: Queue, clock: ManualClock) -> None:
 
 
 @pytest.mark.spec("FAI-3")
-def test_metrics_tell_noisy_groups_and_what_the_quiet_ones_wait_for(
+def test_metrics_show_noisy_groups_and_the_age_of_messages_of_quiet_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, seconds = ManualClock(), Seconds(monkeypatch)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from lakequeue.model.clock import SystemClock
 from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.middleware import MAX_HEAD_BYTES, MAX_HEADERS, RequestChecks
-from serve.raw_requests import FORM, JSON, told
+from serve.raw_requests import FORM, JSON, wire_error
 
 FORGED = "forged\nERROR line \x1b[31m\u2028"
 
@@ -51,17 +51,17 @@ def application(*hosts: str, any_host: bool = False) -> Starlette:
 def ask(headers=(), *hosts: str, method="POST", path="/", any_host=False, content=b"") -> httpx.Response:
     """What it answers, without a socket."""
 
-    async def asked() -> httpx.Response:
+    async def answer() -> httpx.Response:
         transport = httpx.ASGITransport(application(*hosts, any_host=any_host))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:9324") as client:
             return await client.request(method, path, headers=headers, content=content)
 
-    return asyncio.run(asked())
+    return asyncio.run(answer())
 
 
 def answer(headers: dict[str, str], *hosts: str, path: str = "/", any_host: bool = False) -> str:
     found = ask(headers, *hosts, path=path, any_host=any_host)
-    return "done" if found.status_code == 200 else told(found.status_code, found.headers, found.content).code
+    return "done" if found.status_code == 200 else wire_error(found.status_code, found.headers, found.content).code
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_an_error_that_nobody_caught_leaves_no_trace_on_the_wire(path, caplog):
     with caplog.at_level(logging.ERROR):
         if path == "/fail":
             found = ask({"content-type": JSON}, path=path)
-            error = told(found.status_code, found.headers, found.content)
+            error = wire_error(found.status_code, found.headers, found.content)
             assert (error.status, error.code, error.message) == (500, "InternalFailure", "The server failed.")
         else:
             with pytest.raises(

@@ -20,7 +20,7 @@ from lakequeue.errors import InvalidOptions
 from lakequeue.serve.auth import BasicAuthentication
 from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, AccessRule, Key, Keys
-from serve.raw_requests import FORM, JSON, told
+from serve.raw_requests import FORM, JSON, wire_error
 from serve.serving import Running, key_file, serving, sqs, wait_until
 
 ADMIN, ORDERS, SENDER, MOVER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER", "AKIDMOVER"
@@ -156,7 +156,7 @@ def test_a_key_and_its_secret_will_do_for_the_console():
         assert keys.check_password(*wrong) is None
 
 
-def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
+def test_a_key_can_allow_console_actions_that_sqs_lacks(tmp_path):
     rules = [{"queues": ["*"], "actions": ["Rewind"]}]
     keys = Keys.read(key_file(tmp_path / "keys.json", {"a": {"secret": "s" * 16, "rules": rules}}))
     caller = keys.check_password("a", "s" * 16)
@@ -313,7 +313,7 @@ def test_who_does_not_sign_is_refused_in_the_own_protocol_under_any_name(guarded
         for host in {}, {"host": "queue.example"}:
             headers = {"content-type": kind, **host}
             answer = httpx.post(guarded.url, content=content, headers=headers, trust_env=False)
-            error = told(answer.status_code, answer.headers, answer.content)
+            error = wire_error(answer.status_code, answer.headers, answer.content)
             assert (error.status, error.code) == (403, "MissingAuthenticationToken")
 
 
@@ -321,49 +321,49 @@ def test_an_address_guesses_ten_secrets_a_minute():
     now = 100.0
     basic = BasicAuthentication(Keys({"a": Key("a", "right")}), lambda: now)
 
-    def asked(address: str, secret: str, id: str = "a") -> int:
+    def status_of(address: str, secret: str, id: str = "a") -> int:
         given = base64.b64encode(f"{id}:{secret}".encode()).decode() if id else ""
         try:
             return 200 if basic.caller(address, f"Basic {given}").name == "a" else 0
         except RequestError as error:
             return error.status
 
-    assert [asked("10.0.0.1", "") for _ in range(3)] == [401] * 3
-    assert [asked("10.0.0.1", "", "") for _ in range(50)] == [401] * 50, "without a key id nothing was guessed"
-    assert [asked("10.0.0.1", "wrong", str(n)) for n in range(9)] == [401] * 7 + [429] * 2
-    assert asked("10.0.0.1", "right") == 429, "else a guess would tell"
-    assert asked("10.0.0.2", "right") == 200
+    assert [status_of("10.0.0.1", "") for _ in range(3)] == [401] * 3
+    assert [status_of("10.0.0.1", "", "") for _ in range(50)] == [401] * 50, "without a key id nothing was guessed"
+    assert [status_of("10.0.0.1", "wrong", str(n)) for n in range(9)] == [401] * 7 + [429] * 2
+    assert status_of("10.0.0.1", "right") == 429, "else a guess would tell"
+    assert status_of("10.0.0.2", "right") == 200
     now += 60
-    assert asked("10.0.0.1", "right") == 200
+    assert status_of("10.0.0.1", "right") == 200
 
 
 def test_guesses_at_the_console_and_the_metrics_count_together(tmp_path):
     access = Keys({ADMIN: Key(ADMIN, "right")})
     with serving(tmp_path / "root", access=access) as running, httpx.Client(trust_env=False) as http:
 
-        def asked(path: str, secret: str) -> int:
+        def status_of(path: str, secret: str) -> int:
             return http.get(f"{running.url}{path}", auth=(ADMIN, secret)).status_code
 
         for path in ("/metrics", "/console/api/queues") * 5:
-            assert asked(path, "wrong") == 401
+            assert status_of(path, "wrong") == 401
         for path in "/metrics", "/console/api/queues":
-            assert asked(path, "right") == 429
+            assert status_of(path, "right") == 429
 
 
-def asked(guarded: Running, path: str, id: str = "", secret: str = "") -> httpx.Response:
+def response_of(guarded: Running, path: str, id: str = "", secret: str = "") -> httpx.Response:
     auth = (id, secret or FILE[id]["secret"]) if id else None
     return httpx.get(guarded.url + path, auth=auth, trust_env=False)
 
 
 def test_the_root_is_shown_to_keys_that_may_do_everything(guarded):
     for id, shown in ((ADMIN, True), (SENDER, False)):
-        assert (asked(guarded, "/console/api/queues", id).json()["root"] is not None) == shown
+        assert (response_of(guarded, "/console/api/queues", id).json()["root"] is not None) == shown
 
 
 def test_who_asks_for_a_queue_that_is_not_there_learns_nothing_of_others(guarded):
     guarded.lake.create_queue("zorders-secret")
     for path in "orders-secret", "orders-secret/messages":
-        answer = asked(guarded, f"/console/api/queues/{path}", ORDERS)
+        answer = response_of(guarded, f"/console/api/queues/{path}", ORDERS)
         assert answer.json() == {"code": "QueueDoesNotExist", "message": "The specified queue does not exist."}
     guarded.lake.delete_queue("zorders-secret")
 
@@ -405,10 +405,10 @@ class TraceSigner(SigV4Auth):
 
 
 def test_metrics_are_for_keys_that_may_know_all_queues(guarded):
-    answer = asked(guarded, "/metrics")
+    answer = response_of(guarded, "/metrics")
     assert answer.status_code == 401 and answer.headers["www-authenticate"].startswith("Basic ")
     for id, secret in ((ADMIN, "guessed"), ("AKIDNOBODY", "x")):
-        assert asked(guarded, "/metrics", id, secret).status_code == 401
-    assert asked(guarded, "/metrics", ORDERS).status_code == 403
-    assert 'queue="orders"' in asked(guarded, "/metrics", SENDER).text
-    assert asked(guarded, "/health").status_code == 200
+        assert response_of(guarded, "/metrics", id, secret).status_code == 401
+    assert response_of(guarded, "/metrics", ORDERS).status_code == 403
+    assert 'queue="orders"' in response_of(guarded, "/metrics", SENDER).text
+    assert response_of(guarded, "/health").status_code == 200

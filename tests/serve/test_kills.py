@@ -138,6 +138,6 @@ def receipt(asked: float, deleted: float | None = None, id: str = "i", body: str
         ([receipt(0), receipt(0, body="b")], ["invented"]),
     ],
 )
-def test_the_judge_tells_what_cannot_be(receipts: list[Receipt], faults: list[str]) -> None:
+def test_the_judge_reports_impossible_results(receipts: list[Receipt], faults: list[str]) -> None:
     story = Story({"a"}, {"a": "i"}, receipts)
     assert [told.partition(":")[0] for told in story.faults()] == faults

@@ -29,7 +29,7 @@ from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.server import ADDRESS_SHARE
 from lakequeue.serve.shares import Shares
-from serve.raw_requests import everything, post, request, signed_head, told
+from serve.raw_requests import everything, post, request, signed_head, wire_error
 from serve.serving import PATIENCE, Running, issued, serving, wait_until
 
 ONE, OTHER = "AKIDONE", "AKIDOTHER"
@@ -78,7 +78,7 @@ def client(number: int = 1, verify: Any = True) -> httpx.Client:
     return httpx.Client(transport=transport, timeout=PATIENCE)
 
 
-def asked(http: httpx.Client, server: Running, key: str = ONE) -> httpx.Response:
+def signed_answer(http: httpx.Client, server: Running, key: str = ONE) -> httpx.Response:
     """The answer to a signed request."""
     headers = signed_head(server.url, key, "one-secret", b"{}", "ListQueues")
     return http.post(f"{server.url}/", content=b"{}", headers=headers)
@@ -86,7 +86,7 @@ def asked(http: httpx.Client, server: Running, key: str = ONE) -> httpx.Response
 
 def lists(http: httpx.Client, server: Running, key: str = ONE) -> bool:
     """Whether it is answered."""
-    return asked(http, server, key).status_code == 200
+    return signed_answer(http, server, key).status_code == 200
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -192,8 +192,8 @@ def test_one_key_holds_half_of_the_connections(server: Running):
     clients = [client(1 + number) for number in range(SHARE)]
     assert all(lists(each, server) for each in clients)
     with client(100) as another:
-        refused = asked(another, server)
-        error = told(refused.status_code, refused.headers, refused.content)
+        refused = signed_answer(another, server)
+        error = wire_error(refused.status_code, refused.headers, refused.content)
         assert (error.status, error.code, refused.headers["retry-after"]) == (429, "RequestThrottled", "1")
         assert lists(another, server, OTHER), "another key, on the same connection"
     assert all(lists(each, server) for each in clients), "they were not closed for it"
@@ -226,7 +226,7 @@ def test_long_polls_of_one_key_keep_no_other_client_out(server: Running):
 def test_without_keys_some_connections_are_kept_for_health(tmp_path: Path, loop: object):
     with serving(tmp_path / "root", connections=LIMIT) as server:
         clients = [client() for _ in range(LIMIT)]
-        statuses = [asked(each, server).status_code for each in clients]
+        statuses = [signed_answer(each, server).status_code for each in clients]
         assert statuses == [200] * 14 + [503] * 2
         with client() as http:
             assert http.get(f"{server.url}/health").status_code == 200
@@ -320,7 +320,7 @@ def test_a_connection_that_ends_as_it_is_made_is_forgotten(loop: Callable[[], as
 class FullSystem(socket.socket):
     """A listening socket of a process without descriptors."""
 
-    asked = 0
+    signed_answer = 0
 
     def accept(self) -> Any:
         self.asked += 1

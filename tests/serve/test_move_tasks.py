@@ -84,7 +84,7 @@ def sizes(*queues: Queue) -> list[int]:
 
 
 @pytest.mark.spec("DLQ-8")
-def test_a_task_moves_all_back_and_tells_how_many(harness: Harness, clock: ManualClock) -> None:
+def test_a_task_moves_all_messages_back_and_counts_them(harness: Harness, clock: ManualClock) -> None:
     handle = harness.server().start(harness.dead.arn, None, None)
     assert handle
     assert harness.ends() == {

@@ -133,7 +133,7 @@ def test_health_waits_for_storage_only_so_long_and_with_one_thread(root: Path) -
     ask(lake, health.answer, lambda text: "The storage of the queues did not answer within 0.01 s." in text)
 
 
-def test_metrics_of_requests_are_told_when_storage_hangs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_requests_are_served_while_storage_hangs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "SCAN_TIMEOUT", 0.01)
     lake = Slow(root)
     metrics = metrics_module.Metrics(lake, lambda: 7)
@@ -188,7 +188,7 @@ def test_metrics_count_requests_by_action_and_code(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("unkept")
-def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
+def test_metrics_show_the_depths_of_queues_at_the_scrape(tmp_path: Path) -> None:
     clock = ManualClock()
     lake = LakeQueue(str(tmp_path / "queues"), clock=clock)
     orders, other = lake.create_queue("orders"), lake.create_queue("other.fifo", fifo=True)
@@ -372,7 +372,7 @@ def values(metrics: QueueMetrics) -> Samples:
     }
 
 
-def test_totals_tell_what_happened_to_messages(tmp_path: Path) -> None:
+def test_totals_count_what_happened_to_messages(tmp_path: Path) -> None:
     clock = ManualClock()
     lake = LakeQueue(str(tmp_path / "queues"), clock=clock)
     letters = lake.create_queue("letters")

@@ -20,7 +20,7 @@ from lakequeue.serve.sqs import query_protocol
 from lakequeue.serve.sqs.model import operations
 from serve.protocols import FORM, READING, Form, Refused, read, result
 from serve.protocols import fields as spelled
-from serve.raw_requests import Told, told
+from serve.raw_requests import WireError, wire_error
 from serve.serving import Running, serving
 
 JSON = {"accept": "application/json"}
@@ -205,7 +205,7 @@ def test_unknown_parameters_are_ignored(query: Form, path: str) -> None:
 
 
 @pytest.mark.parametrize("empty", ["MessageAttributeName", "MessageAttributeNames", "AttributeName"])
-def test_an_empty_list_is_none(query: Form, path: str, empty: str) -> None:
+def test_an_empty_list_requests_nothing(query: Form, path: str, empty: str) -> None:
     attribute = {"a": {"DataType": "String", "StringValue": "b"}}
     query("SendMessage", QueueUrl=path, MessageBody="x", MessageAttributes=attribute)
     [message] = query.spelled("ReceiveMessage", {empty: ""}, path)["Messages"]
@@ -346,4 +346,4 @@ def test_errors_in_json(server: Running, path: str) -> None:
     ):
         answer = post(server, place, JSON, Action=action)
         assert answer.headers["content-type"] == "application/json"
-        assert told(answer.status_code, answer.headers, answer.content) == Told(400, *error)
+        assert wire_error(answer.status_code, answer.headers, answer.content) == WireError(400, *error)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from lakequeue.cli import app
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.server import Certificate, is_loopback, listen
-from serve.raw_requests import JSON, everything, told
+from serve.raw_requests import JSON, everything, wire_error
 from serve.serving import PATIENCE, issued, key_file, served_with, serving, sqs
 
 PROGRAM = "from lakequeue.cli import main; main()"
@@ -188,10 +188,10 @@ def test_the_port_that_was_taken_is_printed(root, keys):
         url = process.stderr.readline().rstrip().rpartition(" at ")[2]
         assert process.stderr.readline() == f"console: {url}/console/\n"
 
-        def asked(host: str) -> str:
+        def code_for(host: str) -> str:
             headers = LISTING | {"host": host}
             answer = httpx.post(url, headers=headers, content=b"{}", trust_env=False, timeout=PATIENCE)
-            return told(answer.status_code, answer.headers, answer.content).code
+            return wire_error(answer.status_code, answer.headers, answer.content).code
 
         def sent(content: bytes) -> str:
             headers = {"X-Lakequeue-Console": "1", "Content-Type": "application/json"}
@@ -201,8 +201,8 @@ def test_the_port_that_was_taken_is_printed(root, keys):
             )
             return answer.json()["code"]
 
-        assert asked("queue.example") == asked("localhost") == "MissingAuthenticationToken"
-        assert asked("other.example") == "InvalidHost"
+        assert code_for("queue.example") == code_for("localhost") == "MissingAuthenticationToken"
+        assert code_for("other.example") == "InvalidHost"
         assert sent(b"{}" + b" " * 998) == "MissingParameter"
         assert sent(b"{}" + b" " * 999) == "RequestEntityTooLarge"
         process.send_signal(signal.SIGTERM)

@@ -77,7 +77,7 @@ class Case:
         return self.only or tuple(name for name in PROTOCOLS if name != "get" or self.action in READING)
 
 
-def each(action: str, givens: list[dict[str, Any]], code: str, message: str = "", **more: Any) -> list[Case]:
+def cases(action: str, givens: list[dict[str, Any]], code: str, message: str = "", **more: Any) -> list[Case]:
     """A case for each of what an action may be given."""
     return [Case(action, given, code, message, **more) for given in givens]
 
@@ -132,11 +132,11 @@ QUEUES = [
     Case("GetQueueUrl", {"QueueName": "never"}, "QueueDoesNotExist", "The specified queue does not exist."),
     Case("GetQueueUrl", {"QueueName": "orders", "QueueOwnerAWSAccountId": "111122223333"}, "QueueDoesNotExist"),
     Case("GetQueueUrl", {}, "MissingParameter", "The request must contain the parameter QueueName."),
-    *each("GetQueueAttributes", [to(NEVER), to(NEVER, AttributeNames=["QueueArn"])], "QueueDoesNotExist"),
+    *cases("GetQueueAttributes", [to(NEVER), to(NEVER, AttributeNames=["QueueArn"])], "QueueDoesNotExist"),
     Case("GetQueueAttributes", to(OWN), "QueueDoesNotExist", before=(DELETE,)),
     Case("GetQueueAttributes", to(ORDERS, AttributeNames=["Nonsense"]), "InvalidAttributeName",
          "Unknown Attribute Nonsense."),
-    *each("CreateQueue", [
+    *cases("CreateQueue", [
         {"QueueName": "a/b"},
         {"QueueName": "a" * 9_999},
         {"QueueName": "named.fifo", "Attributes": {"FifoQueue": "false"}},
@@ -163,7 +163,7 @@ QUEUES = [
          "…Invalid value for the parameter SqsManagedSseEnabled"),
     Case("CreateQueue", {"QueueName": NAME, "Attributes": {"SqsManagedSseEnabled": "true"}}, "QueueNameExists",
          "…SqsManagedSseEnabled", before=(("SetQueueAttributes", UNENCRYPTED),)),
-    *each("SetQueueAttributes", [
+    *cases("SetQueueAttributes", [
         having(Policy=json.dumps({"Statement": [{"Effect": "Allow", "Action": "sqs:*"}] * 21})),
         having(Policy=json.dumps({"Statement": [], "Id": "x" * 8_192})),
         having(RedriveAllowPolicy=json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": ["x" * 8_192]})),
@@ -173,7 +173,7 @@ QUEUES = [
     Case("AddPermission", PERMIT | to(ORDERS, Label="x", Actions=8 * ["SendMessage"]), "OverLimit",
          "8 Actions were found, maximum allowed is 7."),
     Case("AddPermission", to(ORDERS, Label="x", Actions=["*"]), "MissingParameter"),
-    *each("TagQueue", [to(ORDERS, Tags={}), to(ORDERS)], "MissingParameter",
+    *cases("TagQueue", [to(ORDERS, Tags={}), to(ORDERS)], "MissingParameter",
           "The request must contain the parameter Tags."),
     Case("TagQueue", to(ORDERS, Tags=numbered(51)), "InvalidParameterValue",
          "Too many tags added for queue orders."),
@@ -181,39 +181,39 @@ QUEUES = [
          before=(("TagQueue", to(OWN, Tags=numbered(50))),)),
     Case("UntagQueue", to(ORDERS, TagKeys=[]), "InvalidParameterValue",
          "Tag keys must be between 1 and 128 characters in length."),
-    *each("ListQueues", [{"NextToken": "garbage"}, {"MaxResults": 1_001}], "InvalidParameterValue"),
+    *cases("ListQueues", [{"NextToken": "garbage"}, {"MaxResults": 1_001}], "InvalidParameterValue"),
     Case("PurgeQueue", to(OWN), "PurgeQueueInProgress", before=(PURGE,)),
     Case("PurgeQueue", to(NEVER), "QueueDoesNotExist"),
-    *each("SendMessage", [sending(QueueUrl=url) for url in ("/", "://")], "QueueDoesNotExist"),
-    *each("SendMessage", [sending(QueueUrl=url) for url in ("http://[::1", "%ff", "http://x/\x00", "a" * 100_000)],
+    *cases("SendMessage", [sending(QueueUrl=url) for url in ("/", "://")], "QueueDoesNotExist"),
+    *cases("SendMessage", [sending(QueueUrl=url) for url in ("http://[::1", "%ff", "http://x/\x00", "a" * 10**5)],
           "QueueDoesNotExist", only=UNCHECKED),  # to which boto3 would send them
     Case("SendMessage", sending(QueueUrl=""), "QueueDoesNotExist", only=JSON_ONLY),
 ]
 MESSAGES = [
-    *each("SendMessage", [to(ORDERS), sending(MessageBody="")], "MissingParameter",
+    *cases("SendMessage", [to(ORDERS), sending(MessageBody="")], "MissingParameter",
           "The request must contain the parameter MessageBody."),
     Case("SendMessage", {"MessageBody": "x"}, "MissingParameter", "…QueueUrl", only=UNCHECKED),
     Case("ReceiveMessage", {}, "MissingParameter", "…QueueUrl", only=UNCHECKED),
-    *each("SendMessage", [sending(MessageBody=body) for body in ("\x00", "\x01", "\x0b", "\uffff", "a\x1f")],
+    *cases("SendMessage", [sending(MessageBody=body) for body in ("\x00", "\x01", "\x0b", "\uffff", "a\x1f")],
           "InvalidMessageContents"),
     Case("SendMessage", to(SMALL, MessageBody="x" * 1_025), "InvalidParameterValue",
          "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."),
-    *each("SendMessage", [sending(DelaySeconds=value) for value in (901, *OUT_OF_RANGE)], "InvalidParameterValue"),
+    *cases("SendMessage", [sending(DelaySeconds=each) for each in (901, *OUT_OF_RANGE)], "InvalidParameterValue"),
     Case("SendMessage", sending(MessageDeduplicationId="x"), "InvalidParameterValue"),
     Case("SendMessage", sending(MessageSystemAttributes={
         "AWSTraceHeader": {"DataType": "String", "StringValue": "x" * 1_025}
     }), "InvalidParameterValue"),
-    *each("SendMessage", [with_attribute(name, "x") for name in (
+    *cases("SendMessage", [with_attribute(name, "x") for name in (
         "a!b", 'a"b', "a§b", "a(b", "a b", "a\u0007b", "€", "ä", "名前_1", "a١", ".a", "a.", "a..b", "",
     )], "InvalidParameterValue"),
-    *each("SendMessage", [with_attribute("Bad", value) for value in ("\b", "a\x0bb", "\uffff")],
+    *cases("SendMessage", [with_attribute("Bad", value) for value in ("\b", "a\x0bb", "\uffff")],
           "InvalidParameterValue", "…'Bad'"),
-    *each("SendMessage", [with_attribute("E", ""), sending(MessageAttributes={"E": {"DataType": "String"}})],
+    *cases("SendMessage", [with_attribute("E", ""), sending(MessageAttributes={"E": {"DataType": "String"}})],
           "InvalidParameterValue",
           "Message (user) attribute 'E' must contain a non-empty value of type 'String'."),
     Case("ReceiveMessage", to(ORDERS, MaxNumberOfMessages=11), "InvalidParameterValue",
          "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided."),
-    *each("ReceiveMessage", [to(ORDERS, WaitTimeSeconds=21), to(ORDERS, VisibilityTimeout=43_201)] + [
+    *cases("ReceiveMessage", [to(ORDERS, WaitTimeSeconds=21), to(ORDERS, VisibilityTimeout=43_201)] + [
         to(ORDERS, **{name: number}) for number in OUT_OF_RANGE
         for name in ("VisibilityTimeout", "WaitTimeSeconds", "MaxNumberOfMessages")
     ], "InvalidParameterValue"),
@@ -224,7 +224,7 @@ MESSAGES = [
     Case("SendMessageBatch", entries(*"abcdefghijk"), "TooManyEntriesInBatchRequest",
          "Maximum number of entries per request are 10. You have sent 11."),
     Case("SendMessageBatch", entries("a", "a"), "BatchEntryIdsNotDistinct", "Id a repeated."),
-    *each("SendMessageBatch", [entries("a b"), entries("ok", "a b")], "InvalidBatchEntryId"),
+    *cases("SendMessageBatch", [entries("a b"), entries("ok", "a b")], "InvalidBatchEntryId"),
     Case("SendMessageBatch", entries("a", "b", body=600_000 * "x"), "BatchRequestTooLong",
          "Batch requests cannot be longer than 1048576 bytes. You have sent 1200000 bytes."),
     Case("SendMessageBatch", to(ORDERS, Entries=[{"Id": "1"}]), "MissingParameter", "…MessageBody"),
@@ -249,18 +249,18 @@ SHAPES = [
     Case("SendMessage", sending(MessageBody=5), "SerializationException", "MessageBody must be of type string.",
          only=("json", "boto3")),
     Case("SendMessage", sending(MessageBody=None), "MissingParameter", "…MessageBody", only=JSON_ONLY),
-    *each("SendMessage", [
+    *cases("SendMessage", [
         *(sending(**{name: value}) for name, value in (("QueueUrl", 1), ("MessageBody", ["x"]))),
         *(sending(DelaySeconds=value) for value in ("1", True, 1.5, 2**63, -(10**4_000))),
         *(sending(MessageAttributes=value) for value in ([], {"a": "b"})),
         sending(MessageAttributes={"a": {"DataType": "Binary", "BinaryValue": "%%%"}}),
     ], "SerializationException", only=JSON_ONLY),
-    *each("SendMessageBatch", [to(ORDERS, Entries=value) for value in ({}, [None], [[]])],
+    *cases("SendMessageBatch", [to(ORDERS, Entries=value) for value in ({}, [None], [[]])],
           "SerializationException", only=JSON_ONLY),
-    *each("GetQueueAttributes", [to(ORDERS, AttributeNames=names) for names in ("All", ["All"] * 1_001)],
+    *cases("GetQueueAttributes", [to(ORDERS, AttributeNames=names) for names in ("All", ["All"] * 1_001)],
           "SerializationException", only=JSON_ONLY),
     Case("TagQueue", to(ORDERS, Tags=numbered(1_001)), "SerializationException", only=UNCHECKED),
-    *each("CreateQueue", [
+    *cases("CreateQueue", [
         {"QueueName": "\ud800"}, {"QueueName": "a", "Attributes": {"\udfff": "1"}}, {"a" * 9_999: 1}
     ], "SerializationException", only=JSON_ONLY),
     *(Case(action, given, "SerializationException", "…is not a member of", only=JSON_ONLY) for action, given in (
@@ -361,7 +361,7 @@ def asks(server: Running) -> dict[str, Ask]:
 _names = itertools.count()
 
 
-def made(server: Running, ask: Ask, case: Case) -> dict[str, str]:
+def prepared_queue(server: Running, ask: Ask, case: Case) -> dict[str, str]:
     """Makes the queue of a case, and its first calls; what these told."""
     queue = server.lake.create_queue(f"own{next(_names)}", profile="sqs", max_inflight_messages=1)
     known = {OWN: f"/000000000000/{queue.name}", NAME: queue.name}
@@ -390,7 +390,7 @@ def test_a_refusal_has_all_its_fields_and_changes_nothing(
     case: Case,
 ) -> None:
     ask = asks[protocol]
-    known = made(server, ask, case) if case.before else {}
+    known = prepared_queue(server, ask, case) if case.before else {}
     files = sorted(Path(server.root).rglob("*"))
     caplog.clear()
     with pytest.raises(Refused) as raised:

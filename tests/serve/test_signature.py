@@ -206,7 +206,7 @@ def test_what_was_changed_on_its_way_is_refused(code, change):
         (signed(service="s3"), "SignatureDoesNotMatch"),
     ],
 )
-def test_what_the_head_tells_is_judged_before_the_body(request_, code):
+def test_the_head_of_a_request_is_checked_before_its_body(request_, code):
     with pytest.raises(RequestError) as caught:
         Keys({ID: Key(ID, SECRET)}).check_head(request_, signed_at(request_))
     assert caught.value.code == code
@@ -232,7 +232,7 @@ def test_the_pages_say_how_long_a_signature_is_valid():
         assert f"{2 * WINDOW // timedelta(minutes=1)} in all" in text, page
 
 
-def test_the_instant_may_be_told_in_any_zone():
+def test_the_instant_may_have_any_time_zone():
     request = signed()
     now = signed_at(request).astimezone(timezone(timedelta(hours=5)))
     assert caller(request, now) == ID

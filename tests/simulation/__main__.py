@@ -19,7 +19,7 @@ import attrs
 import pyarrow as pa
 
 from simulation.runs import RARE_STYLES, STYLES, Aim, Mutate, run, script
-from simulation.shrinking import shrunk, told
+from simulation.shrinking import described, shrunk
 from simulation.workloads import OF_KIND
 
 
@@ -93,7 +93,7 @@ def main() -> int:
         outcome = run(script(seed, aim))
         if outcome.failure is not None:
             traceback.print_exception(outcome.failure, limit=-6)
-            print(told(shrunk(outcome), seed))
+            print(described(shrunk(outcome), seed))
     print(json.dumps(attrs.asdict(tally)))
     return 1 if tally.failed else 0
 

@@ -62,7 +62,7 @@ def shrunk(outcome: Outcome, seconds: float = 60.0) -> Outcome:
     return best
 
 
-def told(outcome: Outcome, seed: int | None = None) -> str:
+def described(outcome: Outcome, seed: int | None = None) -> str:
     """A failure in words that another developer can repeat."""
     script = outcome.script
     lines = [f"seed {seed}: {outcome.failure}", f"  {script.setting}"]

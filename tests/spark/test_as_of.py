@@ -79,7 +79,7 @@ def test_the_text_of_views_names_a_limited_number_of_shards(
         lq.view_statements()
 
 
-def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(lq: LakeQueue) -> None:
+def test_an_instant_before_the_log_is_an_error_that_says_how_far_the_log_reaches(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")
     queue.send("a")
     early = last_commit(lq, queue.key)

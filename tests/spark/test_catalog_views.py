@@ -114,7 +114,7 @@ def test_a_hive_metastore_keeps_the_views_for_other_processes(tmp_path: Path) ->
     ]
 
 
-def test_a_schema_that_is_none_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_schema_is_reported_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     lq = LakeQueue(str(tmp_path / "root"))
     lq.create_queue("orders")
     for wrong in ("", "a.b.c", "a..b", ".a"):

@@ -30,9 +30,7 @@ def victim(tmp_path: Path, clock: ManualClock) -> Victim:
 
 @pytest.mark.spec("DUR-5", "DUR-30", "DUR-31")
 @pytest.mark.parametrize("order", ["", "ZORDER BY (body)"])
-def test_an_optimized_log_is_read_in_order_and_written_anew(
-    victim: Victim, spark: SparkSession, order: str
-) -> None:
+def test_an_optimized_log_is_read_in_order_and_rewritten(victim: Victim, spark: SparkSession, order: str) -> None:
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled", "false")
     session.sql(f"OPTIMIZE delta.`{victim.messages}` {order}")

@@ -184,7 +184,7 @@ def test_ids_are_made_of_the_body_where_the_queue_does_so(spark: SparkSession, l
 
 @pytest.mark.core
 @pytest.mark.spec("DDP-1", "DDP-2", "DDP-9", "DDP-11", "DDP-13", "SND-10")
-def test_a_live_id_is_not_added_whoever_sent_it(spark: SparkSession, queue: Queue, clock: ManualClock) -> None:
+def test_a_live_id_is_not_added_again_by_any_sender(spark: SparkSession, queue: Queue, clock: ManualClock) -> None:
     queue.send("small", group_id="g", dedup_id="s")
     clock.advance(100)
     df = frame(spark, ("g", "s", "late"), ("g", "b", "bulk"), ("g", "b", "again"), ("other", "b", "elsewhere"))
@@ -288,7 +288,7 @@ def wide(spark: SparkSession, groups: int = 20, each: int = 10) -> DataFrame:
 
 @pytest.mark.core
 @pytest.mark.spec("DDP-1")
-def test_only_files_with_duplicates_are_written_anew(spark: SparkSession, queue: Queue) -> None:
+def test_only_files_with_duplicates_are_rewritten(spark: SparkSession, queue: Queue) -> None:
     queue.send("first", group_id="x", dedup_id="d7")
     before = table_files(queue)
     df = wide(spark).selectExpr("*", "map('k', body) AS message_attributes")

@@ -38,7 +38,7 @@ SETTINGS: list[dict[str, str]] = [
 ]
 
 
-def seen(spark: SparkSession, root: str) -> dict[str, Any]:
+def session_effects(spark: SparkSession, root: str) -> dict[str, Any]:
     """Sends, leases and queries in a session; everything that may depend on it."""
     from pyspark.sql import functions as F
 
@@ -81,7 +81,7 @@ def test_answers_do_not_depend_on_settings(spark: SparkSession, tmp_path: Path) 
         session = spark.newSession()
         for name, value in settings.items():
             session.conf.set(name, value)
-        answers = seen(session, str(tmp_path / str(number)))
+        answers = session_effects(session, str(tmp_path / str(number)))
         assert {name: session.conf.get(name) for name in settings} == dict(settings)
         return answers
 

@@ -45,7 +45,7 @@ def insert(spark: SparkSession, table: str, *ids: int) -> None:
         )
 
 
-def found(queue: Queue) -> list[dict[str, Any]]:
+def message_bodies(queue: Queue) -> list[dict[str, Any]]:
     return [json.loads(message.body, parse_float=str) for message in queue.peek(limit=100)]
 
 
@@ -65,7 +65,7 @@ def test_columns_that_spark_maps_renames_and_drops(spark: SparkSession, lq: Lake
     spark.sql(f"INSERT INTO delta.`{table}` SELECT 3, 'w3', NULL, DATE'2026-02-01'")
     assert lq.relay(table, queue, start=0) == 3
     at, inner = "2500-01-31T08:00:00.500000Z", {"c": "1.50000"}
-    assert found(queue) == [
+    assert message_bodies(queue) == [
         {"id": 1, "word": "w1", "at": at, "inner": {"a": 7, "b": inner}, "part": "2026-01-31"},
         {"id": 2, "text": "w2", "at": at, "inner": {"a": 7, "z": inner}, "day": "2026-01-31"},
         {"id": 3, "text": "w3", "day": "2026-02-01"},
@@ -82,13 +82,13 @@ def test_a_feed_of_spark_and_deletion_vectors(spark: SparkSession, lq: LakeQueue
     spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 1")
     spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
     lq.relay(table, queue, start=0, changes="feed")
-    seen = [(row["_change_type"], row["_commit_version"], row["id"], row["word"]) for row in found(queue)]
+    seen = [(row["_change_type"], row["_commit_version"], row["id"], row["word"]) for row in message_bodies(queue)]
     assert seen == [
         *(("insert", 2, id, "w") for id in range(4)),
         ("update_postimage", 3, 2, "new"),
         ("delete", 5, 1, "w"),
         ("delete", 6, 3, "w"),
     ]
-    assert all(row["part"] == "2026-01-31" for row in found(queue))
+    assert all(row["part"] == "2026-01-31" for row in message_bodies(queue))
     with pytest.raises(errors.InvalidOptions, match=r"version 5 of .*DELETE"):
         lq.relay(table, lq.create_queue("appends"), start=4)

@@ -143,7 +143,7 @@ def test_settings_that_are_not_spark_s_are_refused() -> None:
         ([], "without a message"),
     ],
 )  # fmt: skip
-def test_a_failed_start_is_told_in_one_line(said: list[str], reason: str) -> None:
+def test_a_failed_start_is_reported_in_one_line(said: list[str], reason: str) -> None:
     text = session._reason(said)
     assert reason in text
     assert "\n" not in text

@@ -155,16 +155,16 @@ def test_storage_options_are_in_no_failure(spark: SparkSession, lq: LakeQueue, t
 
 
 def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> None:
-    def told(act: Callable[[], object]) -> str:
+    def error_text(act: Callable[[], object]) -> str:
         with pytest.raises(Exception) as raised:
             act()
         text = str(raised.value)
         assert "Traceback" not in text
         return text
 
-    assert "QueueDoesNotExist: queue nowhere: " in told(lambda: read(spark, lq, queue="nowhere"))
-    assert "option sendId is not known here" in told(lambda: read(spark, lq, sendId="a").count())
-    wrong = told(lambda: read(spark, lq, state="gone", fromOffset="-1", sentFrom="yesterday").count())
+    assert "QueueDoesNotExist: queue nowhere: " in error_text(lambda: read(spark, lq, queue="nowhere"))
+    assert "option sendId is not known here" in error_text(lambda: read(spark, lq, sendId="a").count())
+    wrong = error_text(lambda: read(spark, lq, state="gone", fromOffset="-1", sentFrom="yesterday").count())
     assert (
         "option state is gone, it must be some of visible, in_flight, undecided, delayed, held, deleted, expired,"
         in wrong
@@ -173,4 +173,4 @@ def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> 
     assert "option sentFrom is yesterday, it must be an instant with its zone" in wrong
     found = read(spark, lq, queue="other")
     lq.delete_queue("other")
-    assert "QueueDoesNotExist: queue other: " in told(found.count)
+    assert "QueueDoesNotExist: queue other: " in error_text(found.count)

@@ -363,7 +363,7 @@ def test_a_repeated_send_diverts_what_the_rules_refuse_that_hold_by_then(
 
 
 @pytest.mark.parametrize("send", CALLS)
-def test_a_send_that_begins_anew_diverts_rows_once(
+def test_a_repeated_send_diverts_rows_once(
     spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, send: Send
 ) -> None:
     send_begun_anew(spark, queue, tmp_path / "bad", monkeypatch, send)
@@ -427,7 +427,7 @@ def test_rows_that_break_a_rule_are_dropped_and_counted(
     assert files(queue) == [name for name in files(queue) if name.startswith("part-")]
 
 
-def test_where_bad_rows_cannot_go_is_told_before_a_task_starts(
+def test_an_unusable_table_for_bad_rows_is_reported_before_a_task_starts(
     spark: SparkSession, queue: Queue, tmp_path: Path
 ) -> None:
     def refused(said: str, onBadRow: str, badRows: str | None = None) -> None:

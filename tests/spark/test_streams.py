@@ -436,7 +436,7 @@ def test_what_a_function_returns_as_failed_may_say_why(queue: Queue, of: Callabl
 
 
 @pytest.mark.spec("RCV-6", "RCP-6")
-def test_a_function_that_is_too_slow_is_told(queue: Queue, clock: ManualClock) -> None:
+def test_a_function_that_is_too_slow_loses_its_lease(queue: Queue, clock: ManualClock) -> None:
     def process(received: int) -> tuple[int, int]:
         def work() -> None:
             clock.advance(30)

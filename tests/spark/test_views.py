@@ -339,7 +339,7 @@ def test_tasks_without_this_lakequeue_leave_the_views_to_delta(
 
 
 @pytest.mark.parametrize("reading", ["tasks"], indirect=True)
-def test_a_query_that_fails_in_a_task_is_told_in_one_line(
+def test_a_query_that_fails_in_a_task_is_reported_in_one_line(
     spark: SparkSession, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lq.create_queue("orders").send("a")

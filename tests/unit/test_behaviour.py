@@ -25,7 +25,7 @@ TOLD_ONLY = {
 """Facts that no test can show, stated in a sentence."""
 
 
-def told() -> list[str]:
+def explained_ids() -> list[str]:
     """Ids that the page explains, in order."""
     return re.findall(r"^- \*\*([A-Z]{3}-\d+)\*\* \S", PAGE, re.MULTILINE)
 
@@ -42,17 +42,17 @@ def named(folder: str) -> dict[str, str]:
 
 
 def test_each_rule_is_stated_once() -> None:
-    ids = told()
+    ids = explained_ids()
     assert sorted(ids) == sorted(set(ids))
 
 
 def test_every_id_in_sources_and_tests_is_documented() -> None:
-    explained = {*told()}
+    explained = {*explained_ids()}
     unknown = {id: where for id, where in (named("src") | named("tests")).items() if id not in explained}
     assert not unknown
 
 
 def test_every_documented_rule_has_a_test() -> None:
     shown = named("tests").keys() | TOLD_ONLY.keys()
-    missing = [id for id in told() if id not in shown]
+    missing = [id for id in explained_ids() if id not in shown]
     assert not missing

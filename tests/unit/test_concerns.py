@@ -45,7 +45,9 @@ def test_a_used_queue_has_no_concern() -> None:
 
 
 @pytest.mark.parametrize(("age", "expected"), [(OLD, ["unread"]), (OLD - 2, [])])
-def test_nobody_receives_if_messages_wait_and_none_is_in_flight(age: float, expected: list[str]) -> None:
+def test_a_queue_counts_as_unread_if_messages_wait_and_no_message_is_in_flight(
+    age: float, expected: list[str]
+) -> None:
     assert kinds(visible=1, age=age) == expected
     assert kinds(visible=1, in_flight=1, age=age) == []
     assert kinds(delayed=1, age=age) == [], "a delayed message waits for its time"

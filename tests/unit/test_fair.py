@@ -23,5 +23,5 @@ from lakequeue.shard.claim.tenants import GroupLoad, noisy
         ([("", 500, 0), ("a", 1, 0), ("b", 2, 0)], {""}),
     ],
 )
-def test_a_group_is_noisy_by_what_it_has_in_flight_or_waiting_beside_the_usual(loads, found):
+def test_a_group_is_noisy_if_it_has_far_more_messages_than_the_median(loads, found):
     assert noisy([GroupLoad(*load) for load in loads]) == found

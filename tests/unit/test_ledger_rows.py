@@ -54,7 +54,7 @@ def test_a_run_has_a_column_for_each_field(run: Run, columns: dict[str, object])
     assert to_runs(rows.slice(1)) == [Run(5, 5, MOVING), run._replace(first=6, last=7)]
 
 
-def test_runs_without_any_are_none() -> None:
+def test_a_table_without_runs_gives_no_runs() -> None:
     assert to_runs(run_rows([], [], Head()).slice(1)) == to_runs(layout.RECEIPTS.empty_table()) == []
 
 

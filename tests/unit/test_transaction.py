@@ -213,7 +213,7 @@ def removed() -> Decision[int]:
 
 
 @pytest.mark.parametrize("first", [Stale, removed], ids=["said", "noticed"])
-def test_an_old_snapshot_is_loaded_anew(handles: tuple[Table, Table], first: Callable[[], Decision[int]]) -> None:
+def test_an_old_snapshot_is_loaded_again(handles: tuple[Table, Table], first: Callable[[], Decision[int]]) -> None:
     mine, other = handles
     count(other)
 
