@@ -27,7 +27,7 @@ def append(table: str, *ids: int) -> None:
 
 
 @pytest.mark.spec("RLY-1", "RLY-2")
-def test_it_sends_what_came_since_the_last_time(run: Run, orders: Queue, table: str) -> None:
+def test_relay_sends_rows_added_since_the_last_call(run: Run, orders: Queue, table: str) -> None:
     relay = "relay", table, "orders", "--once", "--start"
     assert run(*relay, "0").stdout == "2 messages sent to orders\n"
     append(table, 3)
@@ -76,7 +76,7 @@ def test_wrong_options_are_named(
 
 @pytest.mark.spec("RLY-1")
 @pytest.mark.slow
-def test_it_goes_on_until_it_is_stopped(start: Start, orders: Queue, table: str) -> None:
+def test_relay_runs_until_it_is_stopped(start: Start, orders: Queue, table: str) -> None:
     running = start("--json", "relay", table, "orders", "--start", "0", "--every", "1s")
     assert json.loads(running.stdout.readline())["messages"] == 2
     append(table, 3)

@@ -37,7 +37,7 @@ def test_a_dry_run_lists_the_deliveries_and_changes_nothing(run: Run, undecided:
 
 @pytest.mark.spec("TAB-10")
 @pytest.mark.parametrize(("choice", "visible"), [("--delivered", 1), ("--again", 3)])
-def test_it_asks_before_it_decides(run: Run, undecided: str, choice: str, visible: int) -> None:
+def test_decide_asks_for_confirmation(run: Run, undecided: str, choice: str, visible: int) -> None:
     refused = run("decide", "orders", choice, input="n\n")
     assert refused.exit_code == 2 and undecided in refused.output.replace("\n", " ")
     assert run("decide", "orders", choice, "--yes").exit_code == 0

@@ -287,7 +287,7 @@ def test_time_that_only_memory_knows_does_not_get_into_the_ledger(tmp_path: Path
 
 
 @pytest.mark.spec("DUR-82")
-def test_it_can_be_set_how_far_a_commit_may_be_ahead(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_variable_sets_how_far_a_commit_may_be_ahead(tmp_path: Path, monkeypatch: Patch) -> None:
     process(tmp_path).create_queue("orders").send("a")
     monkeypatch.setenv(AHEAD, str(400 * 86400))
     process(tmp_path, 365 * DAYS).queue("orders").send("b")

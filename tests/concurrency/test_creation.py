@@ -124,7 +124,7 @@ def test_on_an_object_store_a_creation_that_took_too_long_starts_again(tmp_path:
     assert len(made) == 2 and queue.key == made[1]
 
 
-def test_others_go_on_while_the_tables_of_a_queue_are_made(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_other_queues_work_while_the_tables_of_a_queue_are_made(tmp_path: Path, monkeypatch: Patch) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     kept = lq.create_queue("kept")
     with held_at(monkeypatch, create_queue, "make_tables", lambda: lq.create_queue("orders")) as pool:

@@ -69,7 +69,7 @@ FIRST_CALLS: dict[str, Callable[[Queue], list[str]]] = {
 
 @pytest.mark.spec("RCV-2")
 @pytest.mark.parametrize("verb", FIRST_CALLS)
-def test_the_first_call_of_another_process_finds_them(pair: Pair, verb: str) -> None:
+def test_the_first_call_of_another_process_finds_new_shards(pair: Pair, verb: str) -> None:
     queue, other = pair
     queue.set_attributes(shards=3)
     for shard in 1, 2:
@@ -78,14 +78,14 @@ def test_the_first_call_of_another_process_finds_them(pair: Pair, verb: str) -> 
     assert sorted(FIRST_CALLS[verb](other)) == ["1", "2"]
 
 
-def test_another_process_sends_to_them(pair: Pair) -> None:
+def test_another_process_sends_to_new_shards(pair: Pair) -> None:
     queue, other = pair
     queue.set_attributes(shards=4)
     other.send("by the other")
     assert len(other._runtime.shards) == 4 and drain(queue) == ["by the other"]
 
 
-def test_another_process_counts_them(pair: Pair) -> None:
+def test_another_process_counts_new_shards(pair: Pair) -> None:
     raised(pair[0])
     assert pair[1].counts().visible == 8
     assert pair[1].attributes()["shards"] == 4
@@ -99,7 +99,7 @@ def test_another_process_settles_what_was_received_there(pair: Pair) -> None:
     assert pair[0].counts().in_flight == 0
 
 
-def test_another_process_purges_and_deletes_them(pair: Pair) -> None:
+def test_another_process_purges_and_deletes_new_shards(pair: Pair) -> None:
     raised(pair[0])
     pair[1].purge()
     assert pair[0].counts().visible == 0
@@ -119,7 +119,7 @@ def test_a_process_that_knew_only_the_first_deletes_them_all(pair: Pair) -> None
         assert queue._runtime.shards[shard].sender.closed()
 
 
-def test_another_process_erases_what_is_in_them(pair: Pair) -> None:
+def test_another_process_erases_messages_in_new_shards(pair: Pair) -> None:
     queue, other = pair
     queue.set_attributes(shards=4)
     keep_to(queue, 3)
@@ -127,7 +127,7 @@ def test_another_process_erases_what_is_in_them(pair: Pair) -> None:
     assert drain(queue) == []
 
 
-def test_a_consumer_that_runs_finds_them(pair: Pair) -> None:
+def test_a_running_consumer_finds_new_shards(pair: Pair) -> None:
     queue, other = pair
     handled: list[str] = []
 
@@ -152,7 +152,7 @@ def test_what_was_interrupted_is_done_by_the_next_attempt(pair: Pair, monkeypatc
     assert sorted(drain(queue)) == ALL
 
 
-def test_others_go_on_while_their_tables_are_made(
+def test_other_calls_work_while_the_tables_of_new_shards_are_made(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=clock)

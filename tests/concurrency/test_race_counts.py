@@ -46,7 +46,7 @@ def test_each_shard_shows_its_messages_and_lost_races(
     assert pair[1]._runtime.shards[0].shared.races.by_shard() == {0: (2, 1)}
 
 
-def test_it_looks_at_the_newest_commits(pair: tuple[Queue, Queue]) -> None:
+def test_lost_races_are_counted_in_the_newest_commits(pair: tuple[Queue, Queue]) -> None:
     for queue in (*pair, *pair):
         queue.receive()
     queue = pair[0]

@@ -189,7 +189,7 @@ class TestInterrupted:
         assert behind[0].result(10) == 2
         assert group.submit(3) == 3
 
-    def test_those_in_the_leaders_own_commit_learn_that_its_outcome_is_unknown(self) -> None:
+    def test_callers_in_the_commit_of_an_interrupted_leader_learn_that_its_outcome_is_unknown(self) -> None:
         entered, gates = threading.Event(), iter([threading.Event(), threading.Event(), threading.Event()])
         first_gate, main_gate, last_gate = (gate := list(gates))
         last_gate.set()

@@ -282,6 +282,6 @@ MUTATIONS = [
 
 
 @each_case(MUTATIONS)
-def test_it_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         case.run(lambda _: (tmp_path / "root", patch), (pytest.fail.Exception,))

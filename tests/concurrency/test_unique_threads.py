@@ -78,5 +78,5 @@ MUTATIONS = [
 
 
 @each_case(MUTATIONS)
-def test_it_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
     case.run(lambda patch: (tmp_path, patch))

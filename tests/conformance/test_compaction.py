@@ -885,9 +885,7 @@ def let_rest(harness: Harness, seconds: float = 140) -> None:
         harness.clock.advance(seconds)
 
 
-def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_long(
-    harness: Harness, clock, monkeypatch
-):
+def test_an_unchanged_queue_costs_one_read_until_it_was_idle_twice_as_long(harness: Harness, clock, monkeypatch):
     queue = harness.create()
     queue.send("a")
     done, minutes = whole_passes(harness, monkeypatch), []

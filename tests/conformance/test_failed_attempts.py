@@ -59,7 +59,7 @@ def test_the_last_ten_stay_with_any_holder_of_the_message(harness: Harness, cloc
     )
 
 
-def test_they_end_with_the_message(harness: Harness, clock: ManualClock):
+def test_failed_attempts_are_gone_with_the_message(harness: Harness, clock: ManualClock):
     queue, other = harness.create(rewind_range=3600), harness.queue()
     queue.send("a")
     fail(queue, queue.receive()[0], ValueError("first"))

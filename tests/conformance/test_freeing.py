@@ -97,7 +97,7 @@ def test_a_wrong_time_is_refused(victim: Victim, now: object) -> None:
 
 
 @pytest.mark.spec("DUR-65")
-def test_it_is_for_disks() -> None:
+def test_compact_now_is_refused_on_object_stores() -> None:
     with pytest.raises(QueueClientError, match="is on an object store"):
         LakeQueue("s3://bucket/root").compact(now=10)
 

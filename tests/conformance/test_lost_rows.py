@@ -49,7 +49,9 @@ def a_queue_that_the_catalog_lost_is_not_replaced(root: Path, clock: ManualClock
 
 @pytest.mark.spec("DUR-7")
 @pytest.mark.parametrize(("name", "shards"), [("orders", 1), ("orders", 2), ("orders.fifo", 1)])
-def test_it_is_listed_again_by_its_name(tmp_path: Path, clock: ManualClock, name: str, shards: int) -> None:
+def test_a_lost_queue_is_listed_again_by_its_name(
+    tmp_path: Path, clock: ManualClock, name: str, shards: int
+) -> None:
     running = lost(tmp_path / "root", clock, name, shards)
     lake = apart(tmp_path / "root", clock, 1)[0]
     assert [finding.problem for finding in lake.check(name) if finding.damage] == [LOST]

@@ -64,7 +64,7 @@ def test_each_row_that_is_appended_becomes_one_message(lq: LakeQueue, queue: Que
 
 
 @pytest.mark.spec("RLY-2")
-def test_it_starts_at_a_version_and_a_version_or_instant_is_a_floor_for_later_calls(
+def test_a_relay_starts_at_a_version_and_later_calls_start_no_earlier(
     lq: LakeQueue, queue: Queue, table: str
 ) -> None:
     for number in range(1, 6):
@@ -81,7 +81,7 @@ def test_it_starts_at_a_version_and_a_version_or_instant_is_a_floor_for_later_ca
 
 
 @pytest.mark.spec("RLY-2")
-def test_it_starts_at_an_instant(lq: LakeQueue, queue: Queue, table: str) -> None:
+def test_a_relay_starts_at_an_instant(lq: LakeQueue, queue: Queue, table: str) -> None:
     def committed(version: int) -> datetime:
         at = next(each for each in DeltaTable(table).history() if each["version"] == version)["timestamp"]
         return datetime.fromtimestamp(at / 1000, timezone.utc)

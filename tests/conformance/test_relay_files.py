@@ -249,7 +249,7 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 @pytest.mark.parametrize("lq", ["point"], indirect=True)
-def test_it_holds_and_falls_with_its_safeguard(case: Case, lq: LakeQueue) -> None:
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, lq: LakeQueue) -> None:
     case.run(lambda patch: (lq, patch), (errors.QueueClientError,))
 
 

@@ -146,7 +146,7 @@ MUTATIONS = [
 
 
 @each_case(MUTATIONS)
-def test_it_holds_and_falls_with_its_safeguard(case: Case, harness: Harness, clock):
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, harness: Harness, clock):
     case.run(lambda _: (harness, clock))
 
 

@@ -100,7 +100,7 @@ def test_a_file_of_the_working_directory_replaces_no_other_module(
 
 
 @pytest.mark.parametrize("handler", ["application:handle", "application:handle_async", "application:Group.handle"])
-def test_it_consumes_until_the_queue_is_empty(queue: Queue, run: Any, handler: str) -> None:
+def test_the_command_consumes_until_the_queue_is_empty(queue: Queue, run: Any, handler: str) -> None:
     queue.send_batch([SendEntry("0") for _ in range(5)])
     assert run("orders", handler, "--until-empty", "--concurrency", "2").exit_code == 0
     assert queue.counts().visible == queue.counts().in_flight == 0
@@ -126,7 +126,7 @@ def test_several_queues_share_its_handlers(queue: Queue, run: Any, caplog: pytes
 
 @pytest.mark.spec("JOB-1")
 @pytest.mark.parametrize("group", [None, "acme"])
-def test_it_says_since_when_and_why_a_queue_is_paused(
+def test_the_command_says_since_when_and_why_a_queue_is_paused(
     queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, group: str | None
 ) -> None:
     caplog.set_level("INFO")
@@ -143,7 +143,7 @@ def test_it_says_since_when_and_why_a_queue_is_paused(
     assert caplog.messages[-1] == "consumed orders, it is empty: 0 handled, 0 failed"
 
 
-def test_it_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) -> None:
+def test_the_command_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) -> None:
     queue.send_batch([SendEntry("0"), SendEntry("bad")])
     arguments = ("orders", "application:handle", "--until-empty", "--retry-delay", "60", "--name", "mine")
     assert run(*arguments, "--fail-on-error").exit_code == 1
@@ -263,7 +263,7 @@ def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_it(queue: Queue, start: Any, number: signal.Signals) -> None:
+def test_a_signal_drains_the_consumer(queue: Queue, start: Any, number: signal.Signals) -> None:
     queue.send("1.5")
     port = free_port()
     process = start("application:handle", "--metrics-port", str(port))

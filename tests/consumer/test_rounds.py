@@ -335,7 +335,7 @@ def test_a_consumer_that_ends_with_the_last_message_waits_for_its_rate_limit(har
 
 
 @pytest.mark.spec("JOB-11", "JOB-1")
-def test_one_that_ends_with_the_last_message_leaves_a_paused_group_of_a_limited_queue(harness: Harness) -> None:
+def test_a_run_until_empty_leaves_a_paused_group_of_a_limited_queue(harness: Harness) -> None:
     harness.other.set_attributes(rate_limit="6/m", rate_burst=1)
     for number in range(4):
         harness.other.send(str(number), group_id="ab"[number % 2])

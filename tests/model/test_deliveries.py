@@ -147,7 +147,7 @@ def test_a_message_is_in_the_queue_or_its_rows_are_in_the_table_once(case: Case)
 
 @pytest.mark.spec("TAB-25", "TAB-26")
 @pytest.mark.parametrize("explored", [HOLDERS, ANSWERS], ids=lambda each: each.__name__)
-def test_it_also_holds_with(explored: Callable[[], None]):
+def test_exactly_once_delivery_holds_with(explored: Callable[[], None]):
     explored()
 
 
@@ -167,5 +167,5 @@ def test_it_also_holds_with(explored: Callable[[], None]):
     ],
     ids=str,
 )
-def test_it_holds_with_more_processes_and_faults(scenario: Scenario):
+def test_exactly_once_delivery_holds_with_more_processes_and_faults(scenario: Scenario):
     assert explore(scenario) > 1_000

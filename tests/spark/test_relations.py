@@ -153,7 +153,9 @@ def test_all_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clo
     assert seen == {"visible", "in_flight", "delayed", "held", "deleted", "expired"}
 
 
-def test_they_are_equal_after_any_operations(spark: SparkSession, tmp_path: Path, clock: ManualClock) -> None:
+def test_relations_and_views_are_equal_after_any_operations(
+    spark: SparkSession, tmp_path: Path, clock: ManualClock
+) -> None:
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=clock)
     queues = [lq.create_queue("plain", rewind_range=300), lq.create_queue("a.fifo", fifo=True, rewind_range=300)]
     consumed(queues, clock)

@@ -30,12 +30,12 @@ def settled(ahead: Ahead, hands: int, micros: int) -> int:
 @pytest.mark.parametrize(
     ("took", "holds"), [(1_000 * MILLI, 8), (250 * MILLI, 8), (200 * MILLI, 10), (20 * MILLI, 100), (0, MOST)]
 )
-def test_it_is_what_hands_work_off_in_a_quarter_of_a_second(took: int, holds: int) -> None:
+def test_the_capacity_is_the_work_of_a_quarter_of_a_second(took: int, holds: int) -> None:
     assert settled(Ahead(8, None, LONG), 8, took) == holds
 
 
 @pytest.mark.spec("HBN-23")
-def test_it_grows_in_a_few_rounds_and_falls_at_once() -> None:
+def test_the_capacity_grows_in_a_few_rounds_and_falls_at_once() -> None:
     ahead = Ahead(8, None, LONG)
     assert ahead.capacity(8) == 8
     ahead.took(0)
@@ -60,7 +60,7 @@ def test_it_grows_in_a_few_rounds_and_falls_at_once() -> None:
         ((500,), 300 * MILLI, 150, 300),
     ],
 )
-def test_it_lasts_for_the_longest_of_the_last_rounds(
+def test_the_capacity_lasts_for_the_longest_of_the_last_rounds(
     rounds: tuple[int, ...], longest: int, window: int, behind: int
 ) -> None:
     ahead = Ahead(8, None, longest)

@@ -17,7 +17,9 @@ Naive = dict[str, tuple[int, int]]
 
 @pytest.mark.parametrize("bits", [64, 3], ids=["hashes", "collisions"])
 @pytest.mark.parametrize("seed", range(5))
-def test_it_knows_the_ids_that_a_naive_one_knows(monkeypatch: pytest.MonkeyPatch, seed: int, bits: int) -> None:
+def test_the_window_finds_the_same_ids_as_a_naive_window(
+    monkeypatch: pytest.MonkeyPatch, seed: int, bits: int
+) -> None:
     monkeypatch.setattr(dedup_window, "hash", lambda key: hash(key) % (1 << bits - 1), raising=False)
     monkeypatch.setattr(dedup_window, "_LEAST", 8)
     chance, window, naive, now, purged = random.Random(seed), DedupWindow(False, MICROS), Naive(), 0, 0

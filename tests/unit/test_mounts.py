@@ -93,7 +93,9 @@ def test_a_link_to_such_a_directory_is_seen_through(
 
 
 @pytest.mark.parametrize("way", ["argument", "environment", "option"])
-def test_it_is_used_if_the_user_asks_for_it(network: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_a_network_file_system_is_used_if_the_user_allows_it(
+    network: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     if way == "argument":
         LakeQueue(str(network), network_file_system=True).create_queue("orders")
         return

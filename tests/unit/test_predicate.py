@@ -124,7 +124,7 @@ def test_null_is_not_true():
     assert chosen("true") == []
 
 
-def test_it_knows_which_columns_it_looks_at():
+def test_a_predicate_knows_the_columns_that_it_reads():
     assert Predicate("\"Body\" = 'x' OR message_attributes[state] IS NULL", SCHEMA).columns == {
         "body",
         "message_attributes",

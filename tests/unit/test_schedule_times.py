@@ -76,7 +76,7 @@ def test_the_last_time_of_a_year_is_found_at_once() -> None:
 
 
 @pytest.mark.spec("JOB-7")
-def test_one_that_is_sent_once_is_due_however_late_unless_missed_times_are_left_out() -> None:
+def test_a_single_send_is_due_however_late_unless_missed_times_are_skipped() -> None:
     at, later = START, START + timedelta(hours=1)
     assert schedule(None, next_due=at).due(later) == [at] == schedule(None, missed="all").due(later)
     assert schedule(None, missed="none").due(later) == []
