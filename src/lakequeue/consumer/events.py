@@ -15,7 +15,7 @@ from lakequeue.renewal.policies import Hold
 
 
 class Fate(Enum):
-    """The end of a message in a call of the handler."""
+    """How a call of the handler ended for a message."""
 
     SUCCESS = "it is deleted"
     FAILED = "it comes again as the options say, but at its timeout if its renewal failed"

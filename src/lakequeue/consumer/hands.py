@@ -117,7 +117,7 @@ class Threads(Hands[Job]):
 
 
 class Tasks(Hands[Job]):
-    """Hands that are tasks in an event loop. An extra thread starts them; the clock waits for their begin."""
+    """Hands that are tasks in an event loop. A thread starts them, so that a manual clock waits for them."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

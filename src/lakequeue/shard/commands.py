@@ -48,7 +48,7 @@ class Claim:
 
 @attrs.frozen
 class Charge:
-    """Takes tokens of the rate limit for another shard's messages (JOB-11). A negative ``count`` gives back."""
+    """Takes rate-limit tokens for messages of another shard (JOB-11). A negative ``count`` returns tokens."""
 
     count: int
 
