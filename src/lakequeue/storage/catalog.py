@@ -295,7 +295,7 @@ def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns the rows of each of these files of the catalog, as a list for each file.
+    """Returns the rows of files of the catalog, as one list for each file.
 
     Raises:
         QueueClientError: a file has another layout version.

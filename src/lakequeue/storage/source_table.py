@@ -137,7 +137,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version from an instant on, or newest plus 1. Raises QueueClientError if trimmed."""
+        """Returns the first version from an instant on, or newest plus 1. QueueClientError if it was trimmed."""
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()
 

@@ -193,7 +193,7 @@ class Store:
             check_local(local)
 
     def check_use(self) -> None:
-        """Calls ``check_mount`` unless the user or the environment allows such a root."""
+        """Calls ``check_mount``, unless the user or the environment allows roots on network file systems."""
         if not (self.network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
             self.check_mount()
 

@@ -34,7 +34,7 @@ PARTS = 16
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
-    """Raises InvalidParameterValue if the column that orders groups has no order."""
+    """Raises InvalidParameterValue if values of the column that orders groups cannot be compared."""
     if order_by is None:
         return
     type_ = schema.field(order_by).type

@@ -18,7 +18,7 @@ MANY_FILES = 16
 _JOINED_ROWS = 256
 """A file with more rows is not joined. Joining all files would rewrite 3,000 queues for every 16 new ones."""
 _MANY_EDGES = 16
-"""With more edges of row ranges, a filter is faster than slices. A filter takes 240 us or more."""
+"""With more beginnings and ends of row ranges, a filter is faster than slices. A filter takes 240 us or more."""
 
 
 class FileRewrite(NamedTuple):
