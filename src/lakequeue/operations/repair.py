@@ -271,7 +271,10 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head for the present. ``moves``: number of the last move that arrived anywhere."""
+    """Returns an older ledger's head, changed so that no move number or token is used twice.
+
+    ``moves`` is the number of the last move that arrived anywhere.
+    """
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:

@@ -176,7 +176,7 @@ class TaskReader:
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Yields snapshots, each with the offsets of consecutive messages while the offsets ascend."""
+    """Yields each stretch of messages of one snapshot with ascending offsets: the snapshot, and the offsets."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
