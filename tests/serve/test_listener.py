@@ -320,7 +320,7 @@ def test_a_connection_that_ends_as_it_is_made_is_forgotten(loop: Callable[[], as
 class FullSystem(socket.socket):
     """A listening socket of a process without descriptors."""
 
-    signed_answer = 0
+    asked = 0
 
     def accept(self) -> Any:
         self.asked += 1

@@ -104,7 +104,6 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
-        """Adds removed files."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 

@@ -271,10 +271,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head, changed so that no move number or token is used twice.
-
-    ``moves`` is the number of the last move that arrived anywhere.
-    """
+    """Returns an older ledger's head with an empty bucket, and a move number of at least ``moves``."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:

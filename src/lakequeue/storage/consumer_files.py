@@ -22,7 +22,6 @@ def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
 
 
 def remove(store: Store, root: str, number: str) -> None:
-    """Removes the file of a run."""
     _folder(store, root).remove([_name(number)])
 
 
