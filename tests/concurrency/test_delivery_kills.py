@@ -76,7 +76,7 @@ def test_consumers_that_are_killed_at_any_time_deliver_nothing_twice(tmp_path: P
         arguments = str(tmp_path / "root"), begun
         worker = FORKS.Process(target=run_forked, args=({}, delivery_worker.begin, arguments), daemon=True)
         worker.start()
-        assert begun.wait(60)
+        assert begun.wait(600)
         worker.join(chance.uniform(0, 0.5))
         ended += not worker.is_alive()
         worker.kill()

@@ -401,6 +401,35 @@ def test_messages_that_failed_are_released_before_the_rest_is_delivered(place: P
     assert (running.handled, running.failed) == (3, 3)
 
 
+@pytest.mark.spec("TAB-6", "TAB-29")
+@pytest.mark.parametrize("lands", [False, True], ids=["refused", "unknown"])
+def test_nothing_is_appended_unless_the_release_of_failed_messages_is_known_to_be_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, lands: bool
+):
+    place.send(*range(4))
+    real = ShardLedger.command
+
+    def fails(ledger: ShardLedger, commands: Any, *more: Any) -> Any:
+        release = any(getattr(each, "unmark", False) for each in commands)
+        answer = real(ledger, commands, *more) if lands or not release else None
+        if release:
+            raise QueueClientError("no answer")
+        return answer
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        running.stop()
+        return [{"id": 0}], [None, Outcome.FAILED, None, None]
+
+    running = consumer(place, handle)
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLedger, "command", fails)
+        running.run()
+    assert (place.stored(), place.waiting()) == ([], [1] if lands else [])
+    place.expire()
+    consumer(place, lambda messages, contexts: [{"id": int(each.body)} for each in messages]).run(until_empty=True)
+    assert (place.stored(), place.waiting()) == ([*range(4)], [])
+
+
 @pytest.mark.spec("TAB-29")
 def test_an_error_of_the_handler_leaves_all_messages_in_the_queue(place: Place):
     place.send(1, 2)

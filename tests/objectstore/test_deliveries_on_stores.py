@@ -11,6 +11,7 @@ import pytest
 from benchmarks.object_store import FAULTS, Counted
 from deltalake import DeltaTable
 
+from conformance.delivery_scenes import Scene, kills, pauses, writers
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.errors import LeaseLost, TableUnavailable
 from lakequeue.lease import Lease
@@ -80,6 +81,17 @@ def test_a_table_on_a_store_takes_rows_once_and_decides(
     last = lease(queue)
     assert last.append(rows(last)) == 1
     assert (stored(table, bucket.options), waiting(queue)) == ([1, 2, 3], [])
+
+
+@pytest.mark.objectstore
+@pytest.mark.spec("TAB-20", "TAB-25", "TAB-26")
+@pytest.mark.parametrize("what", [pauses, kills, writers], ids=lambda what: what.__name__)
+@every_server
+def test_what_happens_at_each_step_of_a_delivery(bucket: Bucket, clock: ManualClock, what: Any) -> None:
+    scene = Scene.of(bucket.new_root(), bucket.new_root(), clock, bucket.options)
+    scene.send(1)
+    scene.deliver()
+    what(scene)
 
 
 @pytest.fixture

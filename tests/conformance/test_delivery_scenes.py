@@ -1,0 +1,55 @@
+"""Deliveries that are paused, killed or met by other writers at each step, on a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from concurrency.delivery_worker import STEPS
+from conformance.delivery_scenes import WRITERS, Scene, kills, pauses, writers
+from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, a_block_looks_like_an_append, each_case, messages_are_deleted_first
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene.of(str(tmp_path / "root"), str(tmp_path / "table"), ManualClock())
+
+
+@pytest.mark.spec("TAB-25", "TAB-26")
+@pytest.mark.parametrize("is_new", [True, False], ids=["new table", "table"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("what", [pauses, kills], ids=lambda what: what.__name__)
+def test_a_delivery_that_stops_at_a_step(scene: Scene, what: object, step: str, is_new: bool) -> None:
+    if not is_new:
+        scene.send(1)
+        scene.deliver()
+    what(scene, [step])  # type: ignore[operator]
+
+
+@pytest.mark.spec("TAB-20", "TAB-25")
+@pytest.mark.parametrize("name", WRITERS)
+def test_another_writer_between_the_look_and_the_commit_of_a_delivery(scene: Scene, name: str) -> None:
+    writers(scene, [name])
+
+
+def a_pause_before_the_commit(scene: Scene) -> None:
+    scene.send(1)
+    scene.deliver()
+    pauses(scene, ["before the commit"])
+
+
+def a_kill_before_the_commit(scene: Scene) -> None:
+    kills(scene, ["before the commit"])
+
+
+MUTATIONS = [
+    Mutation("a block looks like an append", a_block_looks_like_an_append, {a_pause_before_the_commit: "TAB-20"}),
+    Mutation("messages are deleted first", messages_are_deleted_first, {a_kill_before_the_commit: "TAB-25"}),
+]
+
+
+@each_case(MUTATIONS)
+def test_it_holds_and_falls_with_its_safeguard(case: Case, scene: Scene) -> None:
+    case.run(lambda _: (scene,))
