@@ -9,7 +9,6 @@ import ``lakequeue.spark.source``, which takes half a second of CPU time in each
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -64,19 +63,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._leases.commit(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from lakequeue.storage.engines.spark_access import arrow_schema
+
         task, constants = partition.value
         schema = arrow_schema(self._schema)
         names = [name for name in schema.names if name in task.columns] or ["shard"]
         yield from shaped(task.read(names), schema, constants)
-
-
-def arrow_schema(chosen: StructType) -> pa.Schema:
-    """Converts a schema of Spark to the schema of its record batches."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        return to_arrow_schema(chosen, timezone="UTC")
-    return to_arrow_schema(chosen)
 
 
 def shaped(

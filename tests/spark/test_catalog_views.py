@@ -78,12 +78,17 @@ except SystemExit as ended:
     assert not ended.code
 show()
 lake = LakeQueue(os.environ["LAKEQUEUE_ROOT"])
-for number in range(4):
-    lake.create_queue(f"more{number}")
-try:
-    lake.create_views(build_session("hive"), "default")
-except QueueClientError as error:
-    print(re.sub(r"one has [\\d,]+;", "one has more;", str(error)))
+for names, shards in (["more1", "more2", "more3", "more4"], 1), (["wide"], 294):  # 300 shards in the end
+    for name in names:
+        lake.create_queue(name, shards=shards)
+    try:
+        lake.create_views(build_session("hive"), "default")
+    except QueueClientError as error:
+        print(re.sub(r"one has [\\d,]+;", "one has more;", str(error)).replace(lake.root, "ROOT"))
+spark = build_session("hive")
+lake.register_views(spark)
+spark.sql("CREATE TABLE depths USING delta AS SELECT queue, shards, visible FROM queues")
+print(*spark.table("default.depths").selectExpr("count(*)", "sum(shards)", "sum(visible)").head())
 """
 
 
@@ -111,6 +116,9 @@ def test_a_hive_metastore_keeps_the_views_for_other_processes(tmp_path: Path) ->
         "orders visible one",
         "the views cannot be created: the metastore's database is Derby, which keeps 32,700 characters of a view, "
         "and one has more; another database keeps longer ones",
+        "the SQL of views names each table, for at most 100 shards, and the queues of ROOT have 300: use "
+        "register_views where Spark's tasks have lakequeue, or DuckDB",
+        "7 300 2",
     ]
 
 

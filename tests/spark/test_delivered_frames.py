@@ -14,6 +14,7 @@ from deltalake import DeltaTable, Field, Schema
 from lakequeue import LakeQueue, Lease, Queue, SendEntry
 from lakequeue.errors import LeaseLost, RowsRefused, TableUnavailable, UnsupportedOperation
 from lakequeue.spark import stream_from_queue
+from lakequeue.spark.rows import results
 from lakequeue.storage.delivery import table as tables
 from lakequeue.testing import ManualClock
 
@@ -79,6 +80,20 @@ def test_a_dataframe_of_a_lease_is_in_the_table_and_its_messages_are_gone(place:
     assert lease.append(lease.messages.where("false").selectExpr("1L AS id")) == 0
     assert (place.stored(), place.waiting()) == ([1, 2], [])
     assert [row.id for row in spark.read.format("delta").load(str(place.table)).sort("id").collect()] == [1, 2]
+
+
+@pytest.mark.core
+@pytest.mark.spec("TAB-30")
+def test_a_table_is_created_with_the_columns_of_messages_and_their_instants(place: Place, spark: SparkSession):
+    """As jobs without a handler do."""
+    lease = place.lease(1)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        assert lease.append(results(lease.messages, None, True)) == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    [stored] = DeltaTable(place.table).to_pyarrow_table().to_pylist()
+    assert place.clock is not None and (stored["body"], stored["sent_at"]) == ("1", place.clock.now())
 
 
 @pytest.mark.spec("TAB-23", "TAB-30")

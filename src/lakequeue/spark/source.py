@@ -27,7 +27,7 @@ from lakequeue.renewal.policies import ComputedRenewal
 from lakequeue.spark import source_schema
 from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.source_schema import one_line
-from pyspark_lakequeue.stream import arrow_schema, shaped
+from pyspark_lakequeue.stream import shaped
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,7 +66,7 @@ class QueueReader(datasource.DataSourceReader):
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark adds an empty partition if there is none.
             return
-        lake, schema = self._options.open_root(), arrow_schema(self._schema)
+        lake, schema = self._options.open_root(), frame_verbs.arrow_schema(self._schema)
         names = [name for name in schema.names if name != "receipt_handle"] or ["shard"]
         yield from shaped(frame_verbs.read_messages(lake, self._condition, partition.value, names), schema, {})
 
@@ -263,7 +263,7 @@ def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.
 
 
 def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    arrow = arrow_schema(schema)
+    arrow = frame_verbs.arrow_schema(schema)
     while some := list(islice(rows, _ROWS)):
         columns = [
             pa.array([list(value.items()) if isinstance(value, dict) else value for value in values], field.type)

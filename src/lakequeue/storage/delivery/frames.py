@@ -21,7 +21,7 @@ from lakequeue.storage.delivery.identity import DeliveryIdentity
 from lakequeue.storage.delivery.rows import new_schema
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.spark_access import is_stopped, quiet_about_pandas
+from lakequeue.storage.engines.spark_access import arrow_schema, is_stopped, quiet_about_pandas
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
@@ -147,9 +147,7 @@ class FrameRows:
 
     def schema(self) -> pa.Schema:
         """Returns the schema of a table that is created for the rows. Raises the errors of ``new_schema``."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        return new_schema(to_arrow_schema(self._df.schema).empty_table())
+        return new_schema(arrow_schema(self._df.schema).empty_table())
 
     @property
     def num_rows(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from lakequeue.storage.providers import PROVIDERS, scheme_of
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _NEWEST = "3.5.0"
 """Hadoop's release in the newest tried pyspark."""
@@ -49,6 +52,15 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
         )
     release = provider.sdk_releases.get(hadoop, provider.sdk_releases.get(_NEWEST))
     return (f"org.apache.hadoop:{provider.hadoop}:{hadoop}", *(f"{name}:{release}" for name in provider.sdk))
+
+
+def arrow_schema(chosen: StructType) -> pa.Schema:
+    """Converts a schema of Spark to the schema of its record batches. Their instants are in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:  # From Spark 4.2 on, it has no default.
+        return to_arrow_schema(chosen, timezone="UTC")
+    return to_arrow_schema(chosen)
 
 
 def is_remote(spark: SparkSession) -> bool:
