@@ -45,7 +45,8 @@ def main(
         source = spark.readStream.format(format).options(**options).load(path, schema=schema)
         rows = as_messages(source, body, group, dedup, delay, order_by, priority)
         trigger = job.trigger(once, every)
-        job.wait(stream_to_queue(rows, q, checkpoint, trigger, order_by, on_bad_row, bad_rows))
+        query = stream_to_queue(rows, q, checkpoint, trigger, order_by, on_bad_row, bad_rows)
+        job.wait(query, job.Batches().report)
 
 
 if __name__ == "__main__":

@@ -295,10 +295,10 @@ def test_a_stream_of_dropped_files_arrives_in_a_table(
     sent, received = (("--checkpoint", str(tmp_path / name)) for name in ("sent", "received"))
     produce = ("produce_stream", *here, "--path", str(folder), "--body-column", "value", *sent)
     consume = ("consume_stream", *here, "--table", str(tmp_path / "results"), *received)
-    for name in ("first", "second"):
+    for batch, name in enumerate(("first", "second")):
         dropped(folder, **{name: f"{name} 1\n{name} 2\n"})
         ended = run(*produce)
-        assert (ended.status, ended.err) == (0, "")
+        assert (ended.status, ended.out, ended.err) == (0, f"batch {batch}: 2 rows read\n", "")
     ended = run(*consume, "--max-messages", "3", "--handler", "handlers:upper")
     assert (ended.status, ended.err) == (0, "")
     results = spark.read.format("delta").load(str(tmp_path / "results"))

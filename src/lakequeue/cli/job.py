@@ -159,16 +159,36 @@ def opened_root(
             spark.stop()
 
 
-def wait(query: StreamingQuery) -> bool:
-    """Waits until a query ends, and returns True. After SIGTERM or SIGINT, stops the query and returns False."""
+def wait(query: StreamingQuery, report: Callable[[StreamingQuery], None] = lambda query: None) -> bool:
+    """Waits until a query ends, and returns True. After SIGTERM or SIGINT, stops the query and returns False.
+
+    Calls ``report`` each second, and at the end of the query.
+    """
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
     while not stopped.is_set():
-        if query.awaitTermination(1):
-            return True
+        try:
+            if query.awaitTermination(1):
+                return True
+        finally:
+            report(query)
     query.stop()
     return False
+
+
+class Batches:
+    """Prints a line for each batch of a query that has read rows."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def report(self, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            batch, rows = progress["batchId"], progress["numInputRows"]
+            if rows and batch >= self._next:  # an idle query reports its next batch without rows
+                print(f"batch {batch}: {rows:,} rows read", flush=True)
+                self._next = batch + 1
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
