@@ -46,7 +46,7 @@ def main(
         rows = as_messages(source, body, group, dedup, delay, order_by, priority)
         trigger = job.trigger(once, every)
         query = stream_to_queue(rows, q, checkpoint, trigger, order_by, on_bad_row, bad_rows)
-        job.wait(query, job.Batches().report)
+        job.wait(query, job.BatchLines().report)
 
 
 if __name__ == "__main__":

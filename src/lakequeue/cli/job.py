@@ -177,7 +177,7 @@ def wait(query: StreamingQuery, report: Callable[[StreamingQuery], None] = lambd
     return False
 
 
-class Batches:
+class BatchLines:
     """Prints a line for each batch of a query that has read rows."""
 
     def __init__(self) -> None:
