@@ -27,6 +27,7 @@ from lakequeue.storage.bulk.lease_batches import LeaseTask
 from lakequeue.storage.bulk.message_rules import spelled
 from lakequeue.storage.bulk.write_files import case_matters, columns_of, respelled
 from lakequeue.storage.engines.spark_access import arrow_schema as arrow_schema
+from lakequeue.storage.engines.spark_access import quiet_about_pandas as quiet_about_pandas
 from lakequeue.storage.roots import root_of
 from lakequeue.storage.store_failures import first_line
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def test_tasks_share_the_queues_that_have_changed(
     busy(root, *names)
     lq = LakeQueue(root, spark=spark)
     monkeypatch.setattr(compact, "compact_queue", None)  # this process makes no pass
-    passed = compaction.compact_once(lq, None, spark)
+    with warnings.catch_warnings():  # of PySpark about pandas, too, which a job would print
+        warnings.simplefilter("error")
+        passed = compaction.compact_once(lq, None, spark)
     assert [each.queue for each in passed] == [*names, None]
     assert [(each.segments_dropped, each.failures) for each in passed[:-1]] == [(1, [])] * 3
     assert not lq.check()

@@ -50,7 +50,9 @@ def _dealt(lq: LakeQueue, spark: SparkSession, passes: Sequence[QueuePass]) -> I
     elif passes:
         number = min(len(passes), _FEW_TASKS + len(passes) // _QUEUES_OF_A_TASK, _MAX_TASKS)
         indexes = spark.range(0, len(passes), 1, number)
-        for row in indexes.mapInArrow(run, "index long, passed binary").collect():
+        with frame_verbs.quiet_about_pandas():
+            rows = indexes.mapInArrow(run, "index long, passed binary")
+        for row in rows.collect():
             yield row["index"], pickle.loads(row["passed"])
 
 
