@@ -15,7 +15,7 @@ from lakequeue.runtime import ledger_requests
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Claim
 from lakequeue.shard.texts import FORMAT, to_text
-from lakequeue.storage import requests
+from lakequeue.storage import layout, requests
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from objectstore import servers
@@ -203,6 +203,30 @@ def test_a_process_that_meets_nobody_posts_no_more(pair: Pair, monkeypatch: pyte
     for _ in range(4):
         here.receive()
     assert posted.seen == 2
+
+
+def test_a_process_that_commits_alone_posts_once_another_has_lost_to_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    alone = shard_of(there).ledger._requests
+    alone._rounds = 0
+    here.send_batch([SendEntry("f")] * 5)
+    there.receive()
+    before, version = ledger_of(here).transaction(layout.TURN_ID), ledger_of(here).version
+    at(monkeypatch, Table, "merge", lambda: there.receive())
+    here.receive()
+    table = ledger_of(here)
+    assert table.transaction(layout.TURN_ID) == before + 1
+    assert table.version == version + 3, "a commit of each, and an empty one"
+    there.receive()  # it reads of that only as its commit comes late
+    assert not alone.wanted
+    there.receive()
+    assert alone.wanted
+    # who loses to a process that posts asks for nothing
+    at(monkeypatch, Table, "merge", lambda: there.receive())
+    here.receive()
+    assert ledger_of(here).transaction(layout.TURN_ID) == before + 1
 
 
 def test_commands_of_operators_are_no_requests(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ import attrs
 
 from lakequeue.shard.commands import Claim, Command, Result
 from lakequeue.shard.texts import FORMAT, decoded, encoded, from_text, has_text, result_of, to_text
-from lakequeue.storage import requests
+from lakequeue.storage import layout, requests
+from lakequeue.storage.engines import turns
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.requests import PostedRequest, WaitingRequest
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
@@ -51,7 +51,8 @@ class LedgerRequests:
         self.possible = local_path(path) is None and not commits_alone
         self._rounds = self._strain = 0
         self._last: PostedRequest | None = None
-        self.turns = Turns()
+        self._asked: int | None = None
+        self.turns = turns.Turns()
         """Its ``moved`` is True if other processes commit to this shard: a reason to use another shard."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
@@ -66,12 +67,29 @@ class LedgerRequests:
         """Records a commit by this process alone that lost no race."""
         self._strain = max(0, self._strain - 1)
 
-    def lost(self, commands: Sequence[Command]) -> None:
+    def lost(self, table: Table, commands: Sequence[Command]) -> None:
         """Records a lost race. Raises OthersMet if the commands must be posted, because others commit often."""
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
+            if not self.dry:
+                self.ask(table)
             raise OthersMet
+
+    def ask(self, table: Table) -> None:
+        """After a lost race, makes a process that commits alone post its commands, too.
+
+        Its rounds are shorter: with requests of 100 ms, one of four processes won all races for seven seconds.
+        """
+        newest = table.state.latest.get(table.version)
+        if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:
+            self._asked = turns.ask(table)
+
+    def heed(self, table: Table) -> None:
+        """Meets others if a process that posts its commands has asked for it since the last call."""
+        known, self._asked = self._asked, table.transaction(layout.TURN_ID)
+        if known not in (None, self._asked):
+            self.meet()
 
     @property
     def wanted(self) -> bool:

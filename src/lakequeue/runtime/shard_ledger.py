@@ -91,6 +91,8 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return [list(islice(results, len(group.commands))) for group in groups]
 
     def _results(self, call: CommandCommit) -> list[Result]:
+        if self._ledger is not None:
+            self._requests.heed(self._ledger.table)
         requested = self._requests.takes(call.commands)
         if not requested:
             try:
@@ -124,9 +126,10 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
         """Returns the results of a posted request, or decides it with the requests of other processes."""
+        ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has what was not committed
-        ledger, log = self._open_ledger(), self._open_log()
+            self._requests.ask(ledger.table)
 
         def read() -> None:
             if not self._is_known():
@@ -180,7 +183,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         """Decides on the loaded snapshot of the ledger, with a log that is new enough for it."""
         if lost:
             self._machine = None  # it has what was not committed
-            self._requests.lost(call.commands)
+            self._requests.lost(self._open_ledger().table, call.commands)
         machine = self._machine
         if machine is None or not self._is_known():
             machine = self._load_machine()

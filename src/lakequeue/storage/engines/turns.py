@@ -8,7 +8,8 @@ its next commit at once, while other processes must first read that commit. In a
 26 races in 16 s. So a process that lost a race pauses after its next commits. A process that never loses would
 never pause. So a loser commits an empty entry: the winner then loses its next race, and pauses.
 
-Receivers on object stores need no pauses: they commit the requests of each other, see ``storage.requests``.
+Receivers on object stores need no pauses: they commit the requests of each other, see ``storage.requests``. If
+one of them still commits alone, the empty entry makes it post requests, too.
 """
 
 from __future__ import annotations
@@ -96,6 +97,18 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
     return _AloneTurns() if commits_alone else _DiskTurns(path)
 
 
+def ask(table: Table) -> int:
+    """Asks the process that wins all races for a turn, by an empty commit. Returns the number of such commits.
+
+    It may land behind commits of other processes. If it fails, it is left out, as it is only for speed.
+    """
+    asked = table.transaction(layout.TURN_ID)
+    with suppress(Exception):
+        table.add([], {layout.TURN_ID: asked + 1}, uuid.uuid4().hex)
+        asked += 1
+    return asked
+
+
 class StoreTurns(Turns):
     """Pauses before commits, instead of turns, on object stores."""
 
@@ -126,12 +139,8 @@ class StoreTurns(Turns):
         """Asks for a turn after every few lost races. Returns False: the newest snapshot is loaded already."""
         self._meet()
         self._took = 0.0
-        if lost % ASK_AFTER:
-            return False
-        with suppress(Exception):  # it is only for speed, and a request that came first serves both
-            asked = table.transaction(layout.TURN_ID) + 1
-            table.add([], {layout.TURN_ID: asked}, uuid.uuid4().hex)
-            self._asked = asked
+        if lost % ASK_AFTER == 0:
+            self._asked = ask(table)
         return False
 
     @contextmanager
