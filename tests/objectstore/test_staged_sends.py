@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from benchmarks.object_store import Counted
 
-from concurrency.staged import before_others_are_listed, bodies, pair_of
+from concurrency.staged import (
+    abandoned,
+    another,
+    appender_of,
+    before_others_are_listed,
+    bodies,
+    pair_of,
+    stages,
+)
 from concurrency.steps import at
 from lakequeue import LakeQueue, OverLimit
+from lakequeue.runtime import shard_sender
+from lakequeue.storage import requests as storage_requests
 from lakequeue.storage.messages import append
 from objectstore.servers import never_confirm, requests
 
@@ -16,15 +28,54 @@ from objectstore.servers import never_confirm, requests
 def test_who_commits_first_commits_for_all(store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = pair_of(lq)
     never_confirm(monkeypatch)
+    monkeypatch.setattr(storage_requests, "LOOKS", 0)  # `there` does not wait for the older file of `here`
     here.send("0")
     there.send("a")
     before_others_are_listed(monkeypatch, lambda: there.send("b"))
     asked = requests(store, lambda: here.send("c"))
-    # of each its file, a listing and its entry, of which one was refused; what came before; the winner's entry
-    assert asked["PUT"] == 4 and asked["LIST"] == 2 and asked["GET"] <= 3, asked
+    # of each its file, a listing and its entry, of which one was refused; looks; the winner's entry
+    assert asked["PUT"] == 4 and asked["LIST"] == 2 and asked["GET"] <= 4, asked
     here.send("d")
     assert bodies(there) == ["0", "a", "b", "c", "d"]
     assert here.counts().in_flight == 5
+
+
+@pytest.mark.spec("DUR-25")
+def test_the_sender_of_the_oldest_file_commits(
+    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it may, the others only look. After some looks, as it is dead, one of them commits."""
+    here, there = pair_of(lq)
+    abandoned(there, "dead")
+    another(here).queue("orders").send("plain")  # so that the files of both are of a later version
+    for queue in (here, there):
+        stages(queue)
+        appender_of(queue).refresh()
+    version = appender_of(here).table.version
+    looks = at(monkeypatch, storage_requests, "pause", lambda: there.send("b"), number=2)
+    here.send("a")
+    assert looks.seen == 2 + storage_requests.LOOKS
+    assert appender_of(there).table.version == appender_of(here).table.version == version + 1
+    assert bodies(there) == ["a", "b", "dead", "plain"]
+
+
+@pytest.mark.spec("DUR-25")
+def test_segments_are_merged_beside_sends_that_others_may_commit(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 3)
+    merges = list[tuple[str, object]]()
+    seen = threading.current_thread
+    monkeypatch.setattr(shard_sender, "merge_recent", lambda table, *_: merges.append((seen().name, table)))
+    here, there = pair_of(lq)
+    for number in range(6):
+        stages(here)
+        here.send(str(number))
+        for merge in [each for each in threading.enumerate() if each.name == "lakequeue-merge"]:
+            merge.join()
+    assert [name for name, _ in merges] == ["lakequeue-merge"] * 2
+    assert all(table is not appender_of(here).table for _, table in merges)
+    assert bodies(there) == [*"012345"]
 
 
 @pytest.mark.spec("ERR-9")

@@ -205,11 +205,12 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         )
         patch.setattr("lakequeue.storage.parquet_files.pq", shim)
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
-        patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
+        for module in (f"{engines}.point", "lakequeue.runtime.shard_sender"):
+            patch.setattr(f"{module}.threading", _Threads(sys.modules["threading"]))
         patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])
         patch.setattr("lakequeue.operations.check.lock_problem", lambda _: None)
-        for module in (delivery, undecided):
-            patch.setattr(module, "target_of", partial(target_of, world.table))
+        for operations in (delivery, undecided):
+            patch.setattr(operations, "target_of", partial(target_of, world.table))
         for (module, name), value in memory().items():
             patch.setattr(module, name, value)
         read.BUDGET.bytes = 0

@@ -131,14 +131,14 @@ def clean_without_a_lock(patch: Patch) -> None:
 def add_staged_sends_again(patch: Patch) -> None:
     others = staged_sends.others
 
-    def all_of_them(table: Any, own: Any) -> Any:
+    def all_of_them(table: Any, own: Any, *listed: Any) -> Any:
         unread = SimpleNamespace(
             version=table.version,
             folder=table.folder,
             state=SimpleNamespace(newest_files=lambda: (0, {})),
             files=lambda: (),
         )
-        return others(unread, own)
+        return others(unread, own, *listed)
 
     patch.setattr(staged_sends, "others", all_of_them)
 

@@ -56,8 +56,8 @@ def test_the_capacity_grows_in_a_few_rounds_and_falls_at_once() -> None:
         ((20,) * 9, LONG, 250, 1_000),
         ((500, 900, 600), LONG, 2_700, 10_000),
         ((900, *(100,) * 8), LONG, 300, 1_200),
-        ((9_000,), LONG, 5_000, 10_000),
-        ((500,), 300 * MILLI, 150, 300),
+        ((9_000,), LONG, 7_500, 10_000),
+        ((500,), 300 * MILLI, 225, 300),
     ],
 )
 def test_the_capacity_lasts_for_the_longest_of_the_last_rounds(

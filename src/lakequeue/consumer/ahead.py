@@ -68,7 +68,8 @@ class Ahead:
     @property
     def window(self) -> int:
         """Microseconds of work to claim ahead."""
-        return min(max(WINDOW, ROUNDS * self.longest_round), self._longest // 2)
+        # what ends during a round is held until the next one: with rounds of 2.5 s, 5 s of work were too little
+        return min(max(WINDOW, ROUNDS * self.longest_round), self._longest * 3 // 4)
 
     @property
     def behind(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,8 +25,6 @@ ROUNDS = 16
 """Number of calls that become requests after this process has seen that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
 """Strain that a lost race adds, and strain at which calls become requests. A commit that wins subtracts 1."""
-LOOKS = 8
-"""After this many reads without a new entry, a process no longer waits for the sender of an older request."""
 _ATTRIBUTES = "attributes"
 """Key of the version of the queue's attributes, among the answers in a log entry."""
 
@@ -133,7 +132,7 @@ class LedgerRequests:
         looks = new = 0
         while True:
             version, began = table.version, time.monotonic()
-            listed = requests.look(table, posted)
+            listed = requests.look(table, posted, 1 if looks else math.inf)
             told = requests.answers(table, posted)
             if posted.id in told:
                 self.meet()
@@ -142,9 +141,9 @@ class LedgerRequests:
             new += table.version > version and looks > 0
             looks = 1 if table.version > version else looks + 1
             others = requests.fitting(table, posted, listed)
-            if not others or posted.name < others[0].name or looks > LOOKS:
+            if not others or posted.name < others[0].name or looks > requests.LOOKS:
                 break
-            time.sleep(min(0.05, (time.monotonic() - began) / 4))
+            requests.pause(began)
         if others or new:
             self.meet()
         else:

@@ -10,6 +10,7 @@ from lakequeue.errors import QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime.send_places import Places, Sent, ShardSend
 from lakequeue.storage.engines.commit_failures import StaleAttributes
+from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
@@ -53,6 +54,8 @@ class OwnFile(PlainCommit):
     """Messages in a staged file that only their sender commits."""
 
     staged: StagedSend
+    others: Sequence[DataFile] | None = attrs.field(default=None, init=False)
+    """Other processes' files for the same commit; None if they are not listed yet."""
 
     def lost(self, appender: Appender) -> None:
         appender.stage_next()
@@ -67,7 +70,7 @@ class OwnFile(PlainCommit):
     def change(
         self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
     ) -> Change[Callable[[], Appended]]:
-        return appender.append_staged(self.staged, now, ids, self.is_patient())
+        return appender.append_staged(self.staged, now, ids, self.is_patient(), self.others)
 
     def is_patient(self) -> bool:
         """True to keep waiting for a turn after the next commit of another process."""
@@ -85,7 +88,13 @@ class SharedFile(OwnFile):
     """Number of other processes' commits that were already searched for this file."""
 
     def find(self, appender: Appender) -> Appended | None:
-        return appender.find(self.staged)
+        if appender.table.folder.local is not None:
+            return appender.find(self.staged)
+        turn = appender.await_turn(self.staged)
+        if isinstance(turn, Appended):
+            return turn
+        self.others = turn
+        return None
 
     def give_up(self, version: int) -> None:
         if self.staged.attributes_version == version:

@@ -10,11 +10,13 @@ waiting before that, it does not know the outcome.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import attrs
@@ -32,6 +34,8 @@ RECENT = 10.0
 """Other processes apply a request within this many seconds, by the storage's clock."""
 MOST = 100
 """Maximum number of other processes' requests in one commit. The others wait for the next commit."""
+LOOKS = 8
+"""After this many reads without a new entry, a process no longer waits for the sender of an older request."""
 SURE = 0.7
 """``look`` checks that the log was not replaced, if the last check is older than this many seconds."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
@@ -85,19 +89,23 @@ def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | 
     return posted
 
 
-def look(table: Table, posted: PostedRequest) -> list[ListedFile]:
-    """Loads the newest version of the ledger, and at the same time lists the requests, which it returns."""
-    files: list[ListedFile] = []
+def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[ListedFile]:
+    """Loads new commits of the ledger, at most ``most``, and at the same time lists and returns the requests."""
+    after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
+    return look_and_list(table, most, lambda: table.folder.files(FOLDER, after))
 
-    def follow() -> None:
-        (table.confirm if abs(time.time() - table.state.confirmed_at) >= SURE else table.look)()
 
-    def listing() -> None:
-        after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
-        files.extend(table.folder.files(FOLDER, after))
+def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
+    """Loads new commits of a table on an object store, at most ``most``. At the same time, calls ``files``."""
+    found: list[ListedFile] = []
+    follow = table.confirm if abs(time.time() - table.state.confirmed_at) >= SURE else table.look
+    table.folder.for_each(lambda call: call(), [partial(follow, most), lambda: found.extend(files())])
+    return found
 
-    table.folder.for_each(lambda call: call(), [follow, listing])
-    return files
+
+def pause(began: float) -> None:
+    """Waits between two looks, the first of which began at ``began`` by the monotonic clock."""
+    time.sleep(min(0.05, (time.monotonic() - began) / 4))
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:

@@ -172,8 +172,10 @@ class Snapshot(TableState):
         commits of this process behind a gap do not show that the log before them is still there.
         """
 
-    def follow(self) -> bool:
+    def follow(self, most: float = math.inf) -> bool:
         """Applies new commits. Returns True if some were read from the log, because ``learn`` had not stored them.
+
+        ``most``: maximum number of commits that are read one by one.
 
         Raises:
             LogTrimmed: entries after this version were removed.
@@ -181,13 +183,13 @@ class Snapshot(TableState):
         """
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
         if unconfirmed >= _IDLE:
-            return self.confirm()
-        return self._applied(partial(self._step_on, 1 if unconfirmed >= _CONFIRMED else None))
+            return self.confirm(most)
+        return self._applied(partial(self._step_on, min(1, most - 1) if unconfirmed >= _CONFIRMED else None, most))
 
-    def confirm(self) -> bool:
+    def confirm(self, most: float = math.inf) -> bool:
         """Applies new commits as ``follow`` does, but always checks that the log is still the same log."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
-        return self._applied(partial(self._step_on, 0) if listed_lately else self._catch_up)
+        return self._applied(partial(self._step_on, 0, most) if listed_lately else self._catch_up)
 
     def _applied(self, apply: Callable[[_EntryId], None]) -> bool:
         committed = self._last_learned
@@ -203,9 +205,11 @@ class Snapshot(TableState):
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
-    def _step_on(self, check_at: int | None, base: _EntryId) -> None:
+    def _step_on(self, check_at: float | None, most: float, base: _EntryId) -> None:
         """Applies new commits one by one, and checks the entry ``base`` after ``check_at`` commits."""
         for followed in count():
+            if followed >= most:
+                break
             if self._folder.local is None and followed == _ONE_BY_ONE:
                 self._catch_up(base)
                 break

@@ -6,10 +6,12 @@ It writes files through Arrow, and the log by ``entries`` and ``checkpoints``. `
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -82,9 +84,12 @@ class Table(TableVersion):
         self.look()
         self.sync_entries()
 
-    def look(self) -> None:
-        """Refreshes without fsync. A power cut may take new entries until ``sync_entries`` was called."""
-        self._follow(Snapshot.follow)
+    def look(self, most: float = math.inf) -> None:
+        """Refreshes without fsync. A power cut may take new entries until ``sync_entries`` was called.
+
+        ``most``: maximum number of commits that are read one by one.
+        """
+        self._follow(partial(Snapshot.follow, most=most))
 
     def sync_entries(self) -> None:
         """Syncs the entries that ``look`` read to disk, in case their writers have not. Commits call it first."""
@@ -92,9 +97,9 @@ class Table(TableVersion):
             self.folder.sync([LOG], above=False)
             self._unsynced = False
 
-    def confirm(self) -> None:
-        """Refreshes, and always checks that the log was not replaced since this handle read it."""
-        self._follow(Snapshot.confirm)
+    def confirm(self, most: float = math.inf) -> None:
+        """Refreshes as ``look`` does, and always checks that the log was not replaced since the handle read it."""
+        self._follow(partial(Snapshot.confirm, most=most))
         self.sync_entries()
 
     def _follow(self, follow: Callable[[Snapshot], bool]) -> None:

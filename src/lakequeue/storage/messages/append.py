@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +16,7 @@ import pyarrow as pa
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.messages import ValidEntry
-from lakequeue.storage import layout
+from lakequeue.storage import layout, requests
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.point import Table
@@ -236,12 +238,40 @@ class Appender:
             raise staged_sends.unknown("too much happened since")
         return None
 
+    def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
+        """Waits on an object store until another process has added a staged file, or until this process must.
+
+        Returns:
+            The messages of the file, or the other files to add with it.
+        """
+        looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
+        while True:
+            version, began = self.table.version, time.monotonic()
+            files = requests.look_and_list(self.table, most, listed)
+            most = 1  # the next entry may have the file already, or must be followed by the commit
+            if (found := self.find(staged)) is not None:
+                return found
+            others = staged_sends.others(self.table, staged, files)
+            looks = 1 if self.table.version > version else looks + 1
+            if not others or staged.file.path < others[0].path or looks > requests.LOOKS:
+                return others
+            requests.pause(began)
+
     def append_staged(
-        self, staged: StagedSend, now: int, more_ids: Ids, patient: bool
+        self,
+        staged: StagedSend,
+        now: int,
+        more_ids: Ids,
+        patient: bool,
+        others: Sequence[DataFile] | None = None,
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends ``staged`` and other processes' sends. ``patient``: see ``Change``."""
+        """Returns the change that appends ``staged`` and ``others``, by default all that fit, which it lists.
+
+        ``patient``: see ``Change``.
+        """
         self.check_open()
-        others = [] if staged.alone else staged_sends.others(self.table, staged)
+        if others is None:
+            others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)
         added = placed((staged.file, *others), first, sent_at)
         end = first + sum(file.rows for file in added)

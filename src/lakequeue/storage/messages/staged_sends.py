@@ -4,6 +4,8 @@ A process that lost a race, or waits for a turn on a disk, writes its messages a
 next process that commits adds such files to its entry, each as a segment. On a disk, 8 senders of 50 messages a
 second get 280 to 390 through instead of 220.
 
+On an object store, the sender of the oldest file commits. The others only look, so that nobody loses a race.
+
 No file is added twice: its name begins with a version of the log that its sender knew, so only later entries can
 name it. Other processes add it within ``RECENT`` seconds, so a sender that gives up does not know the outcome
 (DUR-25).
@@ -15,6 +17,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Sequence
 from itertools import takewhile
 
 import attrs
@@ -24,6 +27,7 @@ from lakequeue.errors import QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.engines.point import Table, write_file
+from lakequeue.storage.folder import ListedFile
 from lakequeue.storage.store_failures import first_line, left_to_others
 
 FOLDER = "sent"
@@ -104,24 +108,35 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
     return StagedSend(file, since, attributes_version, alone, rows, written_at, table.lineage)
 
 
-def others(table: Table, own: StagedSend) -> list[DataFile]:
-    """Returns files of other senders that a commit may add to the sender's own. Empty if the listing fails."""
+def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
+    """Lists staged files that a commit may add, with the sender's own. Empty if that fails.
+
+    ``ahead``: number of versions after the loaded one whose files are listed, too.
+    """
+    # After a restore, or in a copy, file names have versions of another log.
+    later = _begin(table.version + 1 + ahead)
+    try:
+        found = table.folder.files(FOLDER, _begin(max(0, min(own.since, table.version - VERSIONS))))
+        return list(takewhile(lambda each: each.name < later, found))
+    except Exception as error:
+        _log.warning("staged sends of other processes to %s cannot be listed: %s", table.path, first_line(error))
+        return []
+
+
+def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
+    """Returns files of other senders that a commit may add to the sender's own, the oldest first.
+
+    ``files``: what ``listed`` returned; None to list them now.
+    """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
     if own.since < after or abs(time.time() - own.written_at) > RECENT:
         return []
-    # After a restore, or in a copy, file names have versions of another log.
     live = {file.name for file in table.files()}
-    later = _begin(table.version + 1)
-    try:
-        found = table.folder.files(FOLDER, _begin(after))
-        listed = list(takewhile(lambda each: each.name < later, found))
-    except Exception as error:
-        _log.warning("staged sends of other processes to %s cannot be listed: %s", table.path, first_line(error))
-        return []
-    mine = next((each.modified for each in listed if each.name == own.file.path), None)
+    files = listed(table, own) if files is None else files
+    mine = next((each.modified for each in files if each.name == own.file.path), None)
     fitting: list[DataFile] = []
-    for each in listed:
+    for each in files:
         parsed = _parsed(each.name, each.size)
         if parsed is None or mine is None or each.name in added or each.name in live or each.name == own.file.path:
             continue
