@@ -99,7 +99,8 @@ def look_and_list(table: Table, most: float, files: Callable[[], Iterable[Listed
     """Loads new commits of a table on an object store, at most ``most``. At the same time, calls ``files``."""
     found: list[ListedFile] = []
     follow = table.confirm if abs(time.time() - table.state.confirmed_at) >= SURE else table.look
-    table.folder.for_each(lambda call: call(), [partial(follow, most), lambda: found.extend(files())])
+    calls: list[Callable[[], None]] = [partial(follow, most), lambda: found.extend(files())]
+    table.folder.for_each(lambda call: call(), calls)
     return found
 
 
