@@ -71,6 +71,7 @@ def never_confirm(patch: pytest.MonkeyPatch) -> None:
     """Leaves out the requests that follow from how slow this machine is."""
     patch.setattr("lakequeue.storage.engines.commit.OLDEST_BASE", 3600)
     patch.setattr("lakequeue.storage.snapshot._CONFIRMED", 3600)
+    patch.setattr("lakequeue.storage.requests.SURE", 3600)
 
 
 @contextmanager
