@@ -175,7 +175,7 @@ def protocol(path: Path, *features: str) -> None:
     ("change", "said"),
     [
         (lambda path: protocol(path, "catalogManaged"), "a catalog decides"),
-        (lambda path: protocol(path, "rowTracking", "appendOnly"), "features rowTracking cannot"),
+        (lambda path: protocol(path, "rowTracking", "appendOnly"), "features rowTracking, which cannot"),
         (
             lambda path: DeltaTable(path).alter.set_table_properties(
                 {"delta.setTransactionRetentionDuration": "interval 7 days"}

@@ -266,9 +266,9 @@ class SourceTable:
         )
 
     def _no_append(self, version: int, operation: str, state: SourceVersion) -> str:
-        feed = 'read its change feed with changes="feed"' if state.has(_FEED) else "it has no change feed"
+        feed = 'read its change feed with changes="feed", or' if state.has(_FEED) else "it has no change feed, so"
         return (
-            f"version {version} of {self.path} is no append: {operation} removed or rewrote rows; {feed}, or "
+            f"version {version} of {self.path} is no append: {operation} removed or rewrote rows; {feed} "
             "leave such versions out with skip_changes"
         )
 

@@ -208,13 +208,13 @@ class DeltaDeliverySnapshot:
         if features & _CATALOG:
             return _WHY_NOT_CATALOG
         if configuration.get(_RETENTION):
-            return f"its property {_RETENTION} makes the table forget which deliveries arrived; unset the property"
+            return f"has the property {_RETENTION}, so it forgets which deliveries arrived; unset the property"
         if configuration.get("delta.columnMapping.mode", "none") != "none":
             features.add("columnMapping")
         if protocol.min_writer_version == 6:
             features.add("identityColumns")
         unknown = sorted(features - _WRITABLE)
-        return f"its table features {', '.join(unknown)} cannot be written without Spark" if unknown else None
+        return f"has features {', '.join(unknown)}, which cannot be written without Spark" if unknown else None
 
     def check(self) -> None:
         """Raises UnsupportedTable if no delivery into the table is possible."""
@@ -309,4 +309,4 @@ class DeltaDeliverySnapshot:
                 raise CommitRefused(first_line(error)) from error
 
 
-_WHY_NOT_CATALOG = "a catalog decides its commits, so the table's own log does not say what arrived"
+_WHY_NOT_CATALOG = "has commits that a catalog decides, so its own log does not say what arrived"
