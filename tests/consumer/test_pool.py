@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from consumer.pools import SECOND, Moves, World
-from lakequeue.consumer import ahead, events, jobs, line, pool
+from lakequeue.consumer import ahead, events, jobs, letters, line, pool, totals
 from lakequeue.consumer.ahead import Ahead
 from lakequeue.consumer.events import Fate, Settlement
 from lakequeue.consumer.jobs import Done, Job, State, Turn
@@ -59,7 +59,7 @@ def test_sequences_that_nobody_has_seen() -> None:
     sequences(first_seed(), 5_000)
 
 
-@pytest.mark.parametrize("module", [pool, line, ahead, jobs, events, holds, policies])
+@pytest.mark.parametrize("module", [pool, letters, line, totals, ahead, jobs, events, holds, policies])
 def test_a_pool_has_no_threads_clocks_or_queues(module: object) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text())  # type: ignore[attr-defined]
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
