@@ -104,6 +104,7 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
+        """Adds the numbers of removed files, and of their bytes, to the summary."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
