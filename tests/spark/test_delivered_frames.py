@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,24 @@ def test_what_the_function_of_a_stream_returns_is_appended(present: Place, check
     assert (present.stored(), present.waiting()) == ([0, 1, 2], [5])
     again = stream(present, lambda messages, _: rows_of(messages), str(tmp_path / "another"))
     assert (again, present.stored(), present.queue.counts().in_flight) == ([(1, 0)], [0, 1, 2, 5], 0)
+
+
+@pytest.mark.spec("TAB-31")
+def test_a_checkpoint_that_was_restored_delivers_nothing_again(present: Place, checkpoint: str, tmp_path: Path):
+    kept = tmp_path / "kept"
+
+    def handle(messages: DataFrame, batch: int) -> DataFrame:
+        if batch == 1 and not kept.exists():
+            shutil.copytree(checkpoint, kept)  # the second batch has begun
+        return rows_of(messages)
+
+    present.queue.send_batch([SendEntry(str(number)) for number in range(6)])
+    assert len(stream(present, handle, checkpoint, 2)) == 3
+    shutil.rmtree(checkpoint)
+    kept.rename(checkpoint)
+    present.queue.send("6")
+    assert stream(present, handle, checkpoint, 2) == [(1, 0)]
+    assert (present.stored(), present.waiting()) == ([*range(7)], [])
 
 
 @pytest.mark.spec("TAB-27", "TAB-31")
