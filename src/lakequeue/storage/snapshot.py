@@ -154,7 +154,7 @@ class Snapshot(TableState):
                     unreadable = unreadable or error
                     _log.warning("%s", error)
                     continue
-                if number >= found.gap and self._is_left_over(checkpoint):
+                if number >= found.gap and self._is_behind_gap(checkpoint, number, entries):
                     self.strays.insert(0, number)
                     continue
                 self._check(checkpoint)
@@ -268,8 +268,9 @@ class Snapshot(TableState):
         self._oldest = oldest
         if not all(found):
             self._anchors = _anchors(self.version)
-        # trimming removes the oldest; a backup copied into the log, without removing anything, adds older ones
-        return oldest <= known or oldest == min(versions, default=oldest)
+        if oldest == min(versions, default=oldest):  # trimming removes the oldest
+            return True
+        return oldest <= known and not is_left_over(folder, read_entry(folder, oldest))
 
     def _expect(self, base: _EntryId, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
@@ -394,6 +395,13 @@ class Snapshot(TableState):
                 self._note_strays(found[index:])
                 break
             self.apply(entry)
+
+    def _is_behind_gap(self, checkpoint: TableState, version: int, entries: Sequence[int]) -> bool:
+        """Returns True if a restore left over a checkpoint: the log ends before it, or has a gap before it."""
+        if self._folder.local is not None and version > entries[-1]:
+            return True
+        first = _begin(entries, version)
+        return self._is_left_over(checkpoint) or is_left_over(self._folder, self._entry(first))
 
     def _is_left_over(self, found: Entry | TableState) -> bool:
         by_lakequeue = (found.base if isinstance(found, Entry) else found.token) is not None

@@ -122,7 +122,8 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
     safe = [number for number, file in found.checkpoints.items() if old_enough(number, file)]
     base = next(filter(may_begin, reversed(safe)), None)
-    if base is None or min({*found.entries, *found.checkpoints}) == base:
+    # with a gap, a restore has put back older entries, and may still remove the newer ones
+    if base is None or min({*found.entries, *found.checkpoints}) == base or found.gap < base:
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience):
         return table.remove(_below(table, base))
