@@ -48,7 +48,8 @@ class Delivery:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
         table: the ``deltalake.DeltaTable`` on which it was checked that this lease may still deliver. Write with
-            it: a write by path is not fenced, so it could land after another process has blocked the delivery.
+            it, once: with ``deltalake`` and polars, a write by path could land after another process has blocked
+            the delivery.
     """
 
     app_id: str
