@@ -108,6 +108,7 @@ def test_there_is_no_other_way_to_print():
         ("output.py", "sys.stdout.write"): 1,
         ("output.py", "out.print"): 1,
         ("session.py", "typer.confirm"): 1,
+        ("job.py", "print"): 1,  # two numbers, in the output of spark-submit
         ("demo.py", "console.print"): 2,  # a console of output.py
         ("demo_spark.py", "console.print"): 10,
         ("demo_workers.py", "console.print"): 8,

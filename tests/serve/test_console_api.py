@@ -187,7 +187,7 @@ def test_dead_letters_are_counted_by_error_for_keys_that_may_read_them(lake: Lak
     pay.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("b")])
     Consumer(pay, fail).run(until_empty=True)
     named = ", failed with 2 ValueError, 1 KeyError; lakequeue peek pay-dead shows why"
-    assert [named in text for text in doctor(lake).warnings] == [False, True]
+    assert [named in text for text in doctor(lake).warnings] == [True, False]
     with keyed(lake, "ListQueues", "GetQueueAttributes", "ReceiveMessage") as http:
         [concern] = http.get("/console/api/attention").json()["concerns"]
         assert concern["errors"] == {"ValueError": 2, "KeyError": 1}

@@ -379,8 +379,8 @@ class LocalFolder(_BaseFolder):
             yield from (found[:3] for found in os.fwalk(self._path(prefix), dir_fd=self.descriptor))
 
     def names(self, prefix: str) -> list[str]:
-        """Returns the names of the files in a subdirectory, without those below it."""
-        return next((names for _, _, names in self._walk(prefix)), [])
+        """Returns the names of the files and subdirectories in a subdirectory, in any order."""
+        return no_links.names(self._path(prefix), self.descriptor)
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
         """Returns the sorted names of directories in a subdirectory that start with ``beginning``."""

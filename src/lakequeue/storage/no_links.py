@@ -62,14 +62,25 @@ class Opener(NamedTuple):
 
 def folders(path: str, beginning: str, descriptor: int | None = None) -> list[str]:
     """Returns the sorted names of subdirectories that start with ``beginning``; empty if unreadable."""
-    with suppress(OSError):
-        opened = os.open(path, _FOLDER, dir_fd=descriptor)
-        try:
-            with os.scandir(opened) as entries:
-                return sorted(each.name for each in entries if each.name.startswith(beginning) and each.is_dir())
-        finally:
-            os.close(opened)
+    with suppress(OSError), _folder(path, descriptor) as folder, os.scandir(folder) as entries:
+        return sorted(each.name for each in entries if each.name.startswith(beginning) and each.is_dir())
     return []
+
+
+def names(path: str, descriptor: int | None = None) -> list[str]:
+    """Returns the names of all files and subdirectories in a directory, in any order; empty if unreadable."""
+    with suppress(OSError), _folder(path, descriptor) as folder:
+        return os.listdir(folder)
+    return []
+
+
+@contextmanager
+def _folder(path: str, descriptor: int | None) -> Iterator[int]:
+    opened = os.open(path, _FOLDER, dir_fd=descriptor)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def touch(folder: str, name: str) -> None:

@@ -400,8 +400,10 @@ class Snapshot(TableState):
         """Returns True if a restore left over a checkpoint: the log ends before it, or has a gap before it."""
         if self._folder.local is not None and version > entries[-1]:
             return True
-        first = _begin(entries, version)
-        return self._is_left_over(checkpoint) or is_left_over(self._folder, self._entry(first))
+        known = set(entries)
+        first = _begin(known, version)
+        behind = first in known and is_left_over(self._folder, self._entry(first))
+        return behind or self._is_left_over(checkpoint)
 
     def _is_left_over(self, found: Entry | TableState) -> bool:
         by_lakequeue = (found.base if isinstance(found, Entry) else found.token) is not None
