@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import apart, in_place
+from concurrency.stopping import short_logs
 from insides import engine_of
 from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Queue, QueueClientError
 from lakequeue.storage import delta_log, layout, snapshot
@@ -283,6 +284,20 @@ def test_an_entry_that_is_lost_is_damage_and_what_follows_stays(tmp_path: Path, 
         fresh.queue("orders").send("refused")
     assert {finding.file for finding in fresh.check()} >= {entry_name(2)}
     assert Path(path, entry_name(4)).exists()
+
+
+@pytest.mark.spec("DUR-86")
+def test_a_checkpoint_stands_for_entries_that_are_lost(
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    short_logs(monkeypatch)
+    lq, _, path = tables_of(tmp_path, clock)
+    for number in range(12):
+        lq.queue("orders").send(f"{number}")
+    for version in (9, 10):
+        Path(path, entry_name(version)).unlink()
+    fresh = apart(lq.root, clock, 1)[0].queue("orders")
+    assert [message.body for message in fresh.peek(limit=20)] == [f"{number}" for number in range(12)]
 
 
 def behind_a_gap(tmp_path: Path, clock: ManualClock) -> None:
