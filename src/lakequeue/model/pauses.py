@@ -12,7 +12,7 @@ import attrs
 from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
-"""Reason of a pause without a reason. Texts about the pause omit it."""
+"""Stored as the reason of a pause when the caller gave none. Texts about the pause omit this word."""
 _RESUMED = "\n"
 """Key of the last resume among the starts of pauses. No message group can have this name."""
 

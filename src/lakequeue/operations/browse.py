@@ -126,8 +126,9 @@ def batches(
 ) -> Iterator[MessageBatch]:
     """Yields the stored messages of a shard from an offset on, in batches of bounded size.
 
-    A batch has up to ``rows`` messages. In a long search it grows to half of all messages before it, at most to
-    ``growth`` times ``rows``. Its states are as of its read. Call it within ``OpenQueue.service``.
+    The first batch has up to ``rows`` messages. Later batches have up to half as many as all batches before, but
+    ``rows`` to ``growth`` times ``rows``. The states are those at the instant when the batch was read. Call it
+    within ``OpenQueue.service``.
 
     Args:
         history: True for rewindable messages instead of stored messages.

@@ -49,7 +49,7 @@ def identified(attributes: QueueAttributes) -> QueueAttributes:
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Raises InvalidAttributeValue if messages are being delivered, because the table must not change (TAB-1)."""
+    """Raises InvalidAttributeValue if messages are marked, so that the delivery table must not change (TAB-1)."""
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:

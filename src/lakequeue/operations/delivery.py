@@ -138,7 +138,7 @@ class Delivering:
 
         Raises:
             RowsRefused: nothing was appended. Call ``anew`` before another attempt.
-            LeaseLost: another process has the messages, or has decided.
+            LeaseLost: the lease has lost the messages, or another process has blocked this delivery.
             TableUnavailable: ``outcome_unknown`` is set if rows may be in the table.
         """
         from lakequeue.storage.delivery.rows import is_frame, new_schema, table_of

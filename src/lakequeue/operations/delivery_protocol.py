@@ -231,7 +231,7 @@ def deliver(
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery without rows (TAB-26). Returns its state, and a snapshot. Raises TableUnavailable."""
+    """Blocks a delivery if it is open (TAB-26). Returns its state, and a snapshot. Raises TableUnavailable."""
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()

@@ -73,11 +73,11 @@ class RootHealth:
     """Queues whose dead-letter queue does not exist, or is the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
-    """Reasons of the pauses of whole queues, by queue."""
+    """Reasons of the pauses of whole queues, keyed by queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Reasons of the pauses of message groups, by queue and group."""
+    """Reasons of the pauses of message groups, keyed by queue and then by group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
-    """All pauses by queue."""
+    """Pauses of queues and of message groups, as lists keyed by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
     """Queues and schedules that an operator should check, most urgent first."""
     shortage: Shortage | None = None
@@ -89,11 +89,11 @@ class RootHealth:
 
     @property
     def warnings(self) -> list[str]:
-        """All warnings, without the findings, most urgent first."""
+        """Texts of all problems except those in ``findings``, most urgent first."""
         return [*map(str, self.advice())]
 
     def advice(self) -> Iterator[Advice]:
-        """Yields all problems except the findings, most urgent first."""
+        """Yields all problems except those in ``findings``, most urgent first."""
         short = self._short_of()
         yield from (each for each in short if each.urgent)
         if self.clock_behind > clock_guard.TOLERANCE:

@@ -83,7 +83,7 @@ class LeasedMessages:
 
     @property
     def visible_at(self) -> int:
-        """Microsecond at which the first receipt ends, unless it is extended."""
+        """Instant in microseconds when the first messages become visible, unless the lease is extended."""
         return min(part.claimed.visible_at for part in self.parts)
 
 
@@ -306,7 +306,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages of a lease that no other lease has received since, even after its timeout; or None."""
+    """Returns the messages of a lease that were not settled or received again, even after its timeout; or None."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:

@@ -92,7 +92,7 @@ class Request:
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if the process may write into the delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """True if a consumer has nothing else to do. Its process polls before processes with running handlers."""
+    """False if the receive's consumer runs handlers: other processes poll first. None if no consumer receives."""
 
 
 @attrs.frozen

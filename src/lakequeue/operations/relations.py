@@ -1,4 +1,4 @@
-"""The relations of SQL in ``SCHEMAS`` as Arrow datasets, for DuckDB and polars, without a JVM."""
+"""The relations that SQL can query, as Arrow datasets for DuckDB and polars, without a JVM: see ``SCHEMAS``."""
 
 from __future__ import annotations
 

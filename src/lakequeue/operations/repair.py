@@ -201,14 +201,17 @@ class _Before:
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the lost messages ``blank``, and adds ``twice`` messages with new offsets from ``end`` on."""
+        """Removes ``blank``, ranges of messages that lost their bodies. Adds ``twice`` messages from ``end`` on.
+
+        The added messages shared an offset with another message, and get a new one.
+        """
         for span in blank:
             self.messages.discard(*span)
         if twice:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds to the report the messages that are lost or come again (DUR-36)."""
+        """Adds messages that the repair loses or repeats (DUR-36). ``left``: messages to receive after it."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)

@@ -1,4 +1,4 @@
-"""Ranges of offsets for Spark's tasks that have lakequeue. Together they contain every message once."""
+"""Splits the messages of shards into disjoint ranges for Spark's tasks, if lakequeue is installed in the tasks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """Returns the places that each task reads to find the messages for a condition."""
+    """Returns, for each task, ranges of about ``TASK_BYTES`` whose messages may meet a condition."""
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 

@@ -41,7 +41,7 @@ _SHARDS = pa.schema([*(relations.SCHEMAS["messages"].field(name) for name in ("q
 _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
 _LATE = ("body", "message_attributes")
-"""Columns that are read last, for the remaining messages."""
+"""Columns that are read last, only for messages that Spark has not filtered out."""
 _NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS, _TASKS_PER_CORE = 64, 3
 _QUEUES = 512
@@ -169,7 +169,7 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the relation ``stats`` once per requested row."""
+        """Yields all rows of the relation ``stats`` for each input row. The view gives it a single input row."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()

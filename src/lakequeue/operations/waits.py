@@ -84,7 +84,7 @@ class VainWait:
     """Number of known changes before the poll, if the poll left no message to other processes."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. If the watcher's sign is too old now, checks at once."""
+    """True if the last check was left to the watcher. ``next`` does not wait if the watcher's stamp is old."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard, so that few consumers still serve every shard."""
+"""One in this many receives starts at another shard, so that fewer consumers than shards serve all shards."""
 _ALONE = 0.125
 """The strain measures lost races. Each lost race adds 1, each commit without a lost race subtracts this."""
 _LEAST, _MOST = 2.0, 64.0

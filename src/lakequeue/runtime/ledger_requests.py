@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """Shows that this process must commit all waiting requests. ``others``: requests of other processes."""
+    """The turn to commit a request with ``others``: ids and commands of foreign requests, oldest first."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 

@@ -2,8 +2,8 @@
 
 Of all processes that wait on a queue, one watches the logs, and holds a lock on a file. Closing that file wakes
 the other processes. The watcher closes it if it cannot receive at once when logs change: its handlers run, no
-receive waits, or a receive does not poll. While it leaves no message, it shows a sign. Without a recent sign, the
-other processes poll at intervals.
+receive waits, or a receive does not poll. While it leaves no message to other processes, it stamps the file.
+Without a recent stamp, the other processes poll at intervals.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ STAY = 0.25
 RETRY = 0.005
 """Processes with running handlers try to take a released lock after this many seconds; idle ones try at once."""
 SIGN = 0.2
-"""Seconds between two signs of the watcher."""
+"""Seconds after which the watcher stamps the lock's file again."""
 SIGNS = 5
-"""Number of signs between two checks that the lock's file still exists."""
+"""Number of intervals ``SIGN`` between two checks that the lock's file still exists."""
 BLOCKED = 0.4
 """If a woken receive does not poll for this many seconds, the watcher passes its lock to another process."""
 OVERFLOW = -1
 """An inotify event with this number instead of a watch says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds after the last receive until the files of a queue may be closed, at the next wait for another queue."""
+"""After this many seconds without a waiting receive, the first wait for another queue closes a queue's files."""
 
 
 @attrs.define(eq=False)
@@ -68,7 +68,7 @@ class Place:
     waits: list[Wait] = attrs.field(factory=list)
     watches: list[int] = attrs.field(factory=list)
     idle_at: float = 0.0
-    """Instant of the last wait of a process without other work, in monotonic seconds."""
+    """Instant of the last wait while this process had no other work, in monotonic seconds."""
     left_at: float = 0.0
     """Instant of the last wait, in monotonic seconds."""
     stay: float = GRACE
@@ -81,11 +81,11 @@ class Place:
     until: float = 0.0
     """Instant until which the result of that check is valid if nothing changes, in monotonic seconds."""
     shown_at: float = 0.0
-    """Instant of the last sign, in monotonic seconds."""
+    """Instant when this process last stamped the lock's file, in monotonic seconds."""
 
     @property
     def idle(self) -> bool:
-        """True if a receive of an idle process waits, or waited in the last ``GRACE`` seconds."""
+        """True if a receive waits while its process has no other work, or did so in the last ``GRACE`` seconds."""
         return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
 
     @property
@@ -110,7 +110,7 @@ class Place:
                 self.show()
 
     def show(self) -> None:
-        """Shows other processes that no message is left to them, if this process is the watcher and knows that."""
+        """Stamps the lock's file if this process is the watcher, and knows that it leaves no message to others."""
         if self.is_watched_here() and self.known == self.changes and time.monotonic() < self.until:
             self.shown_at = time.monotonic()
             self.lock.stamp()
@@ -244,7 +244,7 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Returns the milliseconds until the next check or sign is due; None if nothing is due."""
+        """Returns the milliseconds until the next check or stamp is due; None if nothing is due."""
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)

@@ -78,7 +78,7 @@ class OpenShard:
         self.reader.bodies.clear()
 
     def compact(self, now: int, dedup: int | None) -> MergeCounts:
-        """Compacts the log of an existing queue, else raises QueueDoesNotExist. Returns numbers of segments.
+        """Compacts the log. Returns how many segments were dropped, merged and cut. Raises QueueDoesNotExist.
 
         Args:
             now: the instant, in microseconds.

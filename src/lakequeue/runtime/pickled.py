@@ -84,7 +84,7 @@ _Open = TypeVar("_Open")
 
 
 class Reopened(Generic[_Values, _Open]):
-    """Base of faces that are pickled as values. A copy opens its root or queue on first use, not before."""
+    """Base of public classes that are pickled without open files. A copy opens its root or queue on first use."""
 
     _values: ClassVar[type[PickledRoot | PickledQueue]]
     _pickled: _Values

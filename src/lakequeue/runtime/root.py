@@ -169,7 +169,7 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Returns the longest pause between polls, after ``idle`` without messages; both in microseconds."""
+        """Returns the longest pause between polls if no message came for ``idle``; both in microseconds."""
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:

@@ -180,7 +180,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides on the loaded snapshot of the ledger, with a log that is new enough for it."""
+        """Decides a call on the loaded ledger. Reads the log again if it may be too old. ``lost``: lost races."""
         if lost:
             self._machine = None  # it has what was not committed
             self._requests.lost(self._open_ledger().table, call.commands)

@@ -43,7 +43,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the open handle or None, and True if requests may be prepared before this process's turn."""
+        """Returns the arguments of ``Turns.taken``. The table is None if none is open, or no pause is needed."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:

@@ -1,11 +1,11 @@
 """The messages of one shard at one instant, indexed by when they become available.
 
-A message is in flight, delayed or available. Available messages are kept as ranges, the others in a heap of
-``(instant, first, last)``. A due heap entry is checked against the runs, so an extension of a lease with a million
-messages adds only one entry.
+Available messages are kept as ranges, messages in flight or delayed as heap entries ``(instant, first, last)``.
+An extension adds one entry for a run of any number of messages, and leaves the old entry. When an entry is due,
+the runs say which of its messages are available.
 
-With a cap on delayed messages, messages behind the message that fills the cap are held and not scanned (INF-9).
-``released_offset`` matters only when the cap or the delays change.
+With a cap on delayed messages, those behind the message that fills the cap are held: not scanned, and in none of
+these (INF-9). Messages below ``Head.released_offset`` are not held again if the cap or the delays change.
 """
 
 from __future__ import annotations

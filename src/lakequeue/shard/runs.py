@@ -119,7 +119,7 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 
 @attrs.frozen
 class Head:
-    """The row of a shard that is not a run: the fence, offsets, and a copy of the attributes.
+    """The row of a shard that is not a run: the epoch, offsets, and a copy of the attributes.
 
     Messages below ``floor_offset`` are gone; from ``head_offset`` on, they were never received. Between the two,
     messages without a run are deleted.
@@ -128,8 +128,9 @@ class Head:
         attributes: string values by wire name.
         released_offset: messages below it are not held, even under a lower cap on delayed messages (INF-9).
         paced_to: instant at which the bucket of the rate limit is full again (``model.rates``).
-        emptying: random mark of the log's last removal of bodies, and the marks of removals announced since.
-        delivery_table: the delivery table of the marks (``shard.deliver``).
+        emptying: random marks of removals of bodies from the log, separated by spaces: first the last removal that
+            the log was known to have, then the removals that this ledger has announced since.
+        delivery_table: delivery table for which messages are marked (``shard.deliver``).
     """
 
     epoch: int = 0

@@ -236,6 +236,6 @@ class ShardState(ShardIndex):
         self._index(self.runs)
 
     def current_head(self) -> Head:
-        """Returns the head with the lowest remaining offset as ``floor_offset``."""
+        """Returns a copy of the head whose ``floor_offset`` is the first offset that is still stored."""
         known = [first for first in (self.runs.first, self.history.first) if first is not None]
         return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))

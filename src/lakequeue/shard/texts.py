@@ -49,7 +49,7 @@ FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES
 
 
 def has_text(command: Command) -> bool:
-    """Returns True if another process may commit the command."""
+    """Returns True if the command can be written as text, so that another process may commit it."""
     return isinstance(command, _COMMANDS)
 
 

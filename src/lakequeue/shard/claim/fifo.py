@@ -101,7 +101,7 @@ class _Deliverable:
 
 
 class Groups:
-    """The message groups of a shard, with all messages that were scanned."""
+    """The message groups of a shard. ``add`` gets the scanned messages, ``pick`` takes some of them."""
 
     def __init__(self, shard: FifoShard) -> None:
         self._shard = shard

@@ -116,7 +116,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns the ranges to take and to leave, and ``last``, ``passed`` and ``halved`` of ``ClaimResult``."""
+    """Returns the ranges to take, those to leave, and the fields last, passed and halved of ``ClaimResult``."""
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)

@@ -1,6 +1,6 @@
 """The lock of the process that watches a queue's logs for all waiting processes of this machine.
 
-The lock only saves work. A process that sees no sign of the lock's holder checks the logs itself.
+The lock only saves work. A process that sees no recent stamp of the lock's holder checks the logs itself.
 """
 
 from __future__ import annotations
