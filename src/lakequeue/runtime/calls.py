@@ -88,7 +88,7 @@ EVENTS = (
 
 
 class Tallies:
-    """Totals since the process started, by queue. Thread-safe."""
+    """Totals since the process started, keyed by queue. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,7 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
 Each process has a home shard for its receives, and one for its sends. A process that keeps losing races, or keeps
-finding its messages elsewhere, moves its home. Sends also move on with each segment, so that a producer fills all
-shards.
+finding its messages elsewhere, moves its home. Sends also move on with each segment, to fill all shards.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class OthersMet(Exception):
 
 
 class LedgerRequests:
-    """Posts the commands of calls, and waits for their commit. Not thread-safe: the owner locks."""
+    """Posts the commands of calls, and waits for their commit. Not thread-safe."""
 
     def __init__(self, path: str, commits_alone: bool) -> None:
         self.possible = local_path(path) is None and not commits_alone

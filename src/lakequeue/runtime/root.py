@@ -112,7 +112,7 @@ class _RootState:
 
 _Key = tuple[str, frozenset[tuple[str, str]], bool, int]
 opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDictionary()
-"""Roots in use in this process, by path, options and Spark session."""
+"""Roots in use in this process, keyed by path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
 """Roots of this process by id. A client that was pickled in this process finds its root here."""

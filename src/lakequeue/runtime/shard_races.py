@@ -53,7 +53,7 @@ class RaceCounts:
             )
 
     def by_shard(self) -> dict[int, tuple[int, int]]:
-        """Returns commits and lost races by shard, since the process opened the queue."""
+        """Returns commits and lost races since the process opened the queue, keyed by shard."""
         with self._lock:
             return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 

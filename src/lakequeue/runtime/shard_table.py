@@ -18,8 +18,7 @@ from lakequeue.storage.engines.transaction import Answered, Committed, Decision,
 from lakequeue.storage.engines.turns import turns_at
 
 Now = Callable[[], int]
-"""The caller's clock in microseconds. Called for each decision, because a lost race may outlast a timeout (RCV-4).
-"""
+"""The caller's clock in microseconds. Called for each decision: a lost race may outlast a timeout (RCV-4)."""
 _T = TypeVar("_T")
 
 

@@ -73,7 +73,7 @@ class QueueRow:
 
 
 class Catalog:
-    """The ``queues`` table of a root. Not thread-safe: the owner locks."""
+    """The ``queues`` table of a root. Not thread-safe."""
 
     def __init__(self, engine: Engine, root: str) -> None:
         self._engine = engine

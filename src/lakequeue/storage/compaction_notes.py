@@ -64,7 +64,7 @@ class CompactionNotes:
     ended_at: int | None = None
     """Instant at which the last pass over the whole root ended, in microseconds; None if unknown."""
     notes: dict[str, Note] = attrs.field(factory=dict)
-    """The note of each queue, by the queue's key."""
+    """The note of each queue, keyed by queue key."""
 
 
 class NotesCache:
@@ -75,7 +75,7 @@ class NotesCache:
         self._loaded: tuple[Mark, CompactionNotes] | None = None
 
     def newest(self) -> Mapping[str, Note]:
-        """Returns the notes of the last pass by queue key. Reading 10,000 takes a tenth of a second."""
+        """Returns the notes of the last pass, keyed by queue key. Reading 10,000 takes a tenth of a second."""
         try:
             mark = self._store.folder(layout.stats_path(self._store.root)).entry(_FILE).mark
         except FileNotFoundError:

@@ -26,7 +26,7 @@ def remove(store: Store, root: str, number: str) -> None:
 
 
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
-    """Returns the last reports of running consumers, by their start. ``now`` is in microseconds."""
+    """Returns the last report of each running consumer, oldest process first. ``now`` is in microseconds."""
     folder = _folder(store, root)
     since = now - SHOWN_SECONDS * MICROS
     names = [entry.name for entry in folder.files() if entry.size <= LARGEST]

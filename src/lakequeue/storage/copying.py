@@ -29,7 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: files of bulk sends that so far only other shards have committed."""
+    """A snapshot to copy. ``waiting``: files of bulk sends that this shard commits after other shards."""
 
     table: Table
     path: str

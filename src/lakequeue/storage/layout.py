@@ -138,7 +138,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""For tracked sends: the number of messages that ended, by the way they ended, such as ``deleted``."""
+"""For tracked sends: numbers of ended messages, keyed by the way they ended, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -224,7 +224,7 @@ FILES = {
     "stats": _columns(STATS, STATS_PARTITIONS),
     "schedules": SCHEDULES,
 }
-"""Columns of the files of a table, by the name of its directory."""
+"""Columns of the files of a table, keyed by the name of its directory."""
 
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
@@ -330,7 +330,7 @@ FILES_ID = "files"
 FORGOTTEN_ID = "forgotten"
 """Application id on ``messages``; its version is the newest ledger epoch that removed bodies."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``; its version is the mark of the last removal of bodies, as in the ledger."""
+"""Application id on ``messages``; its version is the mark of the last removal of bodies; see ``Head.emptying``."""
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"

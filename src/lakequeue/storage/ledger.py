@@ -56,12 +56,12 @@ _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failure": lambda failure: failure and attrs.asdict(failure),
     "move_target": lambda target: target and target._asdict(),
 }
-"""Functions that convert a run's fields to cells, by field name, where the types differ."""
+"""Functions that convert a run's fields to cells where the types differ, keyed by field name."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
 class Ledger:
-    """A handle on the ledger of a shard. Not thread-safe: the owner locks."""
+    """A handle on the ledger of a shard. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -248,7 +248,7 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Describes a ledger that was put back, although another one had bodies removed; see ``emptied_rows``."""
+    """Returns the error text for an older copy of a ledger whose log was emptied by a newer or other ledger."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"

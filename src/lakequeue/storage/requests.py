@@ -110,10 +110,10 @@ def pause(began: float) -> None:
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
-    """Returns, by request id, the answers in all commits since a request was posted, from the loaded snapshot.
+    """Returns the answers in all loaded commits since ``posted`` was posted, keyed by request id.
 
     Raises:
-        QueueClientError: the log was replaced, or does not reach back so far; ``outcome_unknown`` is set.
+        QueueClientError: the log was replaced, or no longer has those commits; ``outcome_unknown`` is set.
     """
     if table.lineage is not posted.lineage:
         raise unknown("the log is another one")

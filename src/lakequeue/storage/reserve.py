@@ -22,7 +22,7 @@ PLENTY_FILES = 4 * RESERVED_FILES
 
 
 LEAST_FREE = 0.2
-"""Space is never short on a file system with a larger free share than this, however small it is."""
+"""If a larger share of a file system than this is free, space is not short, even on a small file system."""
 
 
 class Space(NamedTuple):

@@ -307,7 +307,7 @@ class Snapshot(TableState):
             self._last_learned = None
 
     def _catch_up(self, base: _EntryId) -> None:
-        """Applies all new commits with one listing and concurrent reads. Checks the entry ``base``."""
+        """Applies new commits with one listing. Raises LogTrimmed, ReplacedLog if the log has lost ``base``."""
         known = base if self._folder.local is not None else self._checked
         # Starts after the name that sorts right before it.
         entries = listed(self._folder, f"{LOG}/{known.version:020}").entries
@@ -351,7 +351,7 @@ class Snapshot(TableState):
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers in entries after ``version``, by request. Raises FileNotFoundError after a trim."""
+        """Returns answers after ``version``, keyed by request. Raises FileNotFoundError for trimmed entries."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:

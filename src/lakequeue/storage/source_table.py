@@ -1,7 +1,6 @@
 """A Delta table of the user as a source: its versions, and the files with the rows that each version adds.
 
-``deltalake`` finds the state of a version. It has no call for the actions of one version, so entries are read
-here.
+``deltalake`` has no call for the actions of one version, only for its state, so entries are read here.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns (minute, visible messages) pairs by queue key, from an instant on, in order."""
+    """Returns (minute, visible messages) pairs from an instant on, in order, keyed by queue key."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])

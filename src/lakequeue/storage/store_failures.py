@@ -92,7 +92,7 @@ _FULL_ADVICE = (
 
 
 def first_line(error: BaseException) -> str:
-    """Describes an error in one line. For a store, gives the cause and the setting to change."""
+    """Describes an error in one line. A known error of a store gets its cause, and the setting to change."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
     return line + _FULL_ADVICE if is_full(line) and _FULL_ADVICE not in line else line

@@ -24,7 +24,7 @@ class TableVersion:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}
-        """Rows of live files, by path, as they were read or written; see ``rows``."""
+        """Rows of live files, keyed by path, as they were read or written; see ``rows``."""
         self.written: dict[str, pa.Table] = {}
         """Rows of files that this process wrote, by path. ``read_rows`` uses them instead of the files."""
 

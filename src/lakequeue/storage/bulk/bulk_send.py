@@ -91,7 +91,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes complete or expired manifests. Returns the files of incomplete sends by shard."""
+    """Removes complete or expired manifests. Returns the files of incomplete sends, keyed by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

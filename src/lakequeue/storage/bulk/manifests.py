@@ -42,7 +42,7 @@ class SendKey:
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
-        """Returns the key of a caller's id. Raises InvalidParameterValue if the id cannot be stored."""
+        """Returns the key of a send with a caller's id. Raises InvalidParameterValue if it cannot be stored."""
         check_text("send_id", send_id)
         return cls(layout.bulk_id(send_id), 1, send_id)
 

@@ -17,7 +17,7 @@ from lakequeue.storage.folder import Folder
 
 
 class BulkShards(Protocol):
-    """The shards of a queue in this process, by number."""
+    """The shards of a queue in this process, addressed by number."""
 
     def now(self) -> int:
         """Returns the time in microseconds from which delays and deduplication of a commit count."""

@@ -19,7 +19,7 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Minimum number of rows per shard."""
+"""Files are cut to use more shards only if each shard gets at least this many rows."""
 NEAR = 0.1
 """A shard may differ from the average by this share, so that fewer files are cut."""
 

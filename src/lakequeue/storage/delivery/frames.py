@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PIECE = 128 << 20
 """Bytes of rows that a task holds before it writes them into a file."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
-"""Delivery identity with which tasks commit into their temporary tables."""
+"""Placeholder for a delivery's identity, for appends to the temporary tables of tasks."""
 
 
 @attrs.frozen

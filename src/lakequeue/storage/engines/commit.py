@@ -124,7 +124,10 @@ class Commit:
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds on the loaded snapshot, and the version after it was never trimmed."""
+        """True if the change's fence holds on the loaded snapshot, and the log still has that snapshot's entry.
+
+        If False, the newest snapshot is loaded. Without that entry, later versions may have been trimmed, too.
+        """
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -194,13 +197,12 @@ class Commit:
 
 
 def is_base_in_log(table: Table) -> bool:
-    """True if the log still has the entry of the loaded snapshot: a decision on it may be committed (DUR-80).
+    """True if a decision on the loaded snapshot may be committed: its entry is still in the log (DUR-80).
 
-    "Create if absent" also succeeds at a version whose entry was trimmed. Entries are removed oldest first, so the
-    next version was not trimmed while the snapshot's entry exists.
+    "Create if absent" also succeeds at an old version whose entry was trimmed, and the decision would miss later
+    commits. Entries are trimmed oldest first, so none of these are trimmed while the snapshot's entry exists.
 
-    Raises:
-        ReplacedLog: the log is not the log that the handle has read.
+    On an object store, a check less than ``OLDEST_BASE`` seconds ago counts. Raises ReplacedLog for another log.
     """
     if local_path(table.path) is not None:
         return table.is_intact()

@@ -28,7 +28,7 @@ POLL = 0.001
 """Maximum seconds between the first attempts of the process next in line to take the turn. Processes behind it
 pause up to three times as long. Later pauses are longer, see ``PATIENCE``."""
 PATIENCE = 1 / 16
-"""Maximum pause, as a share of the time waited so far. Waiting costs a busy machine more CPU than commits."""
+"""Maximum pause between attempts, as a share of the time waited. Shorter ones cost more CPU than commits."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")

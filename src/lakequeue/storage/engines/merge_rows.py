@@ -80,9 +80,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if one of the keys may be in a file. Compares each key, because the range of all keys spans all
-    files.
-    """
+    """True if a key may be in a file. Compares each key, because the range of all keys spans all files."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

@@ -51,7 +51,7 @@ _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup wa
 
 
 class Table(TableVersion):
-    """A handle on one Delta table. Not thread-safe; its owner locks.
+    """A handle on one Delta table. Not thread-safe.
 
     ``version``, ``transaction``, ``files`` and ``read`` refer to the snapshot loaded by the last ``refresh`` or
     commit of this handle. Messages, ledger, catalog and cleaning use this class on both engines. A commit raises
@@ -167,8 +167,7 @@ class Table(TableVersion):
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of the loaded snapshot.
 
-        This is StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back, else
-        DamagedTable.
+        StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back, else DamagedTable.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:
@@ -334,7 +333,10 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
-        """Loads the next version, and returns True, if a commit fits behind the entry of that version."""
+        """Returns True if a commit fits behind the entry that took its version, so it may try the next version.
+
+        That entry is then loaded; on an object store, also if the commit does not fit.
+        """
         try:
             other = self.state.next()
         except FileNotFoundError:  # it is left over by a restore

@@ -24,7 +24,7 @@ from lakequeue.storage.engines.turns import NO_TURNS, Turns
 ATTEMPTS = 60
 """Number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Maximum attempts at a commit that loses to commits outside its fence. Then the race counts as lost."""
+"""Maximum attempts at a commit while lost races leave its fence valid. After that, the race counts as lost."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 

@@ -43,7 +43,7 @@ commit, a process that lost once pauses once.
 
 
 class Turns:
-    """The turns of this process at one table. Base class: never waits. Not thread-safe: the owner locks."""
+    """The turns of this process at one table. Base class: never waits. Not thread-safe."""
 
     moved = False
     """True if another process committed since this process did, so that a commit would lose the race."""
@@ -118,7 +118,7 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of the last commit in seconds; 0 after a pause or a lost race."""
         self._pauses = 0
-        """Number of next commits before which this process pauses."""
+        """Number of pauses that this process has still to make, at most one before each commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
         """Pauses if this process made the last commit, and others commit too. Returns True if it paused."""

@@ -17,7 +17,7 @@ WATCH_LOCK = "_watch.lock"
 
 
 class WatchLock(FileLock):
-    """One process's handle on the lock. Not thread-safe; its owner locks."""
+    """A process's handle on the lock ``WATCH_LOCK``. Not thread-safe."""
 
     @classmethod
     def of(cls, table_path: str) -> WatchLock:

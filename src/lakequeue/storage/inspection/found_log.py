@@ -36,13 +36,13 @@ MOST_LOST = 10_000
 
 @attrs.define
 class FoundLog:
-    """The readable entries and checkpoints of a log, by version."""
+    """The readable entries and checkpoints of a log, keyed by version."""
 
     folder: Folder
     entries: dict[int, Entry]
     checkpoints: dict[int, TableState]
     problems: dict[str, str]
-    """Problem of each bad or missing file of the log, by file name."""
+    """Problem of each bad or missing file of the log, keyed by file name."""
     last: int
     """The last version of the log."""
     strays: list[str] = attrs.field(factory=list)

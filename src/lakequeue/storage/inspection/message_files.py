@@ -158,7 +158,7 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Returns sound files by offset. If files overlap, larger ones win, then newer ones."""
+    """Returns sound files, sorted by offset. If files overlap, larger ones win, then newer ones."""
     kept: list[FoundFile] = []
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
     for *_, each in sorted(sound, key=lambda known: known[:3]):

@@ -94,7 +94,7 @@ class FoundShard:
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset from which on the log must have all messages, as the ledger or the files show."""
+        """Returns the first offset that the log must have: the first file's, or a trusted ledger's lower floor."""
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
         named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]

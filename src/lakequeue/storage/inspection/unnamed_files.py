@@ -98,7 +98,7 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns ids by offset of the messages in ascending ranges. Reads removed files too, if they still exist."""
+    """Returns the ids that it finds in ascending ranges of messages, keyed by offset. Also reads removed files."""
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}

@@ -101,7 +101,7 @@ class AppendPlace:
 
 
 class Appender:
-    """Writes to the log of a shard through a handle of its own. Not thread-safe: the owner locks."""
+    """Writes to the log of a shard through a handle of its own. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

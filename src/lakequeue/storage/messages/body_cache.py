@@ -14,7 +14,7 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import BUDGET, CacheBudget, LogFile, ShardLog
 
 TABLE_BYTES = 32 * 1024
-"""Bytes of memory that a cached table takes in addition to its buffers, as for the objects of its 12 columns."""
+"""Bytes of memory that a cached table takes in addition to its buffers, for example for Python objects."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 _NAMED = 10

@@ -326,7 +326,7 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a reader of a segment's rows, in pieces for a bulk send, which may exceed memory."""
+    """Returns a reader of a segment's rows. It reads a bulk send in pieces, because that may exceed memory."""
     if segment[0].bulk:
         return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]

@@ -356,7 +356,7 @@ class ShardLog:
 
 
 class LogReader:
-    """Follows the log of a shard through a handle of its own. Not thread-safe: the owner locks."""
+    """Follows the log of a shard through a handle of its own. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

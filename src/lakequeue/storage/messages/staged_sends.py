@@ -124,7 +124,7 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns files of other senders that a commit may add to the sender's own, the oldest first.
+    """Returns staged files of other senders that the commit of ``own`` may add, too, the oldest first.
 
     ``files``: what ``listed`` returned; None to list them now.
     """
