@@ -105,7 +105,7 @@ class _HasRuntime(Protocol[_Read]):
 def of_face(
     operation: Callable[Concatenate[_Below, _P], _Result],
 ) -> Callable[Concatenate[_HasRuntime[_Below], _P], _Result]:
-    """Makes an operation take a LakeQueue, Queue or Lease instead of its runtime."""
+    """Wraps an operation: the result takes a LakeQueue, Queue or Lease, and passes its ``_runtime`` on."""
 
     @functools.wraps(operation)
     def verb(face: _HasRuntime[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:

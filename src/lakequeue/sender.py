@@ -16,8 +16,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 class Sender:
     """Collects single sends into commits; get one from ``Queue.sender``. Threads may share it.
 
-    A ``with`` block, and the program, call ``flush`` at the end. A killed process loses the messages that still
-    wait.
+    A ``with`` block, and the program, call ``flush`` at the end. A killed process loses waiting messages.
     """
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:

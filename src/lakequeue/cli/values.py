@@ -105,7 +105,7 @@ def at_least(low: float) -> Callable[[str | float], float]:
 
 
 from_now = at_least(-LONGEST)
-"""Parses the duration from now to an instant, which may be in the past."""
+"""Parses a duration from now in seconds, which may be negative. Callers count it forwards or backwards."""
 
 
 def shown_size(size: int) -> str:

@@ -26,7 +26,7 @@ MOST_BYTES = 32 << 20
 
 
 class Ahead:
-    """Chooses how many messages a consumer holds. Not thread-safe: its owner locks.
+    """Chooses how many messages a consumer holds. Not thread-safe.
 
     Args:
         hands: maximum number of handlers at a time.
@@ -42,7 +42,7 @@ class Ahead:
         self.resize(hands)
 
     def resize(self, hands: int) -> None:
-        """Changes the number of handlers. Forgets the durations of handlers and the last capacity."""
+        """Changes the number of handlers. Forgets how long handlers took, and limits ``capacity`` anew."""
         self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands

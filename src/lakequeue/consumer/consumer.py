@@ -55,7 +55,8 @@ class Consumer:
             list of their contexts, and returns one outcome for all or a list of outcomes. A message that was
             received before comes alone. A FIFO group has at most one message in a batch. None: the handler gets
             one message and its context (JOB-4).
-        batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None for one second.
+        batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None for one second. With a
+            delivery table: seconds from a claim of fewer messages than ``batch`` to the next claim.
         as_arrow: True to pass a batch as an Arrow table instead of a list of messages. The table has the columns
             of ``Lease.arrow`` except ``delay_seconds``, ``shard`` and ``offset``.
         merge_schema: True to add missing columns to the queue's delivery table.

@@ -127,7 +127,7 @@ class DeliveryLoop(RunLoop):
                     run_work(waits, self._clock, wake)
 
     def _gather(self, since: Any) -> None:
-        """Waits for more messages of a batch, after a claim that took every message."""
+        """Waits until ``batch_wait`` after ``since``, or for a stop, so that the next claim gets more messages."""
         wait = _BATCH_WAIT if self._options.batch_wait is None else self._options.batch_wait
         until = since + timedelta(microseconds=duration_micros(wait))
         while self._clock.now() < until and not self._stopping:

@@ -65,7 +65,7 @@ class RoundDue:
 
 @attrs.define
 class MessagesReceived:
-    """A receive has ended. ``holds`` has the state of each receipt, by handle."""
+    """A receive has ended. ``holds`` has the state of each receipt, keyed by handle."""
 
     turns: Sequence[Turn]
     holds: Mapping[str, Hold]

@@ -25,7 +25,7 @@ class Outcome(Enum):
     SUCCESS = "success"
     """Delete the message (HBN-2)."""
     FAILED = "failed"
-    """Receive the message again: at its timeout, at once, or after ``retry_delay`` (HBN-3, HNS-14)."""
+    """Receive the message again. The consumer's ``retry_`` options say when (HBN-3, HNS-14)."""
     FAILED_RETRY_NOW = "failed, retry now"
     """Receive the message again at once (HBN-15)."""
 

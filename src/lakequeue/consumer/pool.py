@@ -1,9 +1,9 @@
 """The messages of one queue that a consumer holds, as a state machine that takes events and returns actions.
 
 The pool has no threads, locks, clocks or queues. A message is *active* from its receive until it is deleted,
-handed back, left to its timeout, or lost. ``State`` has its transitions. Messages of one group are handled one
-after another, all others as soon as a hand is free (HBN-19). The next round settles the messages that handlers
-have finished, and claims messages in the same commit. Instants and durations are whole microseconds.
+handed back, left to its timeout, or lost. ``State`` describes the transitions of a message. Messages of one group
+are handled one after another, all others as soon as a hand is free (HBN-19). The next round settles the messages
+that handlers have finished, and claims messages in the same commit. Instants and durations are whole microseconds.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ class Pool:
     def _hand_free(self, event: events.HandFree) -> None:
         """Begins the next call of the handler, if there is one.
 
-        A message that was received before makes a batch of its own. So if it made its earlier batch fail, it now
-        fails alone.
+        A message that was received before makes a batch of its own: if its earlier batch failed, it fails alone.
         """
         due = self._is_due(self._now)
         while self.wants_hand and not (due and self.next_is_last):

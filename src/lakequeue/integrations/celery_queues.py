@@ -30,7 +30,7 @@ _LONGEST = 14 * _DAY
 _KEPT = 300
 """Auto-delete queues keep messages of remote control and events for this many seconds."""
 _ABANDONED = 60
-"""The owner of an auto-delete queue counts as dead when the oldest message has this age in seconds."""
+"""The owner of an auto-delete queue counts as dead if a message has been in it for more seconds than this."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process caches bindings."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"

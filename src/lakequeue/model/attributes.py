@@ -427,7 +427,7 @@ _BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
 
 
 ATTRIBUTE_NAMES = {a.field: a.wire for a in _SETTABLE}
-"""Wire names of settable attributes by name."""
+"""Wire names of settable attributes, keyed by name."""
 
 
 def _attribute(name: str, rules: Profile) -> _Attribute:

@@ -147,7 +147,7 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """Returns the union of an attribute's ranges, for queues with ProfileStrict off (PRF-2)."""
+    """Returns the union of all profiles' ranges for an attribute, for queues with ProfileStrict off (PRF-2)."""
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

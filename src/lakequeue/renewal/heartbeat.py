@@ -146,7 +146,7 @@ class LeaseHeartbeat(HeartbeatScheduler):
 
     @property
     def hold(self) -> Hold | None:
-        """Returns the state of the lease; None if it is not kept."""
+        """State of the lease that is being extended; None before ``keep`` and after ``drop``."""
         return self._holds.get(_LEASE)
 
     def _on(self, event: Event) -> Sequence[Any]:

@@ -1,7 +1,6 @@
 """The receipts that a holder keeps, as a state machine that says when to extend each of them (HNS-21).
 
-``Holds.on`` takes events and returns actions, without threads and clocks. Instants and durations are whole
-microseconds.
+``Holds.on`` takes events and returns actions, without threads and clocks. Times are whole microseconds.
 """
 
 from __future__ import annotations

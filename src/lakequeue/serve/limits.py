@@ -206,10 +206,7 @@ class CountedAnswers:
             return not before and self._take(answer, size)
 
     async def wait(self, answer: CountedAnswer, size: int) -> None:
-        """Waits up to ``ANSWER_TIMEOUT`` seconds for memory for an answer.
-
-        Raises ClientDisconnect, RequestError.
-        """
+        """Waits up to ``ANSWER_TIMEOUT`` s for memory for an answer. Raises ClientDisconnect, RequestError."""
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:

@@ -29,7 +29,7 @@ _QUEUES_OF_A_TASK = 16
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Runs a pass over a queue, or over the root. Spark tasks make whole passes, if they can read the root."""
+    """Compacts a queue in this process, or the whole root, in tasks of ``spark`` if these can read it."""
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)

@@ -439,7 +439,7 @@ class ConsoleApi:
         return self._run("DeleteQueue", {"QueueUrl": _url(name)})
 
     def _root(self, caller: Caller) -> str | None:
-        """Returns the root. None for callers without all permissions."""
+        """Returns the root to show. None unless the caller has every permission on every queue."""
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:

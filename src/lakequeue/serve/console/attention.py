@@ -68,9 +68,9 @@ class _Seen:
     queues: Sequence[tuple[Queue, Any]]
     """Each queue with its depth and consumers, or with the error of reading them."""
     earlier: dict[str, int]
-    """Number of visible messages an hour earlier, by queue key."""
+    """Number of visible messages an hour earlier, keyed by queue key."""
     errors: dict[str, dict[str, int]]
-    """Number of dead letters by queue name, then by class of error."""
+    """Number of dead letters, keyed by queue name, then by class of error."""
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
@@ -122,7 +122,7 @@ class Attention:
         self._stale = True
 
     def consumers(self) -> dict[str, int]:
-        """Returns the number of consumers by queue name, from cached data."""
+        """Returns the number of consumers, keyed by queue name, from cached data."""
         seen = self._seen
         known = () if seen is None else seen.queues
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}

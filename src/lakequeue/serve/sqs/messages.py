@@ -22,7 +22,7 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
-"""Parameter for the name of the signing key. The service model lacks it."""
+"""Parameter that the endpoint adds to sends: name of the key that signed the request. AWS lacks it."""
 PRIORITY = "Priority"
 """Member for the priority of a message. Only the console sends it."""
 CALLER = "Caller"
