@@ -192,7 +192,7 @@ class BatchLines:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Returns a policy that extends a batch's lease whenever half the timeout has passed. None for timeout 0."""
+    """Returns a policy that extends a lease by the timeout after each half of it. None for a timeout of 0."""
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS

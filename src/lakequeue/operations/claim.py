@@ -33,7 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """A consumer's free hands: last receives must begin at once. ``passed``: messages left for lack of a hand."""
+    """A consumer's hands that can begin last receives at once. ``passed``: messages left for lack of a hand."""
 
     free: Callable[[], int]
     passed: int = 0

@@ -78,7 +78,7 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
-        InvalidOptions: the queue has later batches of the stream, so its number does not show if it was sent.
+        InvalidOptions: the queue has later batches of the stream: the number does not show if this one was sent.
         QueueClientError: storage failed, or the rules changed while the rows were written.
     """
     staging, key = send.writer.staging, send.writer.staging.key
