@@ -163,10 +163,12 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
     return Listing(*(dict(sorted(found.items())) for found in kinds.values()))
 
 
-def entry_versions(folder: LocalFolder) -> list[int]:
-    """Returns the versions of all entries, in any order. It does not read the size or time of a file."""
-    matches = map(_LOG_FILE.fullmatch, folder.names(LOG))
-    return [int(match[1]) for match in matches if match and match[2] == "json"]
+def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
+    """Returns the versions that have an entry, and those that have a checkpoint. It only lists names."""
+    found: dict[str, set[int]] = {"json": set(), "checkpoint.parquet": set()}
+    for match in filter(None, map(_LOG_FILE.fullmatch, folder.names(LOG))):
+        found[match[2]].add(int(match[1]))
+    return found["json"], found["checkpoint.parquet"]
 
 
 def data_files(folder: Folder) -> list[ListedFile]:

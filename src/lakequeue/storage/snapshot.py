@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -18,10 +18,10 @@ from lakequeue.storage.delta_log import (
     LiveFile,
     TableState,
     entry_name,
-    entry_versions,
     has_entry,
     is_left_over,
     listed,
+    logged_versions,
     obstacles,
     read_checkpoint,
     read_entry,
@@ -36,8 +36,8 @@ _CONFIRMED, _IDLE = 1.0, 60.0
 """Seconds between checks that a log on an object store is still the same: with new entries, and without."""
 _LEARNED = 100
 """Maximum number of entries stored by ``learn``, and of latest entries kept in memory."""
-_SOON, _LATER = 0.3, 5.0
-"""Seconds between two moves of an anchor, an older entry. An anchor is one to two times as old."""
+_ANCHORS = (0.3, 5.0)
+"""Maximum seconds before each of the two anchors (see ``_Anchor``) moves on to a newer entry."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
@@ -82,31 +82,21 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry of a log."""
+    """An older entry that was read: a quarter to half as old as the handle, at most twice ``longest`` seconds."""
 
-    def __init__(self, version: int, interval: float) -> None:
+    def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
-        self._interval = interval
-        self._moved = time.monotonic()
+        self._longest = longest
+        self._begun = self._moved = time.monotonic()
 
-    def move(self, version: int) -> bool:
-        """Returns True if the anchor was due to move. ``version``: where it will be after the next move."""
+    def move(self, version: int) -> None:
+        """Moves the anchor if it is due. ``version``: where it will be after the next move."""
         now = time.monotonic()
-        due = now - self._moved >= self._interval
-        if due:
+        if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
-        return due
 
 
-def _anchors(version: int) -> list[_Anchor]:
-    """Returns the anchors of a loaded version.
-
-    A backup that is older has no entry after this version. A restore that still runs removes this version's entry.
-    """
-    return [_Anchor(version, _SOON), _Anchor(version, _LATER), _Anchor(version + 1, _LATER)]
-
-
-def _begin(versions: Collection[int], version: int) -> int:
+def _begin(versions: Container[int], version: int) -> int:
     """Returns the first of the versions that lead to ``version`` without a gap."""
     while version - 1 in versions:
         version -= 1
@@ -154,7 +144,7 @@ class Snapshot(TableState):
                     unreadable = unreadable or error
                     _log.warning("%s", error)
                     continue
-                if number >= found.gap and self._is_behind_gap(checkpoint, number, entries):
+                if number >= found.gap and self._is_left_over(checkpoint):
                     self.strays.insert(0, number)
                     continue
                 self._check(checkpoint)
@@ -166,7 +156,8 @@ class Snapshot(TableState):
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
-        self._anchors, self._oldest = _anchors(self.version), _begin(found.entries, self.version)
+        self._set_anchors()
+        self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
         """The base of the last check of a log on an object store. The next check looks for it and its successor:
         commits of this process behind a gap do not show that the log before them is still there.
@@ -253,24 +244,38 @@ class Snapshot(TableState):
     def _entry_id(self) -> _EntryId:
         return _EntryId(self.version, self.mark, self.token)
 
-    def is_anchored(self, folder: LocalFolder) -> bool:
-        """Returns False if a local log lost an entry that it had before this version, but not by trimming.
+    def _set_anchors(self) -> None:
+        self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
+        # a restore that still runs removes the loaded entry, and an older backup has no entry after the loaded one
+        self._first = self.version, self.version + 1
+        self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
-        Looks for the anchors. When one of them moves, and before a checkpoint, looks for all entries: if a restore
-        takes longer than the anchors are old, they are behind the gap.
+    def is_anchored(self, folder: LocalFolder) -> bool:
+        """Returns False if a local log has lost an anchor or its first entries other than by trimming."""
+        known = [anchor.version for anchor in self._anchors]
+        known += self._first if time.monotonic() < self._young_until else ()
+        for anchor in self._anchors:
+            anchor.move(self.version)
+        if all(has_entry(folder, version) for version in known):
+            return True
+        self._set_anchors()
+        versions = [version for version in logged_versions(folder)[0] if version <= self.version]
+        return self.version - min(versions, default=0) + 1 == len(versions)
+
+    def is_whole(self, folder: LocalFolder) -> bool:
+        """Returns False if a local log has lost entries since the last look, and no checkpoint is behind the gap.
+
+        Looks once every 0.3 s, and before a checkpoint: after the checkpoint, nothing would show the gap.
         """
-        found = [has_entry(folder, anchor.version) for anchor in self._anchors]
-        moved = [anchor.move(self.version) for anchor in self._anchors]
-        if all(found) and not any(moved) and (self.version + 1) % self.checkpoint_every:
+        now = time.monotonic()
+        if now < self._next_look and (self.version + 1) % self.checkpoint_every:
             return True
-        versions = {version for version in entry_versions(folder) if version <= self.version}
-        oldest, known = _begin(versions, self.version), self._oldest
+        self._next_look = now + _ANCHORS[0]
+        entries, checkpoints = logged_versions(folder)
+        oldest, known = _begin(entries, self.version), self._oldest
         self._oldest = oldest
-        if not all(found):
-            self._anchors = _anchors(self.version)
-        if oldest == min(versions, default=oldest):  # trimming removes the oldest
-            return True
-        return oldest <= known and not is_left_over(folder, read_entry(folder, oldest))
+        # trimming removes the oldest, other programs and damage do not matter below a checkpoint
+        return oldest <= known or oldest == min(entries, default=oldest) or max(checkpoints, default=-1) >= oldest
 
     def _expect(self, base: _EntryId, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
@@ -395,15 +400,6 @@ class Snapshot(TableState):
                 self._note_strays(found[index:])
                 break
             self.apply(entry)
-
-    def _is_behind_gap(self, checkpoint: TableState, version: int, entries: Sequence[int]) -> bool:
-        """Returns True if a restore left over a checkpoint: the log ends before it, or has a gap before it."""
-        if self._folder.local is not None and version > entries[-1]:
-            return True
-        known = set(entries)
-        first = _begin(known, version)
-        behind = first in known and is_left_over(self._folder, self._entry(first))
-        return behind or self._is_left_over(checkpoint)
 
     def _is_left_over(self, found: Entry | TableState) -> bool:
         by_lakequeue = (found.base if isinstance(found, Entry) else found.token) is not None

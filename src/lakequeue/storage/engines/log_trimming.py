@@ -122,11 +122,12 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
     safe = [number for number, file in found.checkpoints.items() if old_enough(number, file)]
     base = next(filter(may_begin, reversed(safe)), None)
-    # with a gap, a restore has put back older entries, and may still remove the newer ones
-    if base is None or min({*found.entries, *found.checkpoints}) == base or found.gap < base:
+    if base is None or min({*found.entries, *found.checkpoints}) == base:
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience):
-        return table.remove(_below(table, base))
+        # a backup without this checkpoint may have been restored since the listing
+        is_there = listed(table).checkpoints.get(base) == found.checkpoints[base]
+        return table.remove(_below(table, base)) if is_there else Freed()
 
 
 def trim_below(table: Folder, version: int) -> Freed:

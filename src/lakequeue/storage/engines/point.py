@@ -317,9 +317,10 @@ class Table(TableVersion):
         ) is None:
             if fits is None or not self._moves_on(fits):
                 raise LostRace(f"{self.path} has moved on from version {before}")
-        if not self._is_still_based():
+        based = self._is_still_based()
+        if not (based and self._is_whole()):
             error = ReplacedLog(self.path, None, _PUT_BACK, outcome_unknown=True)
-            error.in_place = self._writes.is_at_path()
+            error.in_place = not based and self._writes.is_at_path()
             raise error
         own = entry_of(written)
         own.mark, own.follows = mark, self.state.mark
@@ -358,6 +359,9 @@ class Table(TableVersion):
             return based and self.state.is_anchored(self._writes)
         except ReplacedLog:
             return False
+
+    def _is_whole(self) -> bool:
+        return not isinstance(self._writes, LocalFolder) or self.state.is_whole(self._writes)
 
     def _try(self, checkpoint: Callable[[], None]) -> None:
         try:
