@@ -67,10 +67,11 @@ def shortage(root: Root) -> Shortage | None:
     )
 
 
-def _cure(name: str) -> tuple[str, tuple[str, str]]:
+def _cure(name: str) -> tuple[str, tuple[str, ...]]:
+    """Returns what frees space, first what loses nothing, and the commands in this text."""
     purge, compact = f"lakequeue purge {name}", "lakequeue compact --now 0"
-    cure = f"{purge} drops its messages if nobody needs them, then {compact} frees their space"
-    return cure, (purge, compact)
+    cure = f"{compact} frees the space of what is gone; if that is too little, {purge} drops its messages"
+    return f"{cure} if nobody needs them, then {compact} frees their space", (compact, purge, compact)
 
 
 def _is_full(space: Space) -> bool:
