@@ -199,3 +199,11 @@ def test_systemd_finds_nothing_wrong_with_the_units() -> None:
     told = [line for line in done.stderr.splitlines() if "lakequeue-" in line]
     absent = [line for line in told if "/opt/lakequeue/bin/lakequeue is not executable" in line]
     assert told == absent and len(absent) == sum(unit.suffix == ".service" for unit in UNITS), done.stderr
+
+
+def test_copied_commands_begin_as_the_alias_of_the_deployment() -> None:
+    page = (DEPLOY.parent / "docs" / "operation" / "alerts.md").read_text(encoding="utf-8")
+    files = DEPLOY / "compose.yaml", DEPLOY / "kubernetes" / "server.yaml", *UNITS
+    lines = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    prefixes = {*re.findall(r'--command-prefix=([^"\n]+)', lines)}
+    assert len(prefixes) == 3 and prefixes == {*re.findall(r"`alias lakequeue='([^']+)'`", page)}
