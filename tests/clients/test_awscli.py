@@ -60,6 +60,6 @@ def test_refusals_are_one_line(printed: dict[str, Any]) -> None:
         ),
         ("cancelled", "CancelMessageMoveTask", "ResourceNotFoundException", "Task does not exist."),
     ):
-        code, printed, errors = printed[said]
+        code, output, errors = printed[said]
         expected = f"An error occurred ({name}) when calling the {action} operation: {text}"
-        assert code == 255 and not printed and errors == expected
+        assert code == 255 and not output and errors == expected

@@ -1067,7 +1067,7 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
         shows(concerns.get_by_role("listitem")).to_have_css("color", "rgb(180, 35, 24)")
         shows(concerns.locator("code")).to_have_text("lakequeue purge old")
         shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
-        shows(concerns.get_by_role("link")).to_have_text(["old", "new"])
+        shows(concerns.get_by_role("link")).to_have_text(["old", "new", "Runbook"])
         shows(concerns).to_contain_text("the largest queues: old 2 MiB, new 1 MiB")
 
 
