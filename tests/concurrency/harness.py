@@ -179,9 +179,15 @@ def in_place(backup: Path, root: Path) -> None:
         there = root / path.relative_to(backup)
         if path.is_dir():
             there.mkdir(exist_ok=True)
-        elif not there.exists() or _time(there) != _time(path):
-            shutil.copy2(path, there.with_name("new"))
-            there.with_name("new").rename(there)
+        else:
+            put_back_file(path, there)
+
+
+def put_back_file(source: Path, target: Path) -> None:
+    """Copies a file that differs, under another name first."""
+    if not target.exists() or _time(target) != _time(source):
+        shutil.copy2(source, target.with_name("new"))
+        target.with_name("new").rename(target)
 
 
 def _time(path: Path) -> tuple[int, int]:

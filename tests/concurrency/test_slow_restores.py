@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from concurrency.harness import apart
+from concurrency.harness import apart, put_back_file
 from lakequeue import LakeQueueError, Queue
 from lakequeue.storage import snapshot
 from lakequeue.testing import ManualClock
@@ -34,7 +34,7 @@ def put_back(backup: Path, root: Path, draw: random.Random) -> Iterator[bool]:
         surplus.sort(key=lambda path: "_delta_log" in path.parts)
     kept = [path.relative_to(backup) for path in backup.rglob("*") if path.is_file()]
     removals = [partial(remove, path, path.stat().st_mtime_ns) for path in surplus]
-    copies = [partial(copy, backup / name, root / name) for name in kept]
+    copies = [partial(put_back_file, backup / name, root / name) for name in kept]
     for step in copies + removals if draw.random() < 0.3 else removals + copies:
         step()
         yield step in removals
@@ -44,14 +44,6 @@ def remove(path: Path, modified: int) -> None:
     """Removes a file, if it is there and has not changed."""
     if path.exists() and path.stat().st_mtime_ns == modified:
         path.unlink()
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copies a file that differs, under another name first."""
-    if not target.exists() or target.read_bytes() != source.read_bytes():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target.with_name("new"))
-        target.with_name("new").rename(target)
 
 
 def send(queue: Queue, body: str, acknowledged: list[str]) -> None:

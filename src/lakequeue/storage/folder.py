@@ -581,7 +581,7 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a request whose answer was cut off. obstore repeats only few of them."""
+    """Repeats a request whose answer was cut off. obstore itself repeats few of these requests."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()

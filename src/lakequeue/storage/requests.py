@@ -105,7 +105,7 @@ def look_and_list(table: Table, most: float, files: Callable[[], Iterable[Listed
 
 
 def pause(began: float) -> None:
-    """Waits between two looks, the first of which began at ``began`` by the monotonic clock."""
+    """Pauses before the next look. ``began``: when the last look began, in monotonic seconds."""
     time.sleep(min(0.05, (time.monotonic() - began) / 4))
 
 

@@ -212,7 +212,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None) -> Entry | None:
-        """Returns the next version's entry, or None if there is none yet. If given, ``base`` is checked, too."""
+        """Returns the next version's entry, or None if there is none yet. Checks ``base`` first, if given."""
         if base is not None:
             known = {each.version: each for each in (self._checked, base)}
             checks = [partial(self._expect, each, self._folder) for each in known.values()]
@@ -259,23 +259,25 @@ class Snapshot(TableState):
         if all(has_entry(folder, version) for version in known):
             return True
         self._set_anchors()
-        versions = [version for version in logged_versions(folder)[0] if version <= self.version]
-        return self.version - min(versions, default=0) + 1 == len(versions)
+        entries, _ = logged_versions(folder)
+        return self.version in entries and _begin(entries, self.version) == min(entries)
 
-    def is_whole(self, folder: LocalFolder) -> bool:
-        """Returns False if a local log has lost entries since the last look, and no checkpoint is behind the gap.
+    def lost_entries(self, folder: LocalFolder) -> int:
+        """Returns how many entries a local log has lost since the last look, if no checkpoint is behind the gap.
 
         Looks once every 0.3 s, and before a checkpoint: after the checkpoint, nothing would show the gap.
         """
         now = time.monotonic()
         if now < self._next_look and (self.version + 1) % self.checkpoint_every:
-            return True
+            return 0
         self._next_look = now + _ANCHORS[0]
         entries, checkpoints = logged_versions(folder)
         oldest, known = _begin(entries, self.version), self._oldest
         self._oldest = oldest
         # trimming removes the oldest, other programs and damage do not matter below a checkpoint
-        return oldest <= known or oldest == min(entries, default=oldest) or max(checkpoints, default=-1) >= oldest
+        if oldest == min(entries, default=oldest) or max(checkpoints, default=-1) >= oldest:
+            return 0
+        return sum(version not in entries for version in range(known, oldest))
 
     def _expect(self, base: _EntryId, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.

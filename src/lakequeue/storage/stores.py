@@ -123,6 +123,8 @@ class Store:
         self.requests = Requests()
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """True if data must be on a local disk before a call returns."""
+        self.restored = set[str]()
+        """Paths of tables with entries that a restore left behind a gap, and that this process must remove."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"

@@ -134,7 +134,7 @@ class Attention:
         found.sort(key=lambda each: each.urgency)
         root, upkeep = [*_space(caller, seen.shortage)], list[dict[str, Any]]()
         full = seen.shortage is not None and seen.shortage.full
-        if not full:  # a commit of the compactor needs space first
+        if not full:  # the cure of a full disk begins with a compaction
             upkeep = self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"

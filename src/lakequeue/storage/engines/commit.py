@@ -105,7 +105,7 @@ class Commit:
                 ended = self._try(wall, machine) if self._may_commit() else self._came_late()
         except ReplacedLog as error:
             if error.in_place:
-                set_aside(table, put_back=True)
+                set_aside(table)
             raise
         if ended is Ended.LANDED and table.version % TRIM_EVERY == 0:
             trim(table)

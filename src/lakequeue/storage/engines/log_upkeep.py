@@ -17,11 +17,11 @@ TRIM_PATIENCE = 0.2
 _log = logging.getLogger("lakequeue")
 
 
-def set_aside(table: Table, *, put_back: bool = False) -> None:
+def set_aside(table: Table) -> None:
     """Removes entries left over by a restore, unless another process has the lock (DUR-86). Never fails."""
     try:
         with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
-            table.set_aside(put_back=put_back)
+            table.set_aside()
     except LockHeld:
         table.state.strays = []  # whoever meets them next tries again
     except Exception as error:

@@ -138,14 +138,12 @@ class Table(TableVersion):
         """
         return self.state.is_in_log(self._writes) and not self._note_copy()
 
-    def set_aside(self, *, put_back: bool) -> None:
-        """Removes entries left over by a restore (DUR-86). The caller holds the exclusive lock of a local table.
-
-        ``put_back``: True if a restore is known, so that all entries behind a gap are left over.
-        """
+    def set_aside(self) -> None:
+        """Removes entries left over by a restore (DUR-86). The caller holds a local table's exclusive lock."""
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
-        strays = self._load(lambda: Snapshot(self._writes, put_back=put_back)).strays
+        strays = self._load(lambda: Snapshot(self._writes, put_back=self.path in self.store.restored)).strays
+        self.store.restored.discard(self.path)
         if not strays:
             return
         # the newest first: what is left by a process that is killed still follows a gap, or another base
@@ -256,7 +254,7 @@ class Table(TableVersion):
             write_checkpoint(folder, self._newest(folder))
 
     def _newest(self, folder: Folder) -> Snapshot:
-        snapshot = self._load(lambda: Snapshot(folder))
+        snapshot = self._load(lambda: Snapshot(folder, put_back=self.path in self.store.restored))
         # As in `sync_entries`, because the writers may not have synced what this process answers or builds on. The
         # directory above is synced only here: with the drafts of eight senders in it, that takes milliseconds.
         folder.sync([LOG])
@@ -318,9 +316,13 @@ class Table(TableVersion):
             if fits is None or not self._moves_on(fits):
                 raise LostRace(f"{self.path} has moved on from version {before}")
         based = self._is_still_based()
-        if not (based and self._is_whole()):
+        lost = self._lost_entries() if based else 0
+        if not based or lost:
             error = ReplacedLog(self.path, None, _PUT_BACK, outcome_unknown=True)
-            error.in_place = not based and self._writes.is_at_path()
+            # one lost entry may be damage, and what follows it stays
+            error.in_place = (not based or lost > 1) and self._writes.is_at_path()
+            if error.in_place:
+                self.store.restored.add(self.path)
             raise error
         own = entry_of(written)
         own.mark, own.follows = mark, self.state.mark
@@ -360,8 +362,8 @@ class Table(TableVersion):
         except ReplacedLog:
             return False
 
-    def _is_whole(self) -> bool:
-        return not isinstance(self._writes, LocalFolder) or self.state.is_whole(self._writes)
+    def _lost_entries(self) -> int:
+        return self.state.lost_entries(self._writes) if isinstance(self._writes, LocalFolder) else 0
 
     def _try(self, checkpoint: Callable[[], None]) -> None:
         try:
