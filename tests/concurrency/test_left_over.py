@@ -289,6 +289,22 @@ def test_an_entry_that_is_lost_is_damage_and_what_follows_stays(tmp_path: Path, 
 
 
 @pytest.mark.spec("DUR-86")
+def test_a_log_that_seems_to_have_no_start_is_listed_again(tmp_path: Path, clock: ManualClock) -> None:
+    """As while a trim runs: its first entry seems to be left over, because the file of its base is gone."""
+    lq, opened, path = tables_of(tmp_path, clock)
+    lq.queue("orders").send("kept")
+    table = opened()
+    newest = table.state.newest
+    assert newest is not None
+    table.add([], {"x": 1}, "token")
+    for version in range(table.version):
+        Path(path, entry_name(version)).rename(tmp_path / f"{version}")
+    Path(path, newest).unlink()
+    with pytest.raises(DamagedTable, match="its log has a gap"):
+        opened()
+
+
+@pytest.mark.spec("DUR-86")
 def test_a_checkpoint_stands_for_entries_that_are_lost(
     tmp_path: Path, clock: ManualClock, monkeypatch: Patch
 ) -> None:

@@ -414,6 +414,10 @@ class System:
         inner = next((names for _, names, _ in self.walk(path, self._below(descriptor))), [])
         return sorted(name for name in inner if name.startswith(beginning))
 
+    def names(self, path: str, descriptor: int | None = None) -> list[str]:
+        """As `no_links.names`."""
+        return next((inner + files for _, inner, files in self.walk(path, self._below(descriptor))), [])
+
     def walk(self, path: str, start: File | Directory | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
         self.world.step("list")
         node = self._found(path, start)

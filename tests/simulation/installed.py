@@ -174,6 +174,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             open_folder=system.open_folder,
             above=system.above,
             folders=system.folders,
+            names=system.names,
             unlink=system.unlink_below,
             mkdir=lambda root, path, descriptor: system.mkdir(path, dir_fd=descriptor),
             move=lambda root, source, target: system.rename(f"{root}/{source}", f"{root}/{target}"),

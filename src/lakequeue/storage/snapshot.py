@@ -152,6 +152,8 @@ class Snapshot(TableState):
                 self.metadata, self.protocol = checkpoint.metadata, checkpoint.protocol
                 self.token = checkpoint.token
                 break
+            if self.version < 0 < entries[0]:  # the listing began before the checkpoint, and ended after the trim
+                raise FileNotFoundError(entry_name(0))
             self.mark = found.entries[self.version].mark if self.version in found.entries else ()
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
