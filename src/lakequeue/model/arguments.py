@@ -56,7 +56,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, where: str | None, parameters: Sequence[Any]) -> Condition | None:
-        """Builds the condition of a call, or None without ``where``. Raises InvalidParameterValue."""
+        """Returns the condition, or None if ``where`` is None. Raises InvalidParameterValue for a wrong value."""
         if isinstance(parameters, str) or not isinstance(parameters, Sequence) or (where is None and parameters):
             reason = "Must be a list of values, one for each ? in where."
             raise InvalidParameterValue.of(reprlib.repr(parameters), "parameters", reason)
@@ -73,7 +73,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue, without values, unless a value is None or maps to texts."""
+    """Raises InvalidParameterValue unless a value is None or maps to texts. The error hides all values."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -187,7 +187,7 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
 
 
 def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) -> Duration:
-    """Returns the delay in seconds until an instant (JOB-8)."""
+    """Returns the seconds from ``now`` until ``at``, as the delay of a message (JOB-8)."""
     left = max(0, check_instant("at", at) - to_micros(now))
     if not attributes.fractions_allowed("delay"):
         left = -(-left // MICROS) * MICROS

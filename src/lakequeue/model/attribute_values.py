@@ -1,4 +1,4 @@
-"""Parses and formats values of queue attributes, and types them for type checkers."""
+"""Parses and formats values of queue attributes, and declares the types of these values for type checkers."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """Keyword arguments of ``LakeQueue.create_queue``. The additional ones cannot change later."""
+    """Keyword arguments of ``LakeQueue.create_queue``. Those not in ``ChangeableAttributes`` never change."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     priorities: int

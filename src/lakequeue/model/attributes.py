@@ -121,11 +121,11 @@ class QueueAttributes:
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """Rate limit, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """Number of messages that may be received at once; None for the messages of one second."""
+    """Number of messages that may be received at once. Default: as many as ``rate_limit`` allows in one second."""
     table: str | None = _of("Table", "table", None)
     """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
-    """Random id of the queue in the log of its delivery table, new for each table."""
+    """Random id of the queue in the Delta log of its delivery table. Each new table gets a new id."""
 
     @classmethod
     def create(
@@ -179,7 +179,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses to spread limited groups or deduplication ids over several shards (FAI-5, JOB-6)."""
+        """Refuses a change that would spread a limited group or a deduplication id over shards (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -191,12 +191,12 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of the given attributes that differ (QUE-15). Raises the errors of ``create``."""
+        """Returns the names of arguments that differ from these attributes (QUE-15). Raises as ``create`` does."""
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
     def changes(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the given attributes that differ, by given name (QUE-36). Raises the errors of ``create``."""
+        """Returns the arguments that differ from these attributes (QUE-36). Raises as ``create`` does."""
         differing = self.differences(arguments)
         return {n: v for n, v in arguments.items() if _attribute(n, self.profile_rules).field in differing}
 
@@ -219,7 +219,7 @@ class QueueAttributes:
         return wire
 
     def to_stored(self) -> dict[str, str]:
-        """Returns the wire form, without default values that older versions cannot read."""
+        """Returns the wire form. Leaves out a default ``FairGroups``, which older versions cannot read."""
         wire = self.to_wire()
         if self.fair_groups == self.profile_rules.fair_groups:
             wire.pop("FairGroups", None)
@@ -260,7 +260,7 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Microseconds that a send searches back for its deduplication id. None without such ids."""
+        """Age in microseconds to which a send searches for its deduplication id; None if a queue has no ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -368,7 +368,7 @@ class QueueAttributes:
         )
 
     def _check(self, arguments: Mapping[str, object]) -> None:
-        """Checks all ranges, the given attributes first."""
+        """Raises InvalidAttributeValue for the first wrong attribute. Checks those in ``arguments`` first."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in arguments):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
@@ -443,7 +443,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the given values by field name. Only wire names accept numbers as text."""
+    """Returns the arguments by field name. Under a Python name, a number may not be given as text."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)
@@ -467,7 +467,7 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the rewind range True by the retention period (RWD-2)."""
+    """Replaces a rewind range of True with the retention period (RWD-2). Returns the settings."""
     if settings["rewind_range"] is True:
         settings["rewind_range"] = settings["message_retention_period"]
     return settings
@@ -495,7 +495,7 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
-    """Refuses attributes of the other kind of queue (QUE-9, DDP-14, FAI-1)."""
+    """Refuses attributes that only another kind of queue has (QUE-9, DDP-14, FAI-1)."""
     wrong = [each for each in _SETTABLE if each.field in fields and each.only in _absent(fifo, rules)]
     for field, only in [(each.field, each.only) for each in wrong]:
         if field == "content_based_deduplication":
@@ -510,7 +510,7 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """Returns which of ``fifo``, ``standard`` and ``lake`` do not fit a queue."""
+    """Returns the restrictions among ``fifo``, ``standard`` and ``lake`` that a queue does not meet."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 

@@ -19,7 +19,7 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error. For a Spark error, of the innermost cause that adds information."""
+    """Returns class and text of an error, or of the innermost cause that adds information to a Spark error."""
     try:
         text = str(error)
     except Exception:  # str() of the error fails

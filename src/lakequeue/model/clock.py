@@ -152,7 +152,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """Ends the wait of a receive, which polls once more, or a search by a condition, with an error."""
+    """An event that ends a wait: a receive then polls once more, and a search by a condition raises an error."""
 
     def __init__(self) -> None:
         super().__init__()

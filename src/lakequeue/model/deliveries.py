@@ -46,7 +46,7 @@ class DeliveryTarget(NamedTuple):
         delivery_id: random id of the queue for this table.
         table_id: id of the Delta table (``metaData.id``). None until it is recorded.
         changed: True if the marks belong to an earlier table or delivery id. Only an operator decides them.
-        owner: delivery id of the marks.
+        owner: delivery id of the queue when the marks were made.
     """
 
     table: str | None
@@ -76,7 +76,7 @@ def new_delivery_id() -> str:
 
 
 def parse_table(value: object) -> str:
-    """Parses the table that a user names. Raises ValueError for no table, a password or a token (TAB-1)."""
+    """Parses a table's path, URI or name. Raises ValueError for other texts, a password or a token (TAB-1)."""
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
         raise ValueError("must be a path, a URI, or the name of a table in a catalog")
@@ -86,7 +86,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns ``now`` (microseconds) in milliseconds, an epoch above all epochs of any ledger (TAB-11)."""
+    """Converts ``now`` from microseconds to milliseconds: an epoch above every ledger's present epoch (TAB-11)."""
     return now // 1_000
 
 

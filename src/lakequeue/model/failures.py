@@ -49,7 +49,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """Returns the reason with ``at`` at most ``now`` (microseconds)."""
+        """Returns the reason with its time ``at``, or ``now`` (microseconds) if that is earlier."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ Attempts = tuple[DeadLetterReason, ...]
 
 
 def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
-    """Returns failed attempts as JSON; None without attempts. ``reason``: None if the last consumer was killed."""
+    """Returns failed attempts and reason as JSON; None without attempts. A killed consumer leaves no reason."""
     if not attempts:
         return None
     kept = ",".join(each.json() for each in attempts)

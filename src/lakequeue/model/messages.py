@@ -362,7 +362,7 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns the handle of a handle or received message. Raises InvalidParameterValue for other values."""
+    """Returns a receipt handle, given as such or as a received message. Raises InvalidParameterValue."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."
@@ -382,7 +382,7 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns when an id was made, in microseconds rounded to milliseconds. None if the id has no time."""
+    """Returns the time in a message id, in microseconds but exact to milliseconds; None for an id without time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 

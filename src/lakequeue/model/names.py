@@ -53,7 +53,7 @@ def is_name(name: object) -> bool:
 
 
 def name_hash(region: str, name: str) -> str:
-    """Returns 16 hex digits of region and name, both case-sensitive (NAM-6, NAM-9)."""
+    """Returns 16 hex digits of a hash of region and name, both case-sensitive (NAM-6, NAM-9)."""
     return hashlib.sha256(f"{region}\0{name}".encode()).hexdigest()[:16]
 
 

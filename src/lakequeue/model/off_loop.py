@@ -15,7 +15,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class OffLoop(Protocol):
-    """Runs work in a thread while the event loop goes on. If the caller is cancelled, ``undo`` reverts it."""
+    """Runs work in a thread, off the event loop. If the caller is cancelled, ``undo`` gets the work's result."""
 
     async def __call__(
         self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None

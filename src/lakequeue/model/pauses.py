@@ -68,15 +68,14 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
 
 
 def resumed_at(since: str | None) -> datetime | None:
-    """Returns when the queue was last resumed; None if never, or if it is paused. ``since``: from ``started``."""
+    """Returns when the queue was last resumed; None if never, or while paused. ``since``: JSON by ``started``."""
     at = json.loads(since or "{}").get(_RESUMED)
     return None if at is None else from_micros(at)
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
-    """Returns the start of each pause, and the last resume of the queue, in microseconds, as JSON.
-
-    An unchanged pause keeps its start. ``earlier``: the result of the previous call.
+    """Returns the start of each pause in ``found``, and the queue's last resume, in microseconds, as JSON. A pause
+    that is also in ``before`` keeps its start. ``earlier``: the result of the previous call.
     """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}

@@ -49,7 +49,7 @@ def lease_key(handle_key: bytes, lease_id: str) -> str:
 
 
 def around(key: str, lease_id: str) -> tuple[str, str]:
-    """Returns the parts of a handle before the shard, and between offset and MAC."""
+    """Returns the text of a handle before its shard number, and the text between its offset and MAC."""
     return f"{key.replace('-', '')}{BETWEEN}", f"{BETWEEN}{lease_id}"
 
 

@@ -146,7 +146,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """Returns attributes with policies in JSON, and names of queues as ARNs of ``region`` (DLQ-2)."""
+    """Returns attributes with policies as JSON, in which names of queues become ARNs of ``region`` (DLQ-2)."""
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}
     if pair and (len(pair) < 2 or {"redrive_policy", "RedrivePolicy"} & found.keys()):

@@ -22,7 +22,7 @@ MISSED = ("last", "all", "none")
 LATE = timedelta(minutes=5)
 """With ``missed='none'``, due times that are older than this are skipped."""
 SKEW = timedelta(minutes=15)
-"""Difference between clocks that is ignored."""
+"""Clocks of processes may differ by this much without being treated as wrong."""
 MOST_AT_ONCE = 100
 """Maximum number of messages that ``missed='all'`` sends at one check."""
 LONGEST_CRON = 200
@@ -96,7 +96,7 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns the schedule after its replacement. It stays paused, and an overdue message is sent once."""
+        """Returns ``other`` to replace this schedule. A pause stays, and an overdue message is still sent once."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
@@ -105,7 +105,7 @@ class Schedule:
         """Returns what to store for this schedule after a send; None to remove it.
 
         ``sent`` is the schedule as it was sent, moved to its next time; None if it has no further time. If a
-        different ``cron`` schedule was stored meanwhile, that one stays, and its next time is after ``now``.
+        different ``cron`` schedule was stored meanwhile, that one stays, with its own next time after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -118,7 +118,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if later messages were sent or skipped by a fast clock. ``last``: newest sent due time."""
+        """True if a fast clock moved the schedule past times still to come. ``last``: newest due time sent."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -127,7 +127,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule without past times after ``now``. If it is ahead, its next time follows ``now``."""
+        """Limits ``created_at`` and ``last_due`` to ``now``. If it is ahead, its next time follows ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):
@@ -156,7 +156,7 @@ class Schedule:
         return [time for time in times if self.missed != "none" or now - time <= LATE]
 
     def _last(self, cron: str, now: datetime) -> datetime:
-        """Returns the last time up to now, searched in growing time spans."""
+        """Returns the schedule's last time up to ``now``. Searches back in growing time spans."""
         span = timedelta(hours=1)
         while True:
             start = max(self.next_due, now - span)

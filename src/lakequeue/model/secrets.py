@@ -39,5 +39,5 @@ def shown_root(root: str) -> str:
 
 
 def command_prefix(root: str) -> str:
-    """Returns how a command on this root begins, without secrets, for a POSIX shell."""
+    """Returns the beginning of a POSIX shell command for this root, without secrets."""
     return f"lakequeue --root {shlex.quote(shown_root(root))}"

@@ -84,7 +84,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks a batch in the order of BAT-7, with results per entry (BAT-4), or refuses the call (BAT-5)."""
+    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4), or refuses the call (BAT-5)."""
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):
@@ -231,7 +231,7 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
 
 
 def _not_for_this_queue(parameter: str, value: object, *remedy: str) -> InvalidParameterValue:
-    """Returns the error for a parameter. ``remedy`` names an attribute whose queues accept it."""
+    """Returns the error for a parameter that this queue refuses. Queues with attribute ``remedy`` take it."""
     reason = "The request includes a parameter that is not valid for this queue type."
     return InvalidParameterValue.of(value, parameter, reason + " A queue with {} takes it." * len(remedy), *remedy)
 

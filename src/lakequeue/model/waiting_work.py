@@ -17,7 +17,7 @@ from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
-"""Work that yields instants to wait for. A shared event ends a wait earlier."""
+"""Work as a generator that yields the instant of its next step. An event, ``wake``, ends a wait earlier."""
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
