@@ -26,7 +26,7 @@ AT_ONCE = 4
 WAIT_SECONDS = 60.0
 """Maximum seconds that a request waits for a worker."""
 START_SECONDS = 60.0
-"""Maximum number of seconds that a worker takes to start."""
+"""A worker that has not started after this many seconds is killed."""
 SECONDS = 10.0
 """Maximum seconds for a batch of messages. A filter needs a few hundredths of a second."""
 MEMORY = 768 * 2**20
@@ -88,7 +88,7 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """True if the worker can handle another request, and does not soon end as idle."""
+        """True if the worker runs, and is not about to end because it was idle."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
@@ -102,7 +102,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request. If the worker has ended, ``receive`` returns None."""
+        """Sends a request. If the worker has ended, sends nothing, and ``receive`` returns None."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -229,7 +229,7 @@ class Sandbox:
 
 @contextmanager
 def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
-    """Kills a worker that is not ready after ``seconds``, and sets ``late``."""
+    """Kills the worker, and sets ``late``, if the block takes longer than ``seconds``."""
 
     def end() -> None:
         late.set()
