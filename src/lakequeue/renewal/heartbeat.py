@@ -1,4 +1,4 @@
-"""The heartbeat scheduler: a thread that extends all receipts of one holder in time (HNS-21)."""
+"""The heartbeat scheduler: a thread that extends all receipts of one consumer or lease in time (HNS-21)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class HeartbeatScheduler:
     Args:
         clock: the queue's clock.
         report: passes an event to the state machine, and returns its actions.
-        extend: extends receipts. Gets microseconds from now by key, and returns a verdict for each, in order.
+        extend: extends receipts. Gets each receipt's new timeout in microseconds; returns verdicts in this order.
         broken: called with the error that ended the scheduler.
-        gone: returns the keys among these whose messages were deleted.
+        gone: gets keys of receipts, and returns those whose messages were deleted.
     """
 
     def __init__(

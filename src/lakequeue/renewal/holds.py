@@ -144,7 +144,7 @@ class Holds:
         return key in self._sent
 
     def stop(self) -> None:
-        """Forgets the attempts that have not ended, because their holder performs none any more."""
+        """Forgets attempts in progress. Their holder has stopped, and reports no outcomes any more."""
         self._sent.clear()
 
     def on(self, event: Event, now: int) -> list[Action]:
