@@ -36,7 +36,7 @@ def compiled_home(master: str) -> Iterator[None]:
 
 @cache
 def _linked_home() -> str | None:
-    """Creates a directory of links to Spark's home, or returns None. It is removed with this process."""
+    """Returns a new directory of links to Spark's home; None if links fail, or PySpark was imported from a zip."""
     import py4j
     import pyspark
     from pyspark.find_spark_home import _find_spark_home

@@ -14,12 +14,12 @@ _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Error classes, also of Spark Connect, that blame the program: any messages would cause these errors."""
+"""Error classes, also of Spark Connect, of faults in a program: it would fail with any messages."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
 )
-"""Conditions of errors about types of arguments or results."""
+"""Matches names of Spark's error conditions about types of arguments or results."""
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
 """SQLSTATE classes of a wrong query and an unsupported feature."""
 

@@ -87,7 +87,7 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""Parsers of options that are not texts, with descriptions of valid values."""
+"""Parsers of options that are not texts, each with a description of valid values."""
 
 
 @attrs.frozen
@@ -157,7 +157,7 @@ class SourceOptions:
         return cls(root, queue.name, queue.region, storage)
 
     def spelled(self) -> dict[str, str]:
-        """Returns root, region, queue and storage options as Spark spells them."""
+        """Returns root, region, queue and storage options under the names of the data source's options."""
         place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
         return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
 
@@ -181,7 +181,7 @@ class SourceOptions:
         return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
 
     def open_queue(self, spark: SparkSession | None = None) -> Queue:
-        """Opens the queue. Raises QueueDoesNotExist, QueueClientError; InvalidOptions if the timeout is wrong."""
+        """Opens the queue. Raises QueueDoesNotExist, QueueClientError; InvalidOptions for a bad timeout."""
         assert self.queue is not None
         try:
             queue = self.open_root(spark).queue(self.queue)

@@ -225,7 +225,7 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns dependencies of a root's jars that no session needs; see ``packages``."""
+    """Returns the dependencies of a root's jars that no session needs. See ``packages``."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 

@@ -41,7 +41,7 @@ START: Offset = {"lease": ""}
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
 _QUERY = "sql.streaming.queryId"
-"""Property of a task with the id of its query, which Spark keeps in the checkpoint."""
+"""Spark's property of a task with the id of its query. The id is kept in the checkpoint."""
 _BATCH = "streaming.sql.batchId"
 
 
@@ -84,7 +84,7 @@ class StreamLeases:
         self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
         self._kept: dict[str, tuple[Lease, ExitStack]] = {}
-        """Leases that this process extends."""
+        """Leases that this process extends, by lease id, each with the context that ends its extension."""
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START
@@ -104,7 +104,7 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Returns the offset after the next batch.
+        """Claims the next batch if there are messages. Returns the offset after the batch; ``start`` without one.
 
         Raises:
             InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
@@ -142,7 +142,7 @@ class StreamLeases:
         return [(task, place | {"state": MessageState.IN_FLIGHT.value}) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """Returns the lease of a batch. None if the lease has lost all messages: they come in later batches."""
+        """Returns the lease of a batch; None if all its messages were lost, which come again in later batches."""
         lease_id = self._id(end)
         if lease_id in self._kept:
             return self._kept[lease_id][0]
@@ -155,7 +155,7 @@ class StreamLeases:
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes the messages of a finished batch. For a delivery, the holder of the lease does that (TAB-31)."""
+        """Deletes a finished batch's messages. In a delivery, ``process_lease`` has deleted them (TAB-31)."""
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
@@ -189,14 +189,14 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task; ``written`` is None if its rows were not needed."""
+    """The result of a task. ``written`` is None if Spark did not need the task's rows."""
 
     send: PlannedSend
     written: Written | None
 
 
 class _Writer:
-    """Sends rows in one commit per shard. Executors write with a copy, without opening the queue."""
+    """Sends rows in one commit per shard. Executors write with a copy of this object, and open no queue."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -239,7 +239,7 @@ class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
 
 
 class QueueStreamWriter(_Writer, _StreamWriter):
-    """Sends micro-batches. Commit messages carry the query's id, because only tasks know it."""
+    """Sends micro-batches. Each task returns the query's id, because only tasks know it."""
 
     def _send_of_task(self) -> PlannedSend:
         from pyspark import TaskContext
@@ -274,7 +274,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(raw_options: Mapping[str, str]) -> StructType:
-    """Returns the columns of batch reads and streams, which Spark does not distinguish."""
+    """Returns the columns for batch reads and streams alike, because Spark does not say which it wants."""
     options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.

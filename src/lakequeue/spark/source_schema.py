@@ -40,7 +40,7 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def error_in(text: str) -> LakeQueueError | None:
-    """Returns the error of lakequeue in a text by Spark, or None."""
+    """Returns the lakequeue error that a text by Spark contains; None if there is none."""
     match = _LINE.search(text)
     kind = match and getattr(errors, match[1], None)
     if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):

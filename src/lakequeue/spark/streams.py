@@ -201,10 +201,10 @@ def process_lease(
 ) -> LeaseCounts:
     """Does the work on a lease. Then deletes its messages, except failed messages that the work returns.
 
-    With ``delivers``, the work returns rows for the queue's table, or a pair of rows and failed messages. A
-    refusal by the table is a failure. After an error of the work, all messages are released, and several come
-    again in halves. An error of the program itself does not count as a receive. A renewal extends the lease
-    meanwhile.
+    With ``delivers``, the work returns rows for the delivery table, or a pair of rows and failed messages. The
+    work also fails if the table refuses its rows. After a failure, all messages become visible, and come again in
+    two halves. An error of the program, which any messages would cause, does not count as a receive.
+    ``renewal`` extends the lease while the work runs.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
@@ -256,7 +256,7 @@ def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Explains why a trigger is invalid, which a remote session reports only after the start."""
+    """Explains why a trigger is invalid, because a remote session reports that only after the start."""
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
