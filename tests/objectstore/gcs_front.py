@@ -3,6 +3,9 @@
 Clients in Rust create, copy and list objects through the XML API. fake-gcs-server refuses such a PUT ("invalid
 uploadType") and lists from the beginning whatever name a listing is to start after. Whether an object exists
 already is still decided there: `x-goog-if-generation-match` becomes `ifGenerationMatch`.
+
+``python gcs_front.py HOST:PORT`` serves before the server there, and prints its own port. It is a process of its
+own, because some calls of deltalake (`is_deltatable`) hold the lock of the interpreter until the answer is there.
 """
 
 from __future__ import annotations
@@ -10,9 +13,7 @@ from __future__ import annotations
 import html
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -81,14 +82,9 @@ class _Front(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def before(address: str) -> Iterator[str]:
-    """Serves in threads of this process, before a server with this host and port; yields its own URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_FrontOfOne", (_Front,), {"behind": address}))
+if __name__ == "__main__":
+    _Front.behind = sys.argv[1]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Front)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    print(server.server_port, flush=True)
+    server.serve_forever()

@@ -178,7 +178,9 @@ def gcs(program: Path) -> Iterator[Bucket]:
     port = free_port()
     address = f"127.0.0.1:{port}"
     command = [program, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-public-host", "127.0.0.1"]
-    with _started([*command, "-port", str(port), "-log-level", "error"]), gcs_front.before(address) as url:
+    front = [sys.executable, gcs_front.__file__, address]
+    with _started([*command, "-port", str(port), "-log-level", "error"]), _started(front) as process:
+        url = f"http://127.0.0.1:{int(_line(process))}"
         wait_until(lambda: answers(f"http://{address}"), "the server to answer")
         headers = {"Content-Type": "application/json"}
         bucket = json.dumps({"name": BUCKET}).encode()

@@ -91,7 +91,7 @@ def test_a_table_on_a_store_takes_rows_once_and_decides(
 @pytest.mark.spec("TAB-20", "TAB-25", "TAB-26")
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("what", [pauses, kills, some_writers], ids=lambda what: what.__name__)
-@pytest.mark.parametrize("bucket", ["s3", "azure"], indirect=True)
+@every_server
 def test_what_happens_at_each_step_of_a_delivery(bucket: Bucket, clock: ManualClock, what: Any) -> None:
     scene = Scene.of(bucket.new_root(), bucket.new_root(), clock, bucket.options)
     scene.send(1)
