@@ -29,7 +29,7 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""An instant of a rewind that is too early by less than these microseconds counts as the earliest instant."""
+"""A rewind to an instant that is too early by less than these microseconds goes to the earliest instant."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -42,7 +42,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Raises the error of ``check_purge`` (PUR-2)."""
+    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Refused within 60 seconds of a purge (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
@@ -50,7 +50,7 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raises UnsupportedOperation without a history, InvalidParameterValue if the instant is out of range."""
+    """Raises UnsupportedOperation if no history is kept, InvalidParameterValue for an instant out of range."""
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
         raise UnsupportedOperation(reason, names=["rewind_range"], cmq_code=6050)
@@ -111,7 +111,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records the mark of a removal of bodies, before the removal. Drops marks older than ``known``."""
+    """Records the number that identifies a removal of bodies, before it. Drops numbers older than ``known``."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -177,7 +177,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes delayed messages of a run (with ``anew``, all) visible at an instant. Returns their number."""
+    """Makes a run's delayed messages, with ``anew`` all its messages, visible at ``at``. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -212,9 +212,8 @@ def set_back(
 ) -> tuple[Head, list[Run], list[Run]]:
     """Returns head, runs and history without events after ``now``, for a shard whose clock was wrong.
 
-    Visibility timeouts that began after ``now`` end now. A scheduled instant before the expiry stays (JOB-12). At
-    worst,
-    the bucket of the rate limit is empty (JOB-11). The next purge need not wait a minute.
+    Visibility timeouts that began after ``now`` end now. A scheduled instant before the expiry stays (JOB-12). The
+    bucket of the rate limit is at worst empty (JOB-11). The next purge need not wait a minute.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -27,8 +27,8 @@ class Claim:
         consumer: name of the receiver; not recorded with an ``attempt_id``.
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
             group, so that no message becomes a dead letter unseen (HBN-23).
-        leased: number of messages that the batch has from other shards. Messages of a failed batch are claimed in
-            halves and alone (DLQ-12).
+        leased: number of messages that the receive already has from other shards; None unless it makes a lease.
+            Messages of a failed batch are claimed in halves and alone (DLQ-12).
         tokens: number of messages that the rate limit allows; None if this shard has the bucket, and charges it.
         delivery: random bits for the mark of a delivery (TAB-2). A claim with them ignores ``attempt_id``, and
             takes nothing while there are marks of an earlier table or delivery id.
@@ -131,7 +131,7 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begins to move visible messages to another queue (DLQ-8). Answers with their number; None during a move."""
+    """Begins to move visible messages (DLQ-8). Answers with their number; None if another move is unfinished."""
 
     spans: Spans
     target: Destination
@@ -182,7 +182,7 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes all messages (PUR-1). ``at_any_time``: also within 60 seconds of the last purge (PUR-2)."""
+    """Removes all messages (PUR-1). ``at_any_time``: also within 60 s of the last purge, else refused (PUR-2)."""
 
     queue_name: str = ""
     at_any_time: bool = False
@@ -221,12 +221,12 @@ class Rewrite:
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces a removal of bodies from the log. The mark shows later if ledger and log belong together."""
+    """Announces a removal of bodies from the log. Its number shows later if ledger and log belong together."""
 
     mark: int
     """Random positive number that identifies the removal."""
     known: int
-    """The mark of the log's last removal of bodies; 0 if there was none."""
+    """The number of the log's last removal of bodies; 0 if there was none."""
 
 
 @attrs.frozen
@@ -247,10 +247,9 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Splits a blocked delivery into parts with new numbers and slots (TAB-7). Answers with the marks of the
-    parts.
-
-    None if a message of the parts has another mark or no valid receipt. Messages outside the parts become visible.
+    """Splits a blocked delivery into parts, each with a number and slot of its own (TAB-7). Answers with the marks
+    of the parts; None if a message of the parts has another mark or no valid receipt. Messages outside the parts
+    become visible.
     """
 
     lease_id: str
@@ -325,7 +324,7 @@ class ClaimResult:
         unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
         last: number of claimed messages on their last receive.
         passed: number of messages left because no handler was free.
-        halved: True if the claim met messages of a failed batch. The batch is then complete.
+        halved: True if the claim met messages of a failed batch. The receive then takes no further messages.
         unpaid: number of further messages that the claim could take with more tokens.
         mark: of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.

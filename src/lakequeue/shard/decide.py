@@ -57,7 +57,7 @@ _NEAR = 10
 
 
 class ShardMachine:
-    """Applies all rules of one shard. An instant before the last one counts as the last one. Not thread-safe."""
+    """Applies all rules of one shard. Its time never goes back: the latest ``now`` counts. Not thread-safe."""
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         """Starts from committed rows.
@@ -262,7 +262,7 @@ class ShardMachine:
         return end == self.log.end and (event is None or max(now, self.now) < event)
 
     def _note(self, command: Command, result: Result) -> None:
-        """Records for ``is_drained`` if a claim took all available messages, or a command may have added some."""
+        """For ``is_drained``: records that a claim left nothing, or that a command may have added messages."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()
@@ -315,11 +315,11 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns runs of ``limit`` stored (``history``: deleted) messages from ``start``; see ``shard.peek``."""
+        """Returns runs of ``limit`` stored, with ``history`` deleted, messages from ``start``; see ``peek``."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:
-        """Returns the messages in flight by consumer; see ``shard.peek``."""
+        """Returns the number of messages that each consumer has in flight. See ``shard.peek``."""
         return holdings(self._at(now))
 
     def _at(self, now: int) -> ShardState:

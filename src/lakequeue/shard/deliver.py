@@ -74,7 +74,7 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes the messages of a mark, or makes them visible, and ends all their receipts."""
+    """Deletes a delivery's messages if its rows arrived, else makes them visible. All their receipts end."""
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False

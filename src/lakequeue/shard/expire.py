@@ -9,7 +9,7 @@ from lakequeue.shard.state import ShardState
 
 
 def advance(state: ShardState, now: int) -> None:
-    """Moves a shard to ``now``, or leaves it if it is later: ends timeouts, and removes expired messages."""
+    """Sets a shard's instant to ``now``, but never back. Ends timeouts, and removes expired messages."""
     state.advance(now)
     expire(state)
 
@@ -37,7 +37,7 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the next message expires; None if none is stored or the oldest has a mark (TAB-5)."""
+    """Returns when the next message expires; None without messages, or if a mark keeps the oldest (TAB-5)."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry

@@ -4,8 +4,8 @@ Available messages are kept as ranges, messages in flight or delayed as heap ent
 An extension adds one entry for a run of any number of messages, and leaves the old entry. When an entry is due,
 the runs say which of its messages are available.
 
-With a cap on delayed messages, those behind the message that fills the cap are held: not scanned, and in none of
-these (INF-9). Messages below ``Head.released_offset`` are not held again if the cap or the delays change.
+With a cap on delayed messages, those behind the message that fills the cap are held: they are not indexed (INF-9).
+Messages below ``Head.released_offset`` are not held again if the cap or the delays change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 
 class ShardIndex:
-    """Runs, head and log of a shard, with indexes over messages below ``scanned``.
+    """Runs, head and log of a shard, with indexes of the messages below the offset ``scanned``.
 
     Messages from the head on are fresh: never received.
     """
@@ -136,7 +136,7 @@ class ShardIndex:
             self._scan(run.first, run.last)
 
     def advance(self, now: int) -> None:
-        """Moves to ``now``, never back. Messages whose timeout or delay is over become available."""
+        """Advances the shard to ``now``, never back. Messages whose timeout or delay is over become available."""
         self.now = max(self.now, now)
         due = 0
         while self._coming and self._coming[0][0] <= self.now:
@@ -191,7 +191,7 @@ class ShardIndex:
 
     @property
     def released(self) -> int:
-        """The first held offset: messages below it are not held (INF-9)."""
+        """The first held offset, or the end of the log: messages below it are not held (INF-9)."""
         if self.attributes.delayed_limit is None:
             return self.log.end
         self.scan_all()
@@ -215,7 +215,7 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Scans fresh messages until ``count`` messages are available or all are scanned."""
+        """Indexes fresh messages until ``count`` messages are available or all are indexed."""
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -223,9 +223,9 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans more fresh messages, if the first of them could be served before ``place``; None: in any case.
+        """Indexes further fresh messages, if the first of them could be served before ``place``.
 
-        ``place`` is an instant of availability and an offset. Returns True if messages were scanned.
+        ``place``: an instant of availability and an offset; None for any. Returns True if messages were indexed.
         """
         if self.scanned >= self.log.end:
             return False
@@ -240,7 +240,7 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
+        """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -276,7 +276,7 @@ class ShardIndex:
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes never-received messages. Returns the first held offset, or ``last`` + 1."""
+        """Indexes never-received messages. Returns the first held offset; ``last`` + 1 if none is held."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -292,7 +292,7 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first held offset from ``start`` on. All these messages become available at ``instant``."""
+        """Returns the first held offset of a range, or ``end``. The range becomes available at ``instant``."""
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
@@ -328,7 +328,7 @@ class ShardIndex:
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Makes a message wait from now on, because its group was just served (FIF-14)."""
+        """Counts a message as waiting only from now on, because its group was just served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

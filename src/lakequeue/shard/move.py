@@ -47,7 +47,7 @@ def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, re
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
-    """Begins a redrive of the visible messages of the spans (DLQ-8)."""
+    """Begins a redrive of the visible messages in the command's ranges of offsets (DLQ-8)."""
     if state.moving.size:
         return None, False
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))

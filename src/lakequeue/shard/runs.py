@@ -128,7 +128,7 @@ class Head:
         attributes: string values by wire name.
         released_offset: messages below it are not held, even under a lower cap on delayed messages (INF-9).
         paced_to: instant at which the bucket of the rate limit is full again (``model.rates``).
-        emptying: random marks of removals of bodies from the log, separated by spaces: first the last removal that
+        emptying: random ids of removals of bodies from the log, separated by spaces: first the last removal that
             the log was known to have, then the removals that this ledger has announced since.
         delivery_table: delivery table for which messages are marked (``shard.deliver``).
     """
@@ -149,7 +149,7 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger announced the removal of bodies with this mark, or ``mark`` is 0 (no removal)."""
+        """True if this ledger announced the removal of bodies with this number, or ``mark`` is 0 (no removal)."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 
@@ -184,13 +184,13 @@ class MessageLog(Protocol):
         """Yields the dead letters of a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Yields message groups with their offsets in ascending ranges. A group may come again, with more."""
+        """Yields each message group of the ranges with its offsets. A group may come again, with later offsets."""
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-        """Yields message groups with their numbers of messages in ascending ranges. A group may come again."""
+        """Yields each message group of the ranges with its number of messages. A group may come again."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the only message group from an offset on, "" for none; None if there may be several."""
+        """Returns the one group ("": no group) of all messages from an offset on; None if there may be several."""
 
 
 class RunMap:
@@ -227,7 +227,7 @@ class RunMap:
         return next(iter(self._runs.irange(minimum=offset)), None)
 
     def overlapping(self, first: int, last: int) -> list[Run]:
-        """Returns the uncut runs that overlap the range, in order."""
+        """Returns the runs that overlap the range, in order and not cut to the range."""
         runs = self._runs
         before = runs.get(first) or self.at(first)
         # without this, claims of many single messages take twice as long

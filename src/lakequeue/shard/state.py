@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of messages that were taken from the index (DLY-1). The caller replaces the runs."""
+        """Returns the runs of some messages, and moves the head past fresh ones (DLY-1). Replace the runs next."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -57,20 +57,20 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """For a run with ended receipts: returns the parts that the group limit allows in flight again (FAI-4)."""
+        """Returns the parts of a run with ended receipts that the group limit allows in flight again (FAI-4)."""
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now, a marked run undecided (TAB-6). The receive count stays (VIS-4, VIS-16)."""
+        """Makes a run visible now; if it is marked, undecided (TAB-6). Keeps the receive count (VIS-4, VIS-16)."""
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes ranges of a run visible now. ``spans`` are ascending, and their messages in no index."""
+        """Makes ``spans`` of a run, ascending ranges, visible now. Their messages must be in no index."""
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
@@ -96,7 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run except ``kept`` (DEL-3), and adds it to the history (RWD-4). Call ``serve_groups``."""
+        """Deletes a run except ``kept`` (DEL-3). Adds it to the history (RWD-4). Then call ``serve_groups``."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
@@ -120,12 +120,12 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Lets the groups of removed messages continue, after the groups that already wait (DEL-5)."""
+        """Makes the groups of removed messages wait to be served, behind groups that already wait (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes messages below an offset except those of deliveries (TAB-5). Moves the head up to the offset."""
+        """Removes messages below an offset unless they are marked (TAB-5). A lower head moves up to the offset."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)

@@ -45,7 +45,7 @@ _PARTS: tuple[type, ...] = (
 )
 _CLASSES: dict[str, Any] = {each.__name__: each for each in (*_COMMANDS, *_PARTS)}
 FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES.items()]).encode())
-"""Hash of the classes. Processes with another hash do not commit each other's requests."""
+"""Hash of the classes and their fields. Processes with other hashes do not commit each other's requests."""
 
 
 def has_text(command: Command) -> bool:
@@ -68,7 +68,7 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """Returns the structure for which ``encoded`` returned this value. Raises ValueError for other values."""
+    """Returns the structure that ``encoded`` turned into this value. Raises ValueError for other values."""
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

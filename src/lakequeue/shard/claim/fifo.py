@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""A claim or a delete searches this many messages after the head. All processes must use the same number."""
+"""A claim or a delete looks for a group's messages up to this many offsets after the head, in all processes."""
 
 
 class FifoShard(Protocol):
@@ -37,16 +37,16 @@ class FifoShard(Protocol):
         """Returns the instant at which a message becomes, or became, visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans fresh messages if the next one could be served before ``place``. Returns True if it did so."""
+        """Indexes further fresh messages, if the first could come before ``place``. Returns True if it did so."""
 
     def scan_to(self, end: int) -> bool:
-        """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
+        """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
 
     def stamp(self, offset: int) -> None: ...
 
 
 class _GroupOffsets:
-    """Ascending offsets of one group, in several pieces. Those before index ``at`` of the first piece are gone."""
+    """Ascending offsets of one group, in several pieces. Those before index ``at`` of the first are removed."""
 
     __slots__ = ("at", "pieces")
 
@@ -101,7 +101,7 @@ class _Deliverable:
 
 
 class Groups:
-    """The message groups of a shard. ``add`` gets the scanned messages, ``pick`` takes some of them."""
+    """The message groups of a FIFO shard. ``add`` adds messages, and ``pick`` takes messages for a claim."""
 
     def __init__(self, shard: FifoShard) -> None:
         self._shard = shard
@@ -113,7 +113,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages with offsets above all known messages."""
+        """Adds messages, whose offsets are above those of all messages added before."""
         begun = []
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -154,7 +154,7 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Queues the groups of the last ``pick`` again."""
+        """Makes the groups that the last ``pick`` took messages from wait again."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
@@ -164,11 +164,11 @@ class Groups:
             self._place(group)
 
     def removed(self, first: int, last: int) -> None:
-        """Records the removal of a range. Call ``serve`` next."""
+        """Records that the messages of a range were removed. Call ``serve`` next."""
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Queues the groups whose first message was removed: ``behind`` the waiting groups (FIF-14), or by age."""
+        """Makes groups wait again whose first message was removed: ``behind`` other groups (FIF-14), or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -183,11 +183,11 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Returns the groups whose first message is in a range, and forgets these messages."""
+        """Returns the groups whose first stored message is in a range, and forgets which messages these are."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Queues a group by its first stored message. Drops a group without stored messages."""
+        """Makes a group wait if its first stored message is available. Drops a group without messages."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
@@ -209,7 +209,7 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """Returns the longest waiting group and its next offset."""
+        """Returns the longest waiting group and the offset of its next message; None if no group waits."""
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

@@ -87,7 +87,7 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Returns in ``unpaid`` how many messages a claim would take if the rate limit allowed it (JOB-11).
+    """Counts the messages that a claim would take without the rate limit, as ``unpaid`` of the result (JOB-11).
 
     Messages that would become dead letters count, too. ``unpaid`` is 0 if the queue has no rate limit or is
     paused, or if no message may be claimed. The result has no messages.
@@ -105,7 +105,7 @@ def quote(state: ShardState, command: Claim) -> ClaimResult:
 
 
 def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, int]]:
-    """Takes a claim's messages out of the index. Returns their ranges of offsets, in order of delivery."""
+    """Takes messages for a claim out of the available messages. Returns their ranges in order of delivery."""
     policy, hands = state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
@@ -116,7 +116,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns the ranges to take, those to leave, and the fields last, passed and halved of ``ClaimResult``."""
+    """Returns the ranges of ``picked`` to claim and to leave, and values for ``last``, ``passed``, ``halved``."""
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -126,7 +126,7 @@ def _kept(
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes up to ``count`` tokens for messages of another shard. A negative count returns tokens (JOB-11)."""
+    """Takes up to ``count`` rate-limit tokens for another shard; a negative count returns tokens (JOB-11)."""
     left = state.pace_left
     if left is None:
         return command.count, False
@@ -157,7 +157,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Takes up to ``count`` messages from the index; with ``one_each``, at most one of each FIFO group."""
+    """Takes up to ``count`` of the available messages; with ``one_each``, at most one of each FIFO group."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:
@@ -169,7 +169,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Separates last receives that find no free handler, and later messages of their groups (HBN-23)."""
+    """Leaves messages on their last receive that find no free hand, and those behind them in a group (HBN-23)."""
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -199,7 +199,7 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Separates messages of a failed batch, which are claimed in halves, without other messages (DLQ-12)."""
+    """Keeps messages of no failed batch, or half of one failed batch, and leaves the others (DLQ-12)."""
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
@@ -231,7 +231,7 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns the claim's answer if dead letters were picked, because these move first (DLQ-2, DLQ-10)."""
+    """Returns the claim's answer if dead letters must be moved first, else None (DLQ-2, DLQ-10)."""
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:

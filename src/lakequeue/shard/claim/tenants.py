@@ -7,9 +7,9 @@ and counts messages that it has picked as in flight:
 choose the longest waiting group if it waited for ``PATIENCE`` or longer. 3. Else choose the group with the fewest
 messages in flight, then the longest waiting group, then the group whose message has the lowest offset.
 
-Within a group, the lowest offset comes first. A group waits since that message became available, or since its last
-turn if another group waited then. Only the first ``FAIR`` messages of a claim follow these rules. Further messages
-are the oldest ones; with a group limit, as many of each group as it allows, in this order of groups.
+Within a group, the lowest offset comes first. A group waits since that message became available, or since it was
+last served if another group waited then. Only the first ``FAIR`` messages of a claim follow these rules. Further
+messages are the oldest ones; with a group limit, as many of each group as it allows, in this order of groups.
 
 The offsets of a group are kept in pieces, 4 bytes per message, in a heap by the next offset of each piece. Groups
 wait in two heaps, by ``GroupTurn`` and by waiting time. Outdated heap entries are skipped when they come up.
@@ -65,7 +65,7 @@ class GroupLoad(NamedTuple):
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns groups with at least ``NOISE_FROM`` messages, and over ``NOISE`` times the median (FAI-3)."""
+    """Returns groups with ``NOISE_FROM`` messages in flight or visible, and ``NOISE`` times the median (FAI-3)."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -93,7 +93,7 @@ class TenantShard(Protocol):
     def visible_since(self, offset: int) -> int: ...
 
     def scan_to(self, end: int) -> bool:
-        """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
+        """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
 
     def stamp(self, offset: int) -> None: ...
 
@@ -102,7 +102,7 @@ _Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, pl
 
 
 class Tenants:
-    """The groups of a shard, over all scanned messages."""
+    """The message groups of a standard queue's shard, with the available messages of each group."""
 
     def __init__(self, shard: TenantShard) -> None:
         self._shard = shard
@@ -185,7 +185,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Queues the groups of the last ``pick`` again. ``put_back``: picked messages that were not used."""
+        """Makes groups of the last ``pick`` wait again. ``put_back``: picked messages that were not claimed."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -216,7 +216,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Queues a group for its next turn, unless it is paused, full, or has no available message."""
+        """Makes a group wait to be served, unless it is paused, at its limit, or without available messages."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
