@@ -33,7 +33,7 @@ from lakequeue.serve.sqs.endpoint import SqsEndpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
-"""Maximum number of requests that run at the same time, many of them in wait for the same commit."""
+"""Maximum number of requests that run at the same time. Many of them wait for the same commit."""
 ADOPT_INTERVAL = 10.0
 """Seconds between two checks for message move tasks of servers that died."""
 CATALOG_TIMEOUT = 5.0

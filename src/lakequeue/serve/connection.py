@@ -46,7 +46,7 @@ class Connection(HttpToolsProtocol):
     Attributes:
         head_seconds: time limit for the head of a request, from its first byte or the start of the connection.
         answer_seconds: time limit for the client to read a buffered answer.
-        unverified_seconds: time limit for the next request until a request has been verified.
+        unverified_seconds: time limit for the next request, as long as no request of the connection was verified.
         lost: event that is set when the connection has ended.
         leaving_seconds: time limit for the client to read a 503 answer.
         holder: key and address of the last verified request. None before the first.
@@ -91,7 +91,9 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503, reads the rest, and ends the connection. Returns False if no answer is possible."""
+        """Answers 503, and ends the connection once the client has read it. Returns False if no answer is
+        possible.
+        """
         if self.transport is None:
             self.turned_away = True
             return True

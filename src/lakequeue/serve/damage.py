@@ -14,7 +14,7 @@ MOST = 1_000
 
 
 class MetDamage:
-    """Remembers which call found which damaged table, for ``KEPT`` or until the console's view succeeds."""
+    """Remembers which call found which damaged table, for ``KEPT`` or until the call succeeds in the console."""
 
     def __init__(self) -> None:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}

@@ -1,4 +1,4 @@
-"""Figures of message groups. A sum reads every stored message of a queue, so a server reads it rarely."""
+"""Figures of message groups. Summing them reads all stored messages of a queue, so a server does it rarely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Maximum share of the server's time for reads of sums, 5 %. The first second of reads is not limited."""
+"""Maximum share of the server's time for summing, 5 %. The first second of summing is not limited."""
 INTERVAL = 10.0
 """Minimum number of seconds for which a sum is kept."""
 TOP = 20

@@ -36,7 +36,7 @@ UNCOUNTED_BYTES = 64 * 2**10
 MAX_ANSWER_BYTES = 256 * 2**20
 """Maximum bytes of received messages, counted from before their read until their answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
-"""As ``MAX_ANSWER_BYTES``, for the requests of one access key."""
+"""Maximum bytes of received messages for one access key, counted as for ``MAX_ANSWER_BYTES``."""
 MEMORY_FACTOR = 5
 """Bytes of memory for each byte of a message during a read: one byte as stored, and four bytes as text."""
 ANSWER_TIMEOUT = 10.0
@@ -171,7 +171,7 @@ class RequestBodies:
 
 @attrs.define(eq=False)
 class CountedAnswer(Counted):
-    """Memory for the messages of one receive. ``gone`` is done once the client has disconnected."""
+    """Memory for the messages of one receive. ``gone``: a future that ends once the client has disconnected."""
 
     answers: CountedAnswers = attrs.field(kw_only=True)
     gone: asyncio.Future[None] | None = None

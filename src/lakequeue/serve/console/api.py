@@ -87,8 +87,8 @@ class ConsoleApi:
         """Returns a page of queues, with the depths that the caller may see.
 
         ``sort`` is "name", a count, or "trouble": by the worst concern that ``attention`` last found, then by the
-        number of dead letters.
-        ``counted`` is the number of queues whose depth had to be read, or None.
+        number of dead letters. ``counted`` in the answer is the number of queues whose depth had to be read for
+        the sorting; None if no depth was needed.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -297,7 +297,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages. ``history``: messages since an instant that a rewind can restore."""
+        """Returns a page of messages. With ``history``: of those that a rewind to ``since`` would restore."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -443,21 +443,21 @@ class ConsoleApi:
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
-        """Returns how a command of ``lakequeue`` begins: as the operator set it, or with the root if known."""
+        """Returns the beginning of a command to show: as the operator set it, or with the root if allowed."""
         return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change, then drops the known problems, because the change may have solved a problem."""
+        """Runs a change, then drops the cached problems, because the change may have solved a problem."""
         try:
             return self._on_queue(name, call)
         finally:
             self._attention.forget()
 
     def _run(self, action: str, members: Answer) -> Answer:
-        """Runs an action of SQS, then drops the known problems, as ``_change`` does."""
+        """Runs an action of SQS, then drops the cached problems, as ``_change`` does."""
         try:
             return self._actions.run(action, members, "")
         finally:

@@ -128,7 +128,7 @@ class Attention:
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns at most ``MOST`` problems, most urgent kind first. ``only``: of this queue, not of the root."""
+        """Returns at most ``MOST`` problems, most urgent kind first; if ``only`` is given, those of this queue."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)

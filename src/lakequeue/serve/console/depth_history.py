@@ -63,7 +63,7 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Returns messages sent, received and deleted per minute lately. None in the first minute."""
+        """Returns messages sent, received and deleted per minute in the last minutes; None in the first minute."""
         with self._lock:
             depths = [
                 depth for depth in self._recorded.get(queue.key, ()) if now.at - depth.at <= _RATES * _MINUTE
@@ -136,7 +136,7 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns messages sent and deleted per minute and their average stay, for each depth; None if unknown."""
+    """Returns messages sent and deleted per minute, and their average time in the queue, for each depth."""
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

@@ -55,7 +55,7 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns messages with short bodies, the next page's start, and the number of messages read at a limit."""
+    """Returns messages with short bodies, the next page's start, and the number read if the search hit a limit."""
     listed: list[dict[str, Any]] = []
     size, more = 0, False
     for message in search:

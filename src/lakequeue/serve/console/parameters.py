@@ -148,7 +148,7 @@ def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Adds the name of a field to the error about its value."""
+    """Adds the name of a field to errors in the block, which are about the field's value."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -157,7 +157,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds the name of a field to an error whose text contains it."""
+    """Adds the name of a field to an error in the block whose text contains the name."""
     try:
         yield
     except QueueServiceError as error:

@@ -37,7 +37,7 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Larger bodies, in bytes, are parsed in a thread, and larger answers are written in one."""
+"""Bodies of more bytes than this are parsed in a thread, and longer answers are written in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (
@@ -65,7 +65,7 @@ class SqsEndpoint:
     """Answers the requests of SQS clients.
 
     Attributes:
-        answers: counts the messages of receives.
+        answers: limits the memory of received messages.
         receives: interrupts of receives. An interrupted receive returns the messages that it has.
         waiting: number of long polls in progress.
     """

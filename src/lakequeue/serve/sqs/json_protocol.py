@@ -13,7 +13,7 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Number of characters of a body above which encoding would hold up other threads."""
+"""Answers with a longer body, in characters, are encoded text by text, so that other threads run in between."""
 TARGET = "AmazonSQS."
 """Prefix of the action in the ``X-Amz-Target`` header."""
 

@@ -121,7 +121,7 @@ def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict
 
 
 def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
-    """Builds the result of a delete or visibility batch. Replaces positions by the ids of the entries."""
+    """Builds the result of a delete or visibility batch. Replaces positions with the ids of the entries."""
 
     def entry_id(position: str) -> str:
         id: str = entries[int(position)]["Id"]
