@@ -18,6 +18,7 @@ from lakequeue.operations import consumer_round as rounds
 from lakequeue.operations import consumers as consumers_of
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
+from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.chosen_messages import ChosenCounts as SelectedOutcome
@@ -27,7 +28,6 @@ from lakequeue.operations.concerns import (
     COMPACTION_SECONDS,
     KINDS,
     UNREAD_SECONDS,
-    Advice,
     Concern,
 )
 from lakequeue.operations.consumer_round import Exchanged
@@ -76,6 +76,7 @@ __all__ = [
     "Send",
     "SendOutcome",
     "SettleOutcome",
+    "Remedy",
     "Wanted",
 ]
 __all__ += [

@@ -1053,9 +1053,10 @@ def test_a_queue_that_cannot_be_read_at_all_says_why(lake: LakeQueue, visit: Vis
 def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(lake: LakeQueue, visiting: Visiting):
     full = {
         "text": "The root's disk is full.",
-        "cure": "lakequeue purge old drops it; the largest queues: old 2 MiB, new 1 MiB",
-        "commands": ["lakequeue purge old"],
-        "queues": ["old", "new"],
+        "hint": "",
+        "steps": [{"command": "lakequeue purge old", "effect": "drops it"}],
+        "largest": {"old": 2**21, "new": 2**20},
+        "runbook": "disk-full",
     }
     with visiting() as visit:
         page = visit.page
@@ -1064,11 +1065,11 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
         visit.open()
         concerns = page.get_by_role("region", name="What needs attention")
         shows(concerns.get_by_role("heading", name="The disk is full")).to_have_css("color", "rgb(180, 35, 24)")
-        shows(concerns.get_by_role("listitem")).to_have_css("color", "rgb(180, 35, 24)")
+        shows(concerns.get_by_role("listitem").first).to_have_css("color", "rgb(180, 35, 24)")
         shows(concerns.locator("code")).to_have_text("lakequeue purge old")
         shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
-        shows(concerns.get_by_role("link")).to_have_text(["old", "new", "Runbook"])
-        shows(concerns).to_contain_text("the largest queues: old 2 MiB, new 1 MiB")
+        shows(concerns.get_by_role("link")).to_have_text(["Runbook", "old", "new"])
+        shows(concerns).to_contain_text("The largest queues: old 2 MiB, new 1 MiB")
 
 
 def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, visit: Visit):
@@ -1089,8 +1090,8 @@ def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, 
 
 def test_what_is_deleted_soon_can_be_kept_longer(lake: LakeQueue, visit: Visit):
     lake.create_queue("kept", message_retention_period=4 * 24 * 3600).send("a")
-    concern = {"queue": "kept", "kind": "expiring", "text": "Soon.", "cure": "", "may": ["keep"], "brief": "soon"}
-    answer = {"root": [], "concerns": [concern | {"commands": []}], "total": 1}
+    concern = {"queue": "kept", "kind": "expiring", "text": "Soon.", "hint": "", "may": ["keep"], "brief": "soon"}
+    answer = {"root": [], "concerns": [concern | {"steps": []}], "total": 1}
     visit.page.route("**/api/attention", lambda route: route.fulfill(json=answer))
     page = visit.open("#/?text=kept")
     visit.button("Keep longer…").click()
@@ -1173,8 +1174,8 @@ def test_a_message_that_an_unknown_process_holds_leads_to_its_release(lake: Lake
             "queue": "hung",
             "kind": "stuck",
             "text": "It hangs",
-            "cure": "",
-            "commands": [],
+            "hint": "",
+            "steps": [],
             "may": [],
             "brief": "It hangs",
         }

@@ -23,6 +23,7 @@ from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, entry_verbs
 from lakequeue.cli import app, check
 from lakequeue.cli.session import Session
 from lakequeue.model.damage import Finding
+from lakequeue.operations.advice import Remedy
 from lakequeue.operations.concerns import Concern
 from lakequeue.operations.doctor import RootHealth, ShardHealth
 from lakequeue.operations.results import ShardCounts
@@ -218,29 +219,29 @@ def test_doctor_prints_some_queues_of_each_kind(tmp_path: Path, clock: ManualClo
 def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Path) -> None:
     """What it prints of a root with damage, a nearly full disk, a late clock, expiry, and an old pass."""
     damage = Finding("orders", "local", "0/messages", "a.parquet", "cannot be read", "drops it")
-    purge, compact = "lakequeue purge old", "lakequeue compact --now 0"
-    short = Shortage(
-        "only 1% is free", f"{purge} drops its messages, then {compact} frees", commands=(purge, compact)
-    )
-    kept = Concern("slow", "expiring", "slow is late", "lakequeue peek slow shows it", ("lakequeue peek slow",))
-    dumps = "py-spy dump --pid 1", "kill 1"
-    stuck = Concern("slow", "stuck", "it hangs", f"{dumps[0]} on a shows where; {dumps[1]} there ends it", dumps)
+    frees = Remedy("lakequeue compact --now 0", "frees"), Remedy("lakequeue purge old", "drops its messages")
+    short = Shortage("only 1% is free", steps=frees, largest={"old": 2**21})
+    kept = Concern("slow", "expiring", "slow is late", steps=[Remedy("lakequeue peek slow", "shows it")])
+    ends = Remedy("py-spy dump --pid 1", "on a shows where"), Remedy("kill 1", "on a ends it")
+    stuck = Concern("slow", "stuck", "it hangs", steps=ends)
     health = RootHealth([damage], 1, 1, 3 * 24 * 3600.0, 1_000.0, 1, [], ["late: no disk"], shortage=short)
-    health.concerns = [kept, stuck, attrs.evolve(kept, kind="unread", cure="ask; lakequeue peek slow shows it")]
+    health.concerns = [kept, stuck, attrs.evolve(kept, kind="unread", hint="ask")]
     session = Session(prefix="lakequeue --root 'my queues'")
     told = "\n".join(check.health_lines(health, session.pasted))
     assert told.replace("lakequeue --root 'my queues'", "LQ") == (
-        "1 finding of damage; this shows the steps of a repair, and asks:\n  LQ repair --all\n\n"
+        "1 finding of damage, 4 urgent, 3 warnings, the most urgent first\n"
+        "  LQ repair --all  # shows what it would do, and asks\n\n"
         "damage: orders: a.parquet cannot be read\n  in      0/messages/a.parquet\n  repair  drops it\n"
-        "urgent: only 1% is free\n"
-        "  LQ purge old        # drops its messages\n  LQ compact --now 0  # frees\n"
+        "urgent: only 1% is free\n  the largest queues: old 2.0 MiB\n"
+        "  LQ compact --now 0  # frees\n  LQ purge old        # drops its messages\n"
         "urgent: the newest commit is 1000.0 s ahead of this clock\n"
         "  synchronize clocks\n  LQ repair --all --clock  # sets it back\n"
         "urgent: late: no disk\n"
         "urgent: slow is late\n  LQ peek slow  # shows it\n"
-        "warning: it hangs\n  py-spy dump --pid 1  # on a shows where\n  kill 1               # there ends it\n"
+        "warning: it hangs\n  py-spy dump --pid 1  # on a shows where\n  kill 1               # on a ends it\n"
         "warning: slow is late\n  ask\n  LQ peek slow  # shows it\n"
         "warning: the root was last compacted 72 hours ago\n  see whether the compactor still runs\n"
+        "  LQ compact  # every minute, or every five minutes on an object store\n"
     )
     assert [each for each in health.warnings if "repair --all --clock" in each]
 

@@ -31,7 +31,7 @@ from lakequeue import (
     __version__,
     entry_verbs,
 )
-from lakequeue.entry_verbs import doctor, report_consumer
+from lakequeue.entry_verbs import Remedy, doctor, report_consumer
 from lakequeue.model.clock import format_instant, to_micros
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.depth import Depth
@@ -152,8 +152,9 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
     assert [each["may"] for each in found["concerns"]] == [["free"], [], ["redrive"], ["resume"]], "their buttons"
-    assert found["concerns"][0]["commands"] == [
-        """lakequeue peek stuck --where "state = 'in_flight' AND consumer = 'host:7'\""""
+    assert commands(found["concerns"][0]) == [
+        """lakequeue peek stuck --where "state = 'in_flight' AND consumer = 'host:7'\"""",
+        "lakequeue reschedule stuck ID --in-flight",
     ]
     assert [each["brief"] for each in found["concerns"]] == [
         "host:7 has held a message for 2h50m",
@@ -165,7 +166,7 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert [row["name"] for row in rows] == ["stuck", "unread", "pay-dead", "paused", "pay"]
     limited = console.get("queues", sort="trouble", limit=2)
     assert [row["name"] for row in limited["queues"]] == ["stuck", "unread"], "over all pages"
-    assert found["concerns"][3]["commands"] == ["lakequeue resume paused"]
+    assert commands(found["concerns"][3]) == ["lakequeue resume paused"]
     letters.purge()
     assert len(console.get("attention")["concerns"]) == 4, "it is read at most every half minute"
     clock.advance(31)
@@ -224,7 +225,7 @@ def test_schedules_that_fail_or_are_overdue_need_attention(lake: LakeQueue, cloc
         "late",
     )
     assert fails["text"].startswith("schedule gone-report: ") and "does not exist" in fails["text"]
-    assert overdue["text"] == "schedule late-report is overdue: let lakequeue serve, consume or schedule run run"
+    assert overdue["text"] == "schedule late-report is overdue"
     assert {fails["text"], overdue["text"]} < {each.text for each in doctor(lake).concerns}
     assert {row["name"]: row["overdue"] for row in listed.json()["schedules"]} == {
         "gone-report": True,
@@ -266,14 +267,21 @@ def test_a_pause_that_the_console_ended_needs_no_attention_any_more(console: Con
     assert console.get("attention")["concerns"] == [], "and after a change of attributes"
 
 
+def commands(problem: dict[str, Any]) -> list[str]:
+    return [step["command"] for step in problem["steps"]]
+
+
 def test_a_disk_that_is_nearly_full_is_urgent_and_a_compaction_is_the_first_advice(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ):
-    short = Shortage("only 3 MiB are free", "lakequeue purge old drops it", commands=("lakequeue purge old",))
+    short = Shortage(
+        "only 3 MiB are free", steps=[Remedy("lakequeue purge old", "drops it")], largest={"old": 2**20}
+    )
     monkeypatch.setattr("lakequeue.serve.console.attention.shortage", lambda lake: short)
     found = console.get("attention")
     assert (found["low"], found["urgent"], found["full"]) == (True, True, False)
-    assert [each["commands"] for each in found["root"]] == [["lakequeue compact"], ["lakequeue purge old"]]
+    assert [*map(commands, found["root"])] == [["lakequeue compact"], ["lakequeue purge old"]]
+    assert found["root"][1]["largest"] == {"old": 2**20}
 
 
 def test_consumers_have_time_to_receive_after_a_resume(console: Console, clock: ManualClock):
@@ -583,7 +591,7 @@ def test_damage_that_a_call_met_needs_attention_until_the_call_succeeds(console:
     assert console.get("attention", queue="orders") == console.get("attention") | {"root": [], "urgent": False}
     assert console.get("attention", queue="other")["concerns"] == []
     assert (concern["kind"], concern["queue"]) == ("unreadable", "orders")
-    assert concern["commands"] == ["lakequeue check orders", "lakequeue repair orders"]
+    assert commands(concern) == ["lakequeue check orders", "lakequeue repair orders"]
     file.write_bytes(whole)
     assert console.http.get(path).status_code == 200
     assert console.get("attention")["concerns"] == []
@@ -609,15 +617,51 @@ def test_damage_is_remembered_for_an_hour_and_of_a_limited_number_of_calls(clock
         met.ended(RequestRecord(clock.now(), "-", "POST", "/", call))
 
     ended("orders", None)
-    ended("orders", "table")
+    ended("orders", "/root/q/key/0/messages")
     ended("orders", None)
-    assert [*met.tables(begun + KEPT)] == ["table"], "a receive that finds nothing proves nothing"
-    assert [*met.tables(begun + KEPT + timedelta(seconds=1))] == []
+    assert met.queues(begun + KEPT) == {"key"}, "a receive that finds nothing proves nothing"
+    assert met.queues(begun + KEPT + timedelta(seconds=1)) == set()
     ended("orders", None, by_console=True)
-    assert [*met.tables(begun)] == []
+    assert met.queues(begun) == set()
     for number in range(MOST + 1):
-        ended(f"queue-{number}", str(number))
-    assert [*met.tables(begun)] == [str(number) for number in range(1, MOST + 1)]
+        ended(f"queue-{number}", f"/root/q/{number}/0/messages")
+    assert met.queues(begun) == {str(number) for number in range(1, MOST + 1)}
+
+
+def test_a_damaged_queue_is_checked_again_until_it_is_repaired(clock: ManualClock):
+    met, checks = MetDamage(start=lambda work: work()), list[bool]()
+
+    def look(damaged: bool) -> set[str]:
+        def is_damaged() -> bool:
+            checks.append(damaged)
+            clock.advance(2)
+            return damaged
+
+        met.look_again("key", clock.now, is_damaged)
+        return met.queues(clock.now())
+
+    call = ApiCall("ReceiveMessage", "orders", damaged="s3://bucket/root/q/key/0/messages")
+    met.ended(RequestRecord(clock.now(), "-", "POST", "/", call))
+    assert look(damaged=True) == {"key"} == look(damaged=False), "a check reads every file: not again at once"
+    assert checks == [True]
+    clock.advance(39)
+    assert look(damaged=False) == {"key"}, "twenty times as long as the check took"
+    clock.advance(1)
+    assert look(damaged=False) == set() and checks == [True, False]
+
+
+def test_damage_that_was_met_during_a_check_is_kept(clock: ManualClock):
+    met = MetDamage(start=lambda work: work())
+
+    def meet() -> bool:
+        clock.advance(1)
+        met.ended(
+            RequestRecord(clock.now(), "-", "POST", "/", ApiCall("Send", "a", damaged="/root/q/key/0/messages"))
+        )
+        return False
+
+    met.look_again("key", clock.now, meet)
+    assert met.queues(clock.now()) == {"key"}
 
 
 # --- one queue

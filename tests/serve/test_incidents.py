@@ -39,7 +39,11 @@ def warned(lake: LakeQueue) -> str:
 def shown(console: Console) -> str:
     """What the first page of the console begins with."""
     found = console.get("attention")
-    return "\n".join(f"{each['text']} - {each['cure']}" for each in [*found["root"], *found["concerns"]])
+    problems = [*found["root"], *found["concerns"]]
+    words = [f"{each['text']} - {each['hint']}" for each in problems]
+    return "\n".join(
+        [*words, *(f"{step['command']} {step['effect']}" for each in problems for step in each["steps"])]
+    )
 
 
 def run(lake: LakeQueue, *command: str) -> str:
@@ -58,17 +62,17 @@ def test_a_full_disk(tmp_path: Path) -> None:
             orders.send("a")
         for told in (warned(lake), shown(console)):
             assert "disk is full: sends, receives and deletes fail" in told
-            assert "lakequeue compact --now 0 frees the space of what is gone; if that is too little, " in told
-            assert "lakequeue purge old drops its messages if nobody needs them, then lakequeue compact" in told
-            assert "the largest queues: old 0." in told
+            assert "lakequeue compact --now 0 frees the space of what is gone; often this is enough" in told
+            assert "lakequeue purge old drops its messages, if nobody needs them" in told
             assert told.count("disk") == 1 and "on its file system" not in told
         sent = console.sent("queues/orders/send", {"MessageBody": "a"})
         assert sent.json()["message"] == "The disk of the root is full: `lakequeue doctor` says how to make room."
         found, compact = console.get("attention"), "lakequeue compact --now 0"
+        assert "the largest queues: old 0." in warned(lake) and [*found["root"][0]["largest"]][0] == "old"
         assert found["full"] and len(found["root"]) == 1, "a compaction needs room first"
-        assert found["root"][0]["commands"] == [compact, "lakequeue purge old", compact]
+        assert [step["command"] for step in found["root"][0]["steps"]] == [compact, "lakequeue purge old", compact]
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
-        assert checked.exit_code == 1 and "no damage, " in checked.output
+        assert checked.exit_code == 1 and "no damage, 1 urgent, " in checked.output
         run(lake, "compact", "--now", "0")
         run(lake, "purge", "old", "--yes")
         run(lake, "compact", "--now", "0")
@@ -86,8 +90,8 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         file.write_bytes(whole[:20] + bytes(40) + whole[60:])
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
         assert checked.exit_code == 1 and f"damage: orders: {file.name} cannot be read" in checked.output
-        assert "this shows the steps of a repair, and asks:" in checked.output
-        assert f"\n  lakequeue --root {lake.root} repair --all\n" in checked.output
+        assert checked.output.startswith("2 findings of damage, 1 warning, the most urgent first\n")
+        assert f"\n  lakequeue --root {lake.root} repair --all  # shows what it would do" in checked.output
         repaired = run(lake, "repair", "--all", "--yes")
         assert "lost: 1 message, offset 1" in repaired and "offset 1 was sent at " in repaired
         assert "damage:" not in run(lake, "doctor")
@@ -107,7 +111,10 @@ def test_thirty_dead_letters(tmp_path: Path) -> None:
         pay.receive()
         for told in (warned(lake), shown(console)):
             assert "pay-dead has 30 dead letters of pay" in told
-            assert "lakequeue peek pay-dead shows why, lakequeue redrive pay-dead sends them back" in told
+            assert (
+                "lakequeue peek pay-dead shows why" in told
+                and "lakequeue redrive pay-dead sends them back" in told
+            )
         [error] = console.get("queues/pay-dead/errors")["errors"]
         assert (error["error"], error["messages"]) == ("ConnectionError", 30)
         run(lake, "redrive", "pay-dead", "--yes")

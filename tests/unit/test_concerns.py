@@ -11,6 +11,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.model.pauses import Pause, resumed_at, started
+from lakequeue.operations.advice import Remedy
 from lakequeue.operations.concerns import GROWTH_SECONDS, KINDS, STUCK_SECONDS, UNREAD_SECONDS, Concern, found
 from lakequeue.operations.consumers import ActiveConsumer
 from lakequeue.operations.depth import Depth
@@ -131,10 +132,10 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     hanging = ActiveConsumer("packer", 1, received, received, [PROCESS])
     [concern] = found("orders", QueueAttributes.create(), depth, [hanging], (), None)
     assert "packer has held a message of orders for 2h" in concern.text
-    assert (
-        "py-spy dump --pid 4711 on worker-1 shows where its handler hangs; kill 4711 there ends it" in concern.cure
-    )
-    assert concern.commands == ("py-spy dump --pid 4711", "kill 4711")
+    assert [*concern.steps] == [
+        Remedy("py-spy dump --pid 4711", "on worker-1 shows where its handler hangs"),
+        Remedy("kill 4711", "on worker-1 ends it and frees its messages"),
+    ]
 
 
 def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
@@ -143,9 +144,14 @@ def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
     [concern] = found(
         "orders", QueueAttributes.create(), depth, [ActiveConsumer(None, 1, received, received)], (), None
     )
-    assert "py-spy" not in concern.cure
-    assert concern.commands == ("""lakequeue peek orders --where "state = 'in_flight'\"""",)
-    assert "lakequeue reschedule orders ID --in-flight frees it" in concern.cure
+    assert commands(concern) == [
+        """lakequeue peek orders --where "state = 'in_flight'\"""",
+        "lakequeue reschedule orders ID --in-flight",
+    ]
+
+
+def commands(concern: Concern) -> list[str]:
+    return [step.command for step in concern.steps]
 
 
 def expiring(age: float, stored: int = 1, sources: tuple[str, ...] = (), **attributes: object) -> list[Concern]:
@@ -168,16 +174,16 @@ def test_the_time_left_and_two_commands_are_shown_before_messages_expire() -> No
     assert concern.text == (
         "the oldest of the 10 messages of orders is deleted for good in 12h, 4d after its send"
     )
-    assert concern.commands == ("lakequeue peek orders", "lakequeue set orders --retention 8d")
+    assert commands(concern) == ["lakequeue set orders --retention 8d", "lakequeue peek orders"]
     [letters] = expiring(3.5 * DAY, sources=("pay",))
-    assert letters.commands[0] == "lakequeue redrive orders" and "2 dead letters of orders" in letters.text
+    assert "lakequeue redrive orders" in commands(letters) and "2 dead letters of orders" in letters.text
     [only] = expiring(3.5 * DAY, 0)
     assert only.text.startswith("the only message of orders is deleted")
     [longest] = expiring(14 * DAY - 60, message_retention_period=14 * DAY)
-    assert longest.commands == ("lakequeue peek orders",), "no queue keeps messages longer"
+    assert commands(longest) == ["lakequeue peek orders"], "no queue keeps messages longer"
 
 
-def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
+def test_concerns_have_an_order_and_commands() -> None:
     assert KINDS[0] == "expiring" and KINDS[-1] == "paused"
     depth = Depth(NOW, QueueCounts(9, 0, 0, 0, 3.5 * DAY, undecided=1), 0)
     attributes = QueueAttributes.create(paused_groups={"a b": "late"})
@@ -185,8 +191,8 @@ def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
     assert [each.kind for each in sorted(concerns, key=lambda each: each.urgency)] == [
         *("expiring", "undecided", "unread", "paused")
     ]
-    assert all(command in each.cure for each in concerns for command in each.commands)
-    assert all(each.commands for each in concerns)
+    assert all(step.command and step.effect for each in concerns for step in each.steps)
+    assert all(each.steps for each in concerns)
     assert [each.brief for each in concerns] == [
         "group a b paused",
         "oldest deleted in 12h",
@@ -194,7 +200,7 @@ def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
         "1 undecided",
     ]
     [paused] = (each for each in concerns if each.kind == "paused")
-    assert (paused.group, *paused.commands) == ("a b", "lakequeue resume orders --group 'a b'")
+    assert (paused.group, *commands(paused)) == ("a b", "lakequeue resume orders --group 'a b'")
 
 
 def test_a_pause_without_a_reason_shows_no_reason() -> None:
@@ -207,6 +213,32 @@ def test_consumers_that_run_and_receive_nothing_are_named_by_their_process() -> 
     idle = ActiveConsumer("packer", 0, None, None, [PROCESS])
     [concern] = found("orders", QueueAttributes.create(), depth, [idle], (), None)
     assert concern.kind == "unread" and "though 1 consumer of it runs" in concern.text
-    assert "process 4711 on worker-1" in concern.cure and "start" not in concern.cure
+    assert "process 4711 on worker-1" in concern.hint and "start" not in concern.hint
     [concern] = found("orders", QueueAttributes.create(), depth, [], (), None)
-    assert "start its consumers" in concern.cure
+    assert "start its consumers" in concern.hint
+
+
+def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error() -> None:
+    depth = Depth(NOW, QueueCounts(36, 0, 0, 0, 60.0), 0)
+    [concern] = found("pay-dead", QueueAttributes.create(), depth, [], ("pay",), None)
+    assert commands(concern) == ["lakequeue peek pay-dead", "lakequeue redrive pay-dead"]
+    assert commands(concern.with_errors({"ValueError": 36})) == commands(concern), "one error: all of them"
+    several = concern.with_errors({"ValueError": 20, "my.Error": 9, "a b": 4, "KeyError": 3})
+    assert [*map(str, several.steps)] == [
+        "lakequeue peek pay-dead shows why",
+        "lakequeue redrive pay-dead --error ValueError sends 20 of them back",
+        "lakequeue redrive pay-dead --error my.Error sends 9 of them back",
+        "lakequeue redrive pay-dead --error 'a b' sends 4 of them back",
+        "lakequeue redrive pay-dead sends all back, once the causes are fixed",
+    ]
+    assert "failed with 20 ValueError, 9 my.Error, 4 a b, 3 KeyError" in several.advice.text
+
+
+def test_a_limit_is_doubled_as_far_as_the_profile_allows() -> None:
+    def full(limit: int, **attributes: object) -> Concern:
+        depth = Depth(NOW, QueueCounts(0, limit, 0, 0, 1.0), 0)
+        given = QueueAttributes.create(max_inflight_messages=limit, **attributes)
+        [concern] = found("orders", given, depth, [], (), None)
+        return concern
+
+    assert commands(full(100)) == ["lakequeue set orders -a max_inflight_messages=200"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,15 +14,13 @@ from lakequeue.cli.options import OptionalName, Yes, flag, queue_argument
 from lakequeue.cli.session import REFUSED, CommandContext, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from lakequeue import Finding, Repair
-    from lakequeue.entry_verbs import Advice, RootHealth
+    from lakequeue.entry_verbs import Remedy, RootHealth
 
 SHOWN = 20
 """Maximum number of offset ranges, ids or problems that are printed."""
-_JOINTS = re.compile(r"^[,;.]? *(?:(?:and|or|then) )?|[,;]? *(?:and |or |then |run )?$")
-"""Words of a sentence around its commands, which are printed on lines of their own."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
@@ -70,14 +67,16 @@ def doctor(
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
     """Yields the verdict, then each problem with its cure, most urgent first. ``pasted`` completes a command."""
     advice, damage = [*health.advice()], [each for each in health.findings if each.damage]
-    if damage:
-        command = pasted("lakequeue repair --all")
-        yield f"{render.count(len(damage), 'finding')} of damage; this shows the steps of a repair, and asks:"
-        yield f"  {command}"
-    elif (number := len(advice) + len(health.findings)) == 0:
-        yield "sound: nothing needs attention"
+    urgent = sum(each.urgent for each in advice)
+    warnings = len(advice) - urgent + len(health.findings) - len(damage)
+    if damage or urgent or warnings:
+        found = [f"{render.count(len(damage), 'finding')} of damage" if damage else "no damage"]
+        found += [f"{urgent:,} urgent"] * bool(urgent) + [render.count(warnings, "warning")] * bool(warnings)
+        yield f"{', '.join(found)}{', the most urgent first' if len(advice) + len(health.findings) > 1 else ''}"
     else:
-        yield f"no damage, {render.count(number, 'warning')}{', the most urgent first' if number > 1 else ''}"
+        yield "sound: nothing needs attention"
+    if damage:
+        yield f"  {pasted('lakequeue repair --all')}  # shows what it would do, and asks"
     yield ""
     yield from map(finding_text, damage)
     of_kind = Counter[str]()
@@ -85,7 +84,9 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
         of_kind[each.kind] += 1
         if not each.kind or of_kind[each.kind] <= SHOWN:
             yield f"{'urgent' if each.urgent else 'warning'}: {each.text}"
-            yield from _cure_lines(each, pasted)
+            if each.hint:
+                yield f"  {each.hint}"
+            yield from _step_lines(each.steps, pasted)
     for kind, number in of_kind.items():
         if kind and number > SHOWN:
             yield f"warning: {number - SHOWN:,} more of {kind}; --json has all"
@@ -94,21 +95,12 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
         yield ""
 
 
-def _cure_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the cure in lines, one for each command, with what the command does in a comment."""
-    left, commands, words = advice.cure, list[str](), list[str]()
-    for command in advice.commands:
-        before, found, after = left.partition(command)
-        if found:
-            words.append(before)
-            commands.append(pasted(command))
-            left = after
-    words = [_JOINTS.sub("", each) for each in [*words, left]]
-    if words[0]:
-        yield f"  {words[0]}"
+def _step_lines(steps: Sequence[Remedy], pasted: Callable[[str], str]) -> Iterator[str]:
+    """Yields a line for each command, with its effect in a comment."""
+    commands = [pasted(step.command) for step in steps]
     width = max(map(len, commands), default=0)
-    for command, does in zip(commands, words[1:], strict=True):
-        yield f"  {command:{width}}  # {does}" if does else f"  {command}"
+    for command, step in zip(commands, steps, strict=True):
+        yield f"  {command:{width}}  # {step.effect}" if step.effect else f"  {command}"
 
 
 def _figures(health: RootHealth) -> Iterator[str]:

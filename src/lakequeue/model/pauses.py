@@ -13,6 +13,8 @@ from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
 """Stored as the reason of a pause when the caller gave none. Texts about the pause omit this word."""
+ENDS = "ends the pause"
+"""What ``Pause.command`` does."""
 _RESUMED = "\n"
 """Key of the last resume among the starts of pauses. No message group can have this name."""
 
@@ -45,11 +47,7 @@ class Pause:
 
     def advice(self, queue: str) -> str:
         """Returns a line about the pause of this queue, with the command that ends it."""
-        return f"{self.of(queue)}; {self.cure(queue)}"
-
-    def cure(self, queue: str) -> str:
-        """Returns the command that ends the pause, as part of a sentence."""
-        return f"{self.command(queue)} ends the pause"
+        return f"{self.of(queue)}; {self.command(queue)} {ENDS}"
 
     def command(self, queue: str) -> str:
         """Returns the command that ends the pause."""

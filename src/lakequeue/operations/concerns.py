@@ -13,7 +13,8 @@ from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, shown_duration, to_micros
-from lakequeue.model.pauses import resumed_at
+from lakequeue.model.pauses import ENDS, resumed_at
+from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.browse import Search, page
 from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
@@ -30,7 +31,7 @@ STUCK_SECONDS = 3600
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """A queue grows if within ``GROWTH_SECONDS`` its visible messages increase by at least this number and share."""
-COMPACTION_CURE = "run lakequeue compact every minute, or every five minutes on an object store"
+COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
 """A warning says if no compactor made a pass for this many seconds."""
 FULL_SHARE = 0.95
@@ -41,6 +42,8 @@ LETTERS = 1_000
 """Number of newest dead letters of a queue whose errors are counted."""
 ERRORS = 5
 """Maximum number of listed classes of errors."""
+REDRIVEN = 3
+"""Maximum number of classes of errors with a command that redrives them."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
@@ -48,23 +51,6 @@ KINDS = (
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")
 """Kinds of concerns in which messages are lost soon, or calls fail."""
-
-
-@attrs.frozen
-class Advice:
-    """A problem of a root or a queue, and its cure."""
-
-    text: str
-    cure: str = ""
-    commands: tuple[str, ...] = ()
-    """Commands in ``cure`` that can be run as they are."""
-    urgent: bool = False
-    """True if messages may be lost, or if calls fail."""
-    kind: str = ""
-    """One of ``KINDS``; empty for a problem of the root."""
-
-    def __str__(self) -> str:
-        return "; ".join(filter(None, (self.text, self.cure)))
 
 
 @attrs.frozen
@@ -76,10 +62,10 @@ class Concern:
     """One of ``KINDS``."""
     text: str
     """Sentence that describes the problem and names the queue."""
-    cure: str
-    """Commands or a page that help."""
-    commands: tuple[str, ...] = ()
-    """Commands in ``cure`` that can be run as they are."""
+    hint: str = ""
+    """What helps, in words. Comes before ``steps``."""
+    steps: Sequence[Remedy] = ()
+    """Commands that help, in the order of their use."""
     brief: str = ""
     """The text in a few words, without the queue's name."""
     group: str | None = None
@@ -100,16 +86,29 @@ class Concern:
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
-        return Advice(text, self.cure, self.commands, self.kind in URGENT, self.kind)
+        return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
+
+    def with_errors(self, errors: Mapping[str, int]) -> Concern:
+        """Returns this concern about dead letters with their errors, and with a redrive of each frequent error."""
+        if len(errors) < 2:
+            return attrs.evolve(self, errors=errors)
+        peek, redrive = self.steps
+        some = [
+            Remedy(f"{redrive.command} --error {shlex.quote(error)}", f"sends {number:,} of them back")
+            for error, number in [*errors.items()][:REDRIVEN]
+        ]
+        return attrs.evolve(
+            self,
+            errors=errors,
+            steps=(peek, *some, Remedy(redrive.command, "sends all back, once the causes are fixed")),
+        )
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
     """Reads depth and ledger of a queue. Returns the concerns about the queue; see ``found``."""
     now = depth(queue)
     concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
-    return [
-        attrs.evolve(each, errors=errors_of(queue)) if each.kind == "dead letters" else each for each in concerns
-    ]
+    return [each.with_errors(errors_of(queue)) if each.kind == "dead letters" else each for each in concerns]
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
@@ -145,38 +144,49 @@ def found(
         what = "paused" if pause.group is None else f"group {pause.group} paused"
         lasts = None if pause.since is None else shown_duration((now.at - to_micros(pause.since)) / MICROS)
         brief = what if lasts is None else f"{what} for {lasts}"
-        yield Concern(name, "paused", pause.of(name), pause.cure(name), (pause.command(name),), brief, pause.group)
+        steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
+        yield Concern(name, "paused", pause.of(name), steps=steps, brief=brief, group=pause.group)
     age = counts.oldest_age or 0.0
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
         text = f"{name} has {counted(now.stored, 'dead letter')} of {', '.join(sources)}"
         text = f"{text}, the oldest {shown_duration(age)} old"
-        commands = f"lakequeue peek {quoted}", f"lakequeue redrive {quoted}"
-        cure = f"{commands[0]} shows why, {commands[1]} sends them back once the cause is fixed"
-        yield Concern(name, "dead letters", text, cure, commands, counted(now.stored, "dead letter"))
+        steps = (
+            Remedy(f"lakequeue peek {quoted}", "shows why"),
+            Remedy(f"lakequeue redrive {quoted}", "sends them back, once the cause is fixed"),
+        )
+        yield Concern(name, "dead letters", text, "", steps, counted(now.stored, "dead letter"))
     elif (seconds := unreceived(attributes, now, known)) > UNREAD_SECONDS:
         text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
-        text, cure = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
+        text, hint = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
         brief = f"{counts.visible:,} visible, no receive for {shown_duration(seconds)}"
         if counts.in_flight:
             text += f", and {counts.in_flight:,} in flight for {shown_duration(seconds)} or longer"
         if processes := [process for each in known for process in each.processes]:
             text += f", though {counted(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
-            cure = f"see what their log says: {', '.join(map(str, processes[:3]))}"
-        command = f"lakequeue peek {quoted}"
-        yield Concern(name, "unread", text, f"{cure}; {command} shows them", (command,), brief)
+            hint = f"see what their log says: {', '.join(map(str, processes[:3]))}"
+        steps = (Remedy(f"lakequeue peek {quoted}", "shows the messages that wait longest"),)
+        yield Concern(name, "unread", text, hint, steps, brief)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
-        command = f"lakequeue consumers {quoted}"
+        steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
         brief = f"grew from {before:,} to {counts.visible:,} visible"
-        yield Concern(name, "growing", text, f"add consumers; {command} lists them", (command,), brief)
+        yield Concern(name, "growing", text, "add consumers", steps, brief)
     yield from _full(name, attributes, counts, now.stored)
     if counts.undecided:
         text = f"{name} has {counted(counts.undecided, 'undecided message')} of deliveries into"
         text = f"{text} {attributes.table or 'a table that it no longer has'}"
-        command = f"lakequeue decide {quoted} --again --dry-run"
-        cure = f"a consumer that reaches the table decides; {command} lists them"
-        yield Concern(name, "undecided", text, cure, (command,), f"{counts.undecided:,} undecided")
+        hint = "a consumer that reaches the table decides"
+        steps = (
+            Remedy(f"lakequeue decide {quoted} --again --dry-run", "lists the deliveries, and changes nothing"),
+        )
+        yield Concern(name, "undecided", text, hint, steps, f"{counts.undecided:,} undecided")
+    yield from _stuck(name, attributes, now, known)
+
+
+def _stuck(
+    name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]
+) -> Iterator[Concern]:
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):
@@ -185,8 +195,8 @@ def found(
                 f"{who} has held a message of {name} for {lasts}",
                 f"{who} has held a message for {lasts}",
             )
-            gone = None if each.processes else each.consumer
-            yield Concern(name, "stuck", text, *_release(quoted, each), brief, consumer=gone)
+            steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
+            yield Concern(name, "stuck", text, steps=steps, brief=brief, consumer=gone)
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
@@ -218,31 +228,34 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
     oldest = f"the only {noun}" if now.stored == 1 else f"the oldest of the {counted(now.stored, noun)}"
     text = f"{oldest} of {name} is deleted for good in {shown_duration(left)}"
     text = f"{text}, {shown_duration(retention)} after its send"
-    if sources:
-        first, cure = f"lakequeue redrive {quoted}", "sends dead letters anew"
-    else:
-        first, cure = f"lakequeue peek {quoted}", "shows it"
+    first = (
+        Remedy(f"lakequeue redrive {quoted}", "sends dead letters anew")
+        if sources
+        else Remedy(f"lakequeue peek {quoted}", "shows it")
+    )
     brief = f"oldest deleted in {shown_duration(left)}"
     longer = min(2 * retention, longest or 2 * retention)
-    second = f"lakequeue set {quoted} --retention {shown_duration(longer)}"
-    if longer > retention:
-        yield Concern(name, "expiring", text, f"{first} {cure}, {second} keeps all longer", (first, second), brief)
-    else:
-        yield Concern(name, "expiring", text, f"{first} {cure}", (first,), brief)
+    keep = Remedy(f"lakequeue set {quoted} --retention {shown_duration(longer)}", "keeps all longer")
+    steps = (keep, first) if longer > retention else (first,)
+    yield Concern(name, "expiring", text, steps=steps, brief=brief)
 
 
-def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
-    """Returns a remedy, and its commands, for a message that a consumer holds for too long."""
+def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
+    """Returns what to do about a message that a consumer holds for too long."""
     if held.processes:
-        some = held.processes[:3]
-        looks, ends = [f"py-spy dump --pid {one.pid}" for one in some], [f"kill {one.pid}" for one in some]
-        where = " or ".join(f"{command} on {one.host}" for command, one in zip(looks, some, strict=True))
-        cure = f"{where} shows where its handler hangs; {' or '.join(ends)} there ends it and frees its messages"
-        return cure, (*looks, *ends)
+        pairs = [
+            (
+                Remedy(f"py-spy dump --pid {one.pid}", f"on {one.host} shows where its handler hangs"),
+                Remedy(f"kill {one.pid}", f"on {one.host} ends it and frees its messages"),
+            )
+            for one in held.processes[:3]
+        ]
+        return [step for pair in pairs for step in pair]
     held_by = f" AND consumer = '{held.consumer}'" if re.fullmatch(r"[\w.:@-]+", held.consumer or "") else ""
-    command = f"""lakequeue peek {quoted} --where "state = 'in_flight'{held_by}\""""
-    freed = f"lakequeue reschedule {quoted} ID --in-flight frees it"
-    return f"{command} shows its id, {freed}", (command,)
+    return (
+        Remedy(f"""lakequeue peek {quoted} --where "state = 'in_flight'{held_by}\"""", "shows its ID"),
+        Remedy(f"lakequeue reschedule {quoted} ID --in-flight", "frees it"),
+    )
 
 
 def _has_grown(visible: int, before: int | None) -> bool:
@@ -266,11 +279,10 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
         limit = getattr(attributes, attribute)
         if limit is not None and number >= FULL_SHARE * limit:
             text = f"{name} is at its limit: {number:,} of {attribute}={limit:,}; {effect} there"
-            cure, brief = (
-                f"lakequeue set {shlex.quote(name)} -a {attribute}=N raises it",
-                f"{number:,} of {limit:,}",
-            )
-            yield Concern(name, "full", text, cure, brief=f"at a limit: {brief} {_LIMITED[attribute]}")
+            brief = f"at a limit: {number:,} of {limit:,} {_LIMITED[attribute]}"
+            highest = min(2 * limit, attributes.limits(attribute).high or 2 * limit)
+            raised = Remedy(f"lakequeue set {shlex.quote(name)} -a {attribute}={highest:.0f}", "raises it")
+            yield Concern(name, "full", text, "add consumers", (raised,) if highest > limit else (), brief)
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:

@@ -11,11 +11,11 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
+from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.check import check
 from lakequeue.operations.concerns import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
-    Advice,
     Concern,
     an_hour_ago,
     of_queue,
@@ -97,9 +97,8 @@ class RootHealth:
         short = self._short_of()
         yield from (each for each in short if each.urgent)
         if self.clock_behind > clock_guard.TOLERANCE:
-            command = "lakequeue repair --all --clock"
-            cure = f"synchronize clocks; {command} sets it back"
-            yield Advice(self._clock(), cure, (command,), urgent=True)
+            steps = (Remedy("lakequeue repair --all --clock", "sets it back"),)
+            yield Advice(self._clock(), "synchronize clocks", steps, urgent=True)
         yield from (Advice(text, urgent=True) for text in self.unreadable)
         yield from (each.advice for each in self.concerns)
         for name in self.letterless:
@@ -108,11 +107,7 @@ class RootHealth:
         yield from self._upkeep()
 
     def _short_of(self) -> list[Advice]:
-        short = self.shortage
-        if short is None:
-            return []
-        cure = "; ".join(filter(None, (short.cure, short.largest)))
-        return [Advice(short.text, cure, short.commands, urgent=bool(short.commands))]
+        return [] if self.shortage is None else [self.shortage.advice]
 
     def _clock(self) -> str:
         return f"the newest commit is {self.clock_behind:.1f} s ahead of this clock"
@@ -121,10 +116,10 @@ class RootHealth:
         """Yields problems that make the root slow or large."""
         ago = self.compacted_seconds_ago
         if self.queues and ago is None:
-            yield Advice("the root was never compacted", COMPACTION_CURE, ("lakequeue compact",))
+            yield Advice("the root was never compacted", steps=COMPACTION_CURE)
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
             text = f"the root was last compacted {ago / 3600:.0f} hours ago"
-            yield Advice(text, "see whether the compactor still runs")
+            yield Advice(text, "see whether the compactor still runs", COMPACTION_CURE)
         if CLOCK_SECONDS < self.clock_behind <= clock_guard.TOLERANCE:
             yield Advice(self._clock(), "synchronize clocks")
         for each in self.shards:

@@ -24,6 +24,7 @@ from lakequeue.model.messages import SendEntry, SendResult
 from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
+from lakequeue.operations.advice import Remedy
 from lakequeue.operations.concerns import Concern
 from lakequeue.operations.pool import concurrently
 from lakequeue.operations.queues import find
@@ -109,16 +110,20 @@ class OpenSchedules:
         """Yields failing and overdue schedules by name. ``thorough`` also reads their newest messages."""
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
-            kind, problem = "schedule fails", None
+            kind, problem, hint = "schedule fails", None, ""
             if row.last_error is not None:
                 problem = f": {' '.join(row.last_error.split())}"
             elif row.is_ahead(now, self.last_sent(row) if thorough else None):
                 problem = f": {row.why_silent()}"
             elif row.is_overdue(now):
-                kind, problem = "schedule overdue", " is overdue: let lakequeue serve, consume or schedule run run"
+                kind, problem, hint = (
+                    "schedule overdue",
+                    " is overdue",
+                    "let lakequeue serve, consume or schedule run run",
+                )
             if problem is not None:
                 text, brief = f"schedule {row.name}{problem}", f"schedule {row.name} {_BRIEF[kind]}"
-                yield Concern(row.queue, kind, text, f"{command} shows all", (command,), brief)
+                yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Returns a queue's or all schedules, with future instants set back to ``now``, by old id (DUR-83)."""

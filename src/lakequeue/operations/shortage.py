@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import attrs
 
+from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.pool import concurrently
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
@@ -24,28 +27,33 @@ class Shortage:
 
     Attributes:
         text: a sentence.
-        cure: the commands that free space.
-        largest: names and sizes of the largest queues; empty if the shortage is not urgent.
-        commands: the commands in ``cure``.
+        hint: what helps, in words.
+        steps: the commands that free space.
+        largest: sizes in bytes of the largest queues by name; empty if the shortage is not urgent.
         full: True if calls fail because nothing fits any more.
     """
 
     text: str
-    cure: str
-    largest: str = ""
-    queues: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
+    hint: str = ""
+    steps: Sequence[Remedy] = ()
+    largest: Mapping[str, int] = attrs.field(factory=dict)
     full: bool = False
+
+    @property
+    def urgent(self) -> bool:
+        """True if calls fail, or soon will."""
+        return bool(self.steps)
 
     def without_names(self) -> Shortage:
         """Returns this shortage without names of queues, for callers who may not see every queue."""
-        if not self.queues:
-            return self
-        cure, commands = _cure("QUEUE")
-        return Shortage(self.text, cure, commands=commands, full=self.full)
+        return attrs.evolve(self, steps=_steps("QUEUE"), largest={}) if self.largest else self
 
-    def __str__(self) -> str:
-        return "; ".join(filter(None, (self.text, self.cure, self.largest)))
+    @property
+    def advice(self) -> Advice:
+        """The shortage with its cure, and the largest queues."""
+        sizes = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.largest.items())
+        hint = "; ".join(filter(None, (self.hint, sizes and f"the largest queues: {sizes}")))
+        return Advice(self.text, hint, self.steps, self.urgent)
 
 
 def shortage(root: Root) -> Shortage | None:
@@ -54,24 +62,22 @@ def shortage(root: Root) -> Shortage | None:
     if space is None:
         return None
     if not (space.lacks_bytes(FREE_BYTES) or space.lacks_files(FREE_FILES)):
-        cure = "make room, or run lakequeue compact --now 1h"
         low = space.lacks_bytes(LOW_BYTES) or space.lacks_files(LOW_FILES)
-        return Shortage(_text(space), cure) if low else None
+        return Shortage(_text(space), "make room, or run lakequeue compact --now 1h") if low else None
     rows = [row for row in root.rows() if row.deleted_at is None]
     largest = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
-    shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)
-    names = tuple(name for _, name in largest)
-    cure, commands = _cure(names[0] if names else "QUEUE")
-    return Shortage(
-        _text(space), cure, shown and f"the largest queues: {shown}", names, commands, full=_is_full(space)
+    sizes = {name: size for size, name in largest}
+    return Shortage(_text(space), steps=_steps(next(iter(sizes), "QUEUE")), largest=sizes, full=_is_full(space))
+
+
+def _steps(name: str) -> Sequence[Remedy]:
+    """Returns the commands that free space, first what loses nothing."""
+    compact = "lakequeue compact --now 0"
+    return (
+        Remedy(compact, "frees the space of what is gone; often this is enough"),
+        Remedy(f"lakequeue purge {name}", "drops its messages, if nobody needs them"),
+        Remedy(compact, "frees their space"),
     )
-
-
-def _cure(name: str) -> tuple[str, tuple[str, ...]]:
-    """Returns what frees space, first what loses nothing, and the commands in this text."""
-    purge, compact = f"lakequeue purge {name}", "lakequeue compact --now 0"
-    cure = f"{compact} frees the space of what is gone; if that is too little, {purge} drops its messages"
-    return f"{cure} if nobody needs them, then {compact} frees their space", (compact, purge, compact)
 
 
 def _is_full(space: Space) -> bool:

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from lakequeue.errors import LakeQueueError
 from lakequeue.serve.instrumentation import RequestRecord
 
 KEPT = timedelta(hours=1)
 """Damage is remembered for this time."""
 MOST = 1_000
 """Maximum number of remembered calls."""
+REST = timedelta(seconds=30)
+"""Minimum time between two checks of a damaged queue."""
+REST_FACTOR = 20
+"""A queue rests for at least this many times the duration of its last check, because a check reads every file."""
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="lakequeue-check", daemon=True).start()
 
 
 class MetDamage:
-    """Remembers which call found which damaged table, for ``KEPT`` or until the call succeeds in the console."""
+    """Remembers which call found which damaged table.
 
-    def __init__(self) -> None:
+    Damage is remembered for ``KEPT``, until the call succeeds in the console, or until a check finds none.
+
+    Args:
+        start: runs a check in the background.
+    """
+
+    def __init__(self, start: Callable[[Callable[[], None]], None] = _in_thread) -> None:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}
+        self._start = start
+        self._rests: dict[str, datetime] = {}
+        """Instant before which the queue with this key is not checked again."""
 
     def begun(self) -> None: ...
 
@@ -34,8 +53,39 @@ class MetDamage:
         elif call.code == "OK" and call.by_console:  # an empty receive proves nothing
             self._met.pop(key, None)
 
-    def tables(self, now: datetime) -> Iterator[str]:
-        """Yields the paths of damaged tables that calls found within ``KEPT``."""
-        for table, at in list(self._met.values()):
-            if now - at <= KEPT:
-                yield table
+    def queues(self, now: datetime) -> set[str]:
+        """Returns the keys of queues of which calls found damaged tables within ``KEPT``."""
+        return {_key_of(table) for table, at in list(self._met.values()) if now - at <= KEPT}
+
+    def look_again(self, key: str, now: Callable[[], datetime], is_damaged: Callable[[], bool]) -> None:
+        """Checks a damaged queue in the background, and forgets its damage if it is repaired.
+
+        Does nothing while a check runs, or soon after one.
+
+        Args:
+            is_damaged: reads every file of the queue.
+        """
+        begun = now()
+        if begun < self._rests.get(key, begun):
+            return
+        self._rests[key] = begun + KEPT  # while it runs
+
+        def check() -> None:
+            try:
+                if not is_damaged():
+                    for call, (table, at) in list(self._met.items()):
+                        if _key_of(table) == key and at <= begun:
+                            self._met.pop(call, None)
+            except LakeQueueError:  # such as a queue that was deleted meanwhile
+                pass
+            finally:
+                ended = now()
+                self._rests[key] = ended + max(REST, REST_FACTOR * (ended - begun))
+
+        self._start(check)
+
+
+def _key_of(table: str) -> str:
+    """Returns the key of the queue to which a table belongs, from its path ROOT/q/KEY/SHARD/NAME."""
+    parts = table.rsplit("/", 3)
+    return parts[1] if len(parts) == 4 else ""

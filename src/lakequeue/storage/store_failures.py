@@ -86,7 +86,7 @@ _LASTING = (
 )
 """Texts that identify permanent failures."""
 _FULL_ADVICE = (
-    "; `lakequeue doctor` names the largest queues: purge one, then `lakequeue compact --now 0` "
+    "; `lakequeue compact --now 0` makes room; if that is too little, `lakequeue doctor` names a queue to purge "
     "(docs/operation/disk-full.md)"
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -14,8 +15,10 @@ from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import (
     COMPACTION_CURE,
     COMPACTION_SECONDS,
+    Advice,
     Concern,
     Depth,
+    Remedy,
     all_consumers,
     concerns,
     depths,
@@ -138,13 +141,14 @@ class Attention:
             upkeep = self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
-            root.append({"text": text, "cure": "lakequeue check shows what is damaged", "runbook": "damage"})
+            steps = [Remedy("lakequeue check", "shows what is damaged")]
+            root.append(_of_root(Advice(text, steps=steps), "damage"))
         if only is not None:
             root, upkeep = [], []
             damaged = [each for each in damaged if each["queue"] == only]
             found = [each for each in found if each.queue == only]
-        listed = damaged + [attrs.asdict(each) | self._for(caller, each, seen.errors) for each in found[:MOST]]
-        low = seen.shortage is not None and bool(seen.shortage.commands)
+        listed = damaged + [self._for(caller, each, seen.errors) for each in found[:MOST]]
+        low = seen.shortage is not None and seen.shortage.urgent
         return {
             "root": upkeep + root if low else root + upkeep,  # compaction may free what a purge would lose
             "urgent": bool(root),
@@ -173,19 +177,17 @@ class Attention:
             policy = settings(queue).redrive
             if policy is not None and queue.name in may:
                 sources.setdefault(policy.dead_letter_queue, []).append(queue.name)
-        met, damaged = {*self._damage.tables(self._lake.clock.now())}, list[dict[str, Any]]()
+        met, damaged = self._damage.queues(self._lake.clock.now()), list[dict[str, Any]]()
         found: list[Concern] = []
         for queue, state in seen.queues:
             if queue.name not in may:
                 continue
-            if isinstance(state, DamagedTable) or any(f"/{queue.key}/" in table for table in met):
+            if isinstance(state, DamagedTable) or queue.key in met:
                 damaged.append(_damaged(queue.name))
             elif isinstance(state, LakeQueueError):
                 text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
-                check = f"lakequeue check {queue.name}"
-                cure, brief = f"{check} shows what is damaged", "cannot be read"
-                each = Concern(queue.name, "unreadable", text, cure, (check,), brief)
-                damaged.append(attrs.asdict(each))
+                steps = (_check(queue.name),)
+                damaged.append(attrs.asdict(Concern(queue.name, "unreadable", text, "", steps, "cannot be read")))
             if not isinstance(state, LakeQueueError):
                 depth, busy = state
                 found += concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
@@ -213,8 +215,16 @@ class Attention:
             schedules: Sequence[Concern] | LakeQueueError = schedule_concerns(self._lake)
         except LakeQueueError as error:
             schedules = error
+        met = self._damage.queues(self._lake.clock.now())
+        for queue in (queue for queue in queues if queue.key in met):  # it may be repaired
+            self._damage.look_again(queue.key, self._lake.clock.now, partial(self._is_damaged, queue.name))
         before, errors = self._depths.an_hour_ago(queues), self._count_errors(kept)
         return _Seen(now, kept, before, errors, schedules, shortage(self._lake))
+
+    def _is_damaged(self, name: str) -> bool:
+        damaged = any(each.damage for each in self._lake.check(name))
+        self._stale |= not damaged
+        return damaged
 
     def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
         """Counts dead letters by queue and class of error. Counts again only for queues that have changed."""
@@ -235,35 +245,49 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns the fields of a problem that depend on the caller's permissions."""
-        shown = concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue)
-        return {"may": _may(caller, concern), "errors": errors.get(concern.queue, {}) if shown else {}}
+        """Returns the fields of a problem, those that depend on the caller's permissions included."""
+        if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
+            concern = concern.with_errors(errors.get(concern.queue, {}))
+        return attrs.asdict(concern) | {"may": _may(caller, concern)}
 
     def _compaction(self, now: int) -> list[dict[str, Any]]:
         found = list[dict[str, Any]]()
         ended = last_compaction(self._lake)
-        compact = {"cure": COMPACTION_CURE, "commands": ["lakequeue compact"]}
-        compact["runbook"] = "alerts#lakequeuenocompaction"
+        text = None
         if ended is None:
-            found.append({"text": "The root was never compacted: files and logs grow."} | compact)
+            text = "The root was never compacted: files and logs grow."
         elif now - ended > COMPACTION_SECONDS * MICROS:
-            ago = shown_duration((now - ended) / MICROS)
-            found.append({"text": f"The root was last compacted {ago} ago."} | compact)
+            text = f"The root was last compacted {shown_duration((now - ended) / MICROS)} ago."
+        if text is not None:
+            found.append(_of_root(Advice(text, steps=COMPACTION_CURE), "alerts#lakequeuenocompaction"))
         return found
 
 
 def _damaged(name: str) -> dict[str, Any]:
-    check, repair = f"lakequeue check {name}", f"lakequeue repair {name}"
+    repair = Remedy(f"lakequeue repair {name}", "shows what is lost, asks, and mends it")
     text = f"{name} is damaged: a call within the last hour met a missing or changed file"
-    cure = f"{check} shows what is damaged, {repair} mends it"
-    return attrs.asdict(Concern(name, "unreadable", text, cure, (check, repair), "damaged"))
+    hint = "after a repair, this goes within a minute"
+    return attrs.asdict(Concern(name, "unreadable", text, hint, (_check(name), repair), "damaged"))
+
+
+def _check(name: str) -> Remedy:
+    return Remedy(f"lakequeue check {name}", "shows what is damaged")
+
+
+def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
+    """Returns the fields of a problem of the root."""
+    return {"text": advice.text, "hint": advice.hint, "steps": [*map(attrs.asdict, advice.steps)]} | {
+        "runbook": runbook,
+        **more,
+    }
 
 
 def _may(caller: Caller, concern: Concern) -> list[str]:
     """Returns the console's actions that end a concern of this kind, if the caller may do them."""
     wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
     if concern.kind == "expiring":
-        wanted = [_COMMANDS[command.split()[1]] for command in concern.commands if command.split()[1] in _COMMANDS]
+        verbs = [step.command.split()[1] for step in concern.steps]
+        wanted = [_COMMANDS[verb] for verb in verbs if verb in _COMMANDS]
     if concern.consumer is not None and caller.may("ReceiveMessage", concern.queue):
         wanted = ["free"]  # after the messages were listed
     return [action for action in wanted if caller.may(_NEEDED[action], concern.queue)]
@@ -272,11 +296,5 @@ def _may(caller: Caller, concern: Concern) -> list[str]:
 def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:
     if short is not None:
         short = short if caller.may(ANY, None) else short.without_names()
-        cure = "; ".join(filter(None, (short.cure, short.largest)))
-        yield {
-            "text": f"{short.text[0].upper()}{short.text[1:]}.",
-            "cure": cure,
-            "commands": short.commands,
-            "queues": short.queues,
-            "runbook": "disk-full",
-        }
+        text = f"{short.text[0].upper()}{short.text[1:]}."
+        yield _of_root(Advice(text, short.hint, short.steps), "disk-full", largest=short.largest)

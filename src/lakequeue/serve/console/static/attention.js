@@ -4,7 +4,7 @@ import { freeHeld, redrive } from "./actions.js";
 import { changeQueue } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
-import { ago, copied, el, setText, show, toast } from "./dom.js";
+import { ago, copied, el, setText, show, size, toast } from "./dom.js";
 
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
@@ -46,18 +46,11 @@ export function pauseMark(name, { group, reason, since }, may, reload) {
   );
 }
 
-// The words of a cure; its commands are code, and the queues of a full disk are links.
-function cureOf({ cure, commands = [], queues = [] }) {
-  const links = queues.map((name, index) => [`${index ? "," : ":"} ${name} `, [index ? ", " : ": ", el("a", { href: queueHash(name) }, name), " "]]);
-  const parts = [];
-  let rest = cure;
-  for (const [text, shown] of [...commands.map((command) => [command, copied(command)]), ...links]) {
-    const at = rest.indexOf(text);
-    if (at < 0) continue;
-    parts.push(rest.slice(0, at), shown);
-    rest = rest.slice(at + text.length);
-  }
-  return el("span", { class: "quiet" }, " – ", parts, rest);
+// What helps: words, the largest queues of a full disk as links, and each command on a line with what it does.
+function cureOf({ hint, steps = [], largest = {} }) {
+  const sizes = Object.entries(largest).map(([name, bytes], index) => [index ? ", " : " The largest queues: ", el("a", { href: queueHash(name) }, name), ` ${size(bytes)}`]);
+  const lines = steps.map(({ command, effect }) => el("li", {}, copied(command), el("span", { class: "quiet" }, " ", effect)));
+  return [el("span", { class: "quiet" }, hint ? ` – ${hint}` : "", sizes), lines.length ? el("ul", { class: "steps" }, lines) : null];
 }
 
 function runbook(page) {
@@ -73,11 +66,14 @@ function errorsOf({ queue, errors = {} }) {
 }
 
 // Where a concern is looked into; the message of an unknown process can be made visible in the list of messages.
-function place({ kind, queue, commands }) {
-  const tab = KINDS[kind][1];
-  const unknown = kind === "stuck" && !commands.some((command) => command.startsWith("py-spy"));
+function place(concern) {
+  const tab = KINDS[concern.kind][1];
   if (tab.startsWith("#")) return tab;
-  return unknown ? inFlight(queue) : queueHash(queue, tab);
+  return concern.kind === "stuck" && !hasProcess(concern) ? inFlight(concern.queue) : queueHash(concern.queue, tab);
+}
+
+function hasProcess({ steps }) {
+  return steps.some(({ command }) => command.startsWith("py-spy"));
 }
 
 function inFlight(queue) {
@@ -130,8 +126,8 @@ export function attention(signal, reload, only = null) {
   // One line for a queue: what is wrong, the worst first, and what ends it; the commands are below.
   function line([queue, list]) {
     const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief), errorsOf(concern)]);
-    const held = list.some(({ kind, commands }) => kind === "stuck" && commands.some((command) => command.startsWith("py-spy"))) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
-    const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern), runbook(KINDS[concern.kind][2])));
+    const held = list.some((each) => each.kind === "stuck" && hasProcess(each)) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
+    const whole = list.map((concern) => el("li", {}, concern.text, runbook(KINDS[concern.kind][2]), cureOf(concern)));
     const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
     return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: queueHash(queue) }, queue), ": "] : null, causes, held, buttons(queue, list)), help);
   }
@@ -143,7 +139,7 @@ export function attention(signal, reload, only = null) {
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
     const heading = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, heading), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each), runbook(each.runbook)))))] : [];
+    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, heading), el("ul", {}, found.root.map((each) => el("li", {}, each.text, runbook(each.runbook), cureOf(each)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];

@@ -66,6 +66,10 @@ export function number(value) {
   return NUMBERS.format(value);
 }
 
+export function size(bytes) {
+  return `${number(Math.round(bytes / 104_857.6) / 10)} MiB`;
+}
+
 export function rate(value) {
   return number(value < 10 ? Math.round(value * 10) / 10 : Math.round(value));
 }
