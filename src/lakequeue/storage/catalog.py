@@ -34,7 +34,7 @@ from lakequeue.storage.stores import CHECKS
 from lakequeue.storage.table_version import TableVersion
 
 CREATION = 3600.0
-"""Maximum seconds for the creation of a queue's tables on an object store. Later, its row is not added."""
+"""On an object store, a queue's row is added only if its tables were created within this many seconds."""
 ORPHAN_SECONDS = 48 * 3600.0
 """On an object store, tables without a catalog row and without messages are removed after this many seconds."""
 
@@ -141,7 +141,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change that writes rows under the ``fence`` of their names. ``value``: its result."""
+        """Returns a change that writes rows under the ``fence`` of their names. Its commit returns ``value``."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
@@ -154,7 +154,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns by application id how often rows of these names were written, up to the loaded snapshot."""
+        """Returns, for each queue's name, the application id of its fence and how often its row was written."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
@@ -175,10 +175,10 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Like ``creating``, but for at most a day, for queues that are copied into this root.
+        """Like ``creating``, but protects the tables of queues that are copied into this root, for at most a day.
 
         Raises:
-            QueueClientError: another copy into this root is running. Noticed only on local disks.
+            QueueClientError: another copy into this root is running, which is noticed only on local disks.
         """
         queues = f"{self.root}/q"
         self._engine.store.folder(queues).make()

@@ -45,7 +45,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """Returns the directory of a queue below ``q``. Raises Misplaced if its key fits no region and name."""
+    """Returns a queue's directory below ``q``. Raises Misplaced unless ``key`` belongs to region and name."""
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")
         if expected == name_hash(region, name) and _INCARNATION.fullmatch(incarnation):

@@ -33,18 +33,18 @@ VACUUM_EVERY = 100
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds to wait for a table's exclusive lock. Then the compactor leaves the step to its next pass."""
+"""Seconds to wait for a table's exclusive lock. Then the step is left to the compactor's next pass."""
 _BATCH = 100
 """Number of files that are removed under one lock. Commits wait for the lock."""
 _NEEDED = "_needed"
-"""Directory of lists. Each names the files that a table needed at the time of a pass."""
+"""Directory of lists. A list names the files that the table needed during one pass of ``vacuum``."""
 _LISTS = 8
-"""Approximate number of lists in ``_NEEDED`` that are kept."""
+"""About this many lists in ``_NEEDED`` are kept."""
 _PINS = "_pinned"
-"""A file that ``pin_files`` touches. Its age is the time since the last call."""
+"""Name of the file that ``pin_files`` touches, so that its age is the time since the last call."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
-"""Seconds for which uncommitted files stay, by directory; see ``staged_files`` and ``staged_sends``."""
+"""Seconds for which uncommitted files are kept, by directory; see ``staged_files`` and ``staged_sends``."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -77,8 +77,9 @@ def vacuum(
 ) -> Freed:
     """Removes data files that no version needed within the retention. Returns their number and size.
 
-    Delta's log does not say when a file was removed, so each pass lists the needed files. A file is removed if it
-    is older than the newest list that is as old as the retention, and neither that list nor a later one names it.
+    Delta's log does not say when a file was removed, so each pass lists the needed files. Of the lists that
+    are older than the retention, the newest counts: a file is removed if it is older than this list, and neither
+    this list nor a later one names it.
 
     Args:
         table: any table of the root. On local disks its snapshot is not used, because another thread may use it.
@@ -126,7 +127,7 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Returns data files written before an instant. Waits longer for uncommitted files of sends."""
+    """Returns data files written before ``instant``; uncommitted files only after the time in ``_WAITING``."""
 
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))

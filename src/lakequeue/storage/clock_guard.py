@@ -19,19 +19,19 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable: the clock is checked if more seconds than this have passed since the last commit."""
+"""Environment variable: seconds since the last commit after which a commit checks the clock. Default: a day."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
-"""Maximum seconds between a clock and the storage's clock. Beyond it, checks fail, and S3 refuses requests."""
+"""Seconds by which a clock may differ from the storage's. Beyond that, checks fail and S3 refuses requests."""
 SECOND_LOOK = 2.0
-"""Seconds until the clock is read again, because a machine may set its clock some time after it starts."""
+"""Seconds before a wrong clock is read again. A machine that has just started may still be setting its clock."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
 """File of a table that is touched to read the storage's clock."""
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""Last reading of each object store's clock, and the time of the reading by the monotonic clock."""
+"""For each object store: its time at the last reading, and the monotonic clock's time then."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """The signature of ``ClockGuard.check_expiry``."""
@@ -50,14 +50,14 @@ class ClockGuard:
         self.now: Callable[[], int] | None = None
         """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
         self.ahead = _ahead()
-        """The clock is checked if more microseconds than this have passed since the last commit."""
+        """A commit checks the clock if the last commit was more than this many microseconds before."""
 
     def was_set_back(self, instant: int) -> bool:
         """Returns True if the clock, which has shown ``instant`` before, now shows an earlier time."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """Returns True if ``instant``, which the clock has shown, is too far before the last commit."""
+        """True if ``instant``, shown by the clock, is more than ``TOLERANCE`` before the last commit."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
@@ -87,10 +87,10 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read omits expired messages, if it is far after the last commit.
+        """Checks the clock before a read omits messages as expired, if the last commit is long ago.
 
         Raises:
-            QueueClientError: ``expired`` returned True, and the clock is wrong.
+            QueueClientError: ``expired`` returned True, so messages would be omitted, and the clock is wrong.
         """
         if instant - last <= self.ahead or not self.is_doubted() or not expired():
             return
@@ -104,7 +104,7 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """Returns True if a read should compare the clocks, as it should once after this clock was set."""
+        """True if a read should check the clock: it was set since the last check, or none was made."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
@@ -124,12 +124,12 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns the seconds by which the clock is ahead of the storage's, apart from its answer's delay."""
+        """Returns the seconds by which the clock is ahead of the storage's, without its time to answer."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns the clock minus the monotonic clock, in seconds; None if this difference was checked before."""
+        """Returns the clock minus the monotonic clock, in seconds; None if a check has found it right."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 

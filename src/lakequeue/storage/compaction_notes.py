@@ -1,4 +1,4 @@
-"""Notes of the compactor, so that an unchanged queue costs one read. Without a readable note: a whole pass."""
+"""Notes of the compactor, with which an unchanged queue costs it one read. A queue without a note is compacted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 LONGEST_REST = 24 * 3600 * MICROS
-"""A queue gets a whole pass after this many microseconds in any case."""
+"""Maximum microseconds between two whole passes over a queue, even if nothing changes."""
 _FILE = "_passes.json"
 
 _log = logging.getLogger("lakequeue")
@@ -43,12 +43,12 @@ class Note:
     """The fields of a ``StatsRow`` at the last whole pass."""
 
     def stands(self, now: int) -> bool:
-        """Returns True if the depth still holds. Call it only if no process has committed since the note."""
+        """True if the noted depth still holds at ``now``. Only valid if no process has committed since."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True until twice the idle time that the queue had at the last whole pass."""
+        """True if a pass may skip the queue, because it has rested at most as long as before the last pass."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:

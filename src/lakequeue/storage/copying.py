@@ -29,7 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: files of bulk sends that this shard commits after other shards."""
+    """A snapshot to copy. ``waiting``: its files of bulk sends that other shards have committed already."""
 
     table: Table
     path: str
@@ -51,7 +51,7 @@ class TableSnapshot:
 
 
 class Copier:
-    """Copies snapshots of tables, each file once. ``report`` is called after each file."""
+    """Copies the files of tables, each file once. Calls ``report`` after each file."""
 
     def __init__(self, source: Store, target: Store, report: Callable[[], None]) -> None:
         self._source, self._target = source, target
@@ -73,7 +73,7 @@ class Copier:
         return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
-        """Copies missing files of a snapshot. Raises StaleSnapshot for removed files, DamagedTable for others."""
+        """Copies missing files of a snapshot. Lost files raise StaleSnapshot, DamagedTable or ReplacedLog."""
         source, target = snapshot.table.folder, self._folder(snapshot)
 
         def copy(file: LiveFile) -> None:

@@ -21,24 +21,24 @@ from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-"""File that names the newest checkpoint, for other readers. This package lists the directory."""
+"""File that names the newest checkpoint, for other programs. This package lists the directory instead."""
 LAST_VERSION = 2**63 - 1
 """Highest possible version. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
-"""Metric of a commit with the number of its lines, written by this package."""
+"""Metric of a commit: the number of lines of its entry, so that a torn entry is noticed."""
 BASE, NEWEST = "base", "newest"
 """Metrics of a commit: the token of the previous entry, and the newest live file of the previous version."""
 ANSWERS = "answers"
-"""Metric of a commit: the requests that it applied, as JSON."""
+"""Metric of a commit: the requests that it applied, and their answers, as JSON."""
 REPAIRED = "repair"
-"""Token of entries that replace unreadable entries."""
+"""Token of an entry with which a repair replaces an unreadable entry."""
 TOKEN = "lakequeue.token "
-"""Prefix of an application id that ends with the checkpoint's token. A checkpoint's footer has no checksum."""
+"""Prefix of an application id in a checkpoint. The rest of the id is the token of the checkpoint's entry."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
-"""Text before an entry's checksum (CRC-32, hexadecimal), and the text in its place while it is computed."""
+"""Text before an entry's checksum (CRC-32, hexadecimal), and placeholder for the checksum while it is computed."""
 _READER, _WRITER = 1, 2
-"""Highest versions of the Delta protocol, for readers and writers, that ask for no feature this package lacks."""
+"""Newest reader and writer version of the Delta protocol that require no feature which this package lacks."""
 _NAMED_FEATURES = (3, 7)
 """Reader and writer version of the Delta protocol with which a table lists each of its features by name."""
 _FEATURES = {"appendOnly", "invariants"}
@@ -104,7 +104,7 @@ class Entry:
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
-    """Identity of the entry's file, see ``Mark``."""
+    """Identity of the file from which the entry was read; see ``Mark``."""
     follows: Mark = ()
     """Identity of the previous entry's file, if this process committed that entry."""
     base: str | None = None
@@ -148,13 +148,13 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """The first version without an entry after the oldest entry; ``LAST_VERSION`` without entries."""
+        """First version after the oldest entry that has no entry; ``LAST_VERSION`` if the log has no entries."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Returns the listing of a log, or only of names that sort after a name."""
+    """Lists a log; with ``after``, only the names that sort after this name."""
     kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
@@ -164,7 +164,7 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
 
 
 def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
-    """Returns the versions that have an entry, and those that have a checkpoint. It only lists names."""
+    """Returns the versions that have an entry, and the versions that have a checkpoint. Opens no file."""
     found: dict[str, set[int]] = {"json": set(), "checkpoint.parquet": set()}
     for match in filter(None, map(_LOG_FILE.fullmatch, folder.names(LOG))):
         found[match[2]].add(int(match[1]))
@@ -196,14 +196,14 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def whole(number: Any) -> int:
-    """Returns ``number``, a field of an action or a manifest. Raises ValueError unless 0 <= ``number`` < 2**63."""
+    """Returns ``number``, read from an action or a manifest. Raises ValueError unless 0 <= ``number`` < 2**63."""
     if type(number) is not int or not 0 <= number < 2**63:
         raise ValueError(f"has an invalid number: {str(number):.40}")
     return number
 
 
 def parse(data: bytes) -> Entry:
-    """Parses an entry of the log. Raises ValueError if it is empty or torn."""
+    """Parses an entry of the log. Raises ValueError if it is empty, cut off, or does not match its checksum."""
     entry = entry_of([json.loads(line) for line in data.splitlines()])
     if signed(data) != data:  # Checked last, because other errors say more.
         raise ValueError("has another checksum than its content")
@@ -251,7 +251,7 @@ def signed(data: bytes) -> bytes:
 
 
 def read_entry(folder: Folder, version: int) -> Entry:
-    """Reads a log entry. Raises FileNotFoundError, or DamagedTable if it is empty or torn."""
+    """Reads a log entry. Raises FileNotFoundError, or DamagedTable if ``parse`` refuses its content."""
     data, mark = folder.read_marked(entry_name(version))
     try:
         entry = attrs.evolve(parse(data), mark=mark)
@@ -278,7 +278,7 @@ class TableState:
     lost_files: bool = False
     """True if another program removed files without replacing them, as ``repair`` of delta-rs does."""
     token: str | None = None
-    """Token of this version's entry; None if the entry has no token, or the token is unknown."""
+    """Token of the entry of this version; None if that entry has no token, or the token is unknown."""
 
     def files(self) -> list[LiveFile]:
         return list(self.live.values())
@@ -303,12 +303,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """Returns False if the next entry names a base that is not this version's entry (DUR-86)."""
+        """False if ``entry``, of the next version, says that it follows another entry than ours (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if a restore left over an entry or checkpoint behind a gap: its newest file is gone (DUR-86)."""
+    """True if the newest file that ``found`` knows is gone: it is a leftover from before a restore (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

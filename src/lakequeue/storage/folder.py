@@ -39,9 +39,9 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum number of attempts if an answer is cut off, or if another process removes the directory."""
+"""Maximum attempts at a request whose answer was cut off, or in a directory that another process removes."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between attempts to create a file while the store is busy with another request for the same file."""
+"""Seconds to pause before a file is created again, if the store was busy with another request for that file."""
 # On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -95,7 +95,7 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
-        """Returns a file's content and its mark. Raises FileNotFoundError if it does not exist."""
+        """Returns a file's content and its identity. Raises FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def _source(self, name: str, size: int) -> Any:
@@ -103,7 +103,7 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def _unlink(self, name: str) -> int:
-        """Removes a file, whose name is relative to the root. Returns its size in bytes."""
+        """Removes the file ``name``, which is relative to the root. Returns its size in bytes."""
 
     def read(self, name: str) -> bytes:
         """Returns a file's content. Raises FileNotFoundError if it does not exist."""
@@ -140,12 +140,12 @@ class _BaseFolder(ABC):
         return freed
 
     def discard(self, name: str) -> None:
-        """Removes a file, in one request on a store. Does not return its size."""
+        """Removes a file; on a store, in one request, as it does not ask for the file's size."""
         self.remove([name])
 
 
 class LocalFolder(_BaseFolder):
-    """A local directory, which need not exist yet. ``syncs``: writes reach the disk (DUR-1)."""
+    """A local directory, which need not exist yet. ``syncs``: True if writes must reach the disk (DUR-1)."""
 
     def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
         super().__init__(uri, prefix)
@@ -161,7 +161,7 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Yields a folder that stays with this directory, even if its path changes (DUR-85).
+        """Yields a folder for the directory that is at the path now, even if it is renamed meanwhile (DUR-85).
 
         Raises:
             FileNotFoundError: the directory does not exist, or a symbolic link is on the way.
@@ -183,14 +183,14 @@ class LocalFolder(_BaseFolder):
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """Returns the path of a name. Raises DamagedTable if a link is on the way from the root (DUR-72)."""
+        """Returns the path of a file. Raises DamagedTable if a part of it below the root is a link (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Returns the path or URI at which to open a file. Raises DamagedTable if a link is on the way."""
+        """Returns the path or URI at which a file can be opened. Raises DamagedTable for a link on the way."""
         self._sound(name)
         return self.path(name)
 
@@ -248,17 +248,17 @@ class LocalFolder(_BaseFolder):
             raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes or replaces a file in one operation: no reader sees a part. Its directory must exist."""
+        """Writes or replaces a file in one operation: readers see all or nothing. Its directory must exist."""
         self._sound(name)
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Like ``write``, in one operation. The process that uses the file must sync its directory."""
+        """Writes a file in one operation. The process that uses the file must sync its directory first."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Writes a draft, and links or renames it to its name, without following links (DUR-72)."""
+        """Writes a draft, and calls ``place`` to link or rename it to its name. Follows no links (DUR-72)."""
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
@@ -303,7 +303,7 @@ class LocalFolder(_BaseFolder):
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Creates a file's directory, then calls ``act``. Repeats both if a compactor removes the directory."""
+        """Creates a file's directory, and calls ``act``. Tries again if a compactor removes the directory."""
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))
@@ -581,7 +581,7 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a request whose answer was cut off. obstore itself repeats few of these requests."""
+    """Repeats a request whose answer was cut off. obstore repeats few of these requests itself."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()

@@ -19,7 +19,7 @@ LAYOUT_VERSION = 6
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
-"""If the version of the application id ``send`` is this or higher, the shard is closed to sends."""
+"""Added to the version of the application id ``send`` when a shard is closed to sends."""
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -72,7 +72,7 @@ MESSAGES = pa.schema(
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
 ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_for"}
-"""Columns that files of earlier versions may lack and that are then read as NULL. Add each new column here."""
+"""Columns that files of earlier versions may lack, and that are then read as NULL. Add each new column here."""
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
@@ -82,14 +82,14 @@ def message_rows(rows: pa.Table) -> pa.Table:
 
 
 class ColumnArrays:
-    """Builds the arrays of some columns from lists of values."""
+    """Builds Arrow arrays of the given columns from lists of values."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self._kinds = [(field.name, field.type) for field in fields]
         self._nulls = lru_cache(8)(lambda count: [pa.nulls(count, kind) for _, kind in self._kinds])
 
     def arrays(self, values: Mapping[str, Sequence[Any]], count: int) -> list[pa.Array]:
-        """Returns an array for each column. A column without values is NULL; its array is shared by tables."""
+        """Returns an array for each column. Columns without values share an array of NULLs."""
         return [
             pa.array(found, kind) if found.count(None) < len(found) else null
             for (name, kind), null in zip(self._kinds, self._nulls(count), strict=True)
@@ -224,7 +224,7 @@ FILES = {
     "stats": _columns(STATS, STATS_PARTITIONS),
     "schedules": SCHEDULES,
 }
-"""Columns of the files of a table, keyed by the name of its directory."""
+"""Columns of each table's data files, which have no partition columns, by name of the table's directory."""
 
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
@@ -262,7 +262,7 @@ _PROPERTIES = {
     "delta.enableDeletionVectors": "false",
 }
 OURS = {("delta.enableExpiredLogCleanup", "false")}
-"""The property of tables whose log is trimmed by lakequeue itself."""
+"""The property of a table that says that lakequeue trims its log itself."""
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
     # Readers skip files by these five. Statistics on bodies would fill the log.
@@ -334,12 +334,12 @@ EMPTYING_ID = "emptying"
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on both tables; its version is the longest pause of over a day between commits, in seconds."""
+"""Application id on messages and receipts; its version: the longest pause of commits of over a day, in seconds."""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``; its version is the epoch, which the head row repeats."""
 
 TURN_ID = "turn"
-"""Application id on tables of shards on an object store; its version is the number of requests for a turn."""
+"""Application id on the tables of shards on object stores; its version is how often processes asked for a turn."""
 
 
 def stats_id(key: str) -> str:

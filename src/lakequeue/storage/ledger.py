@@ -34,12 +34,12 @@ from lakequeue.storage.messages.read import ShardLog, is_foreign
 from lakequeue.storage.store_failures import first_line
 
 RANGE_ROWS = 10_000
-"""Maximum number of runs in a file of a compacted ledger."""
+"""Maximum number of runs in one file, when a ledger is compacted."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""A ledger is rewritten if it has more files than its runs need, plus this number."""
+"""A ledger is compacted if it has this many more files than its runs need."""
 _CHECK_EVERY = 16
-"""After this many merges, it is checked if the ledger needs compaction."""
+"""Number of merges after which a commit checks again if the ledger must be compacted."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
@@ -117,7 +117,7 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """Returns True if ``machine``, which this ledger built last, has the state of the loaded snapshot."""
+        """True if ``machine``, which this ledger built last, still has the state of the loaded snapshot."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
@@ -160,7 +160,7 @@ class Ledger:
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """True if the snapshot has files by another program, or more files than the machine's runs need."""
+        """True if the snapshot has far more files than the machine's runs need, or files of another program."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -174,7 +174,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[list[Result]]:
-        """Returns the change that commits a decision on the loaded epoch, maybe with a rewrite of all files."""
+        """Returns the change that commits a decision on the loaded epoch. ``rewrite``: replaces all rows."""
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)
@@ -197,7 +197,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[Any]:
-        """Returns the change that replaces all rows of the ledger, if its epoch is still ``since``."""
+        """Returns the change that replaces all rows of the ledger, provided that its epoch is still ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         write = partial(self.table.replace, {"settled": [False, True]}, files, answers=answers)
@@ -242,13 +242,13 @@ def _each_once(rows: pa.Table) -> pa.Table:
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Raises DamagedTable if the head lies beyond the end of the log: offsets would be used twice (DUR-4)."""
+    """Raises DamagedTable if the head is beyond the end of the log: offsets would be used twice (DUR-4)."""
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for an older copy of a ledger whose log was emptied by a newer or other ledger."""
+    """Returns the error text for a ledger restored from a backup, while another ledger has emptied the log."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"

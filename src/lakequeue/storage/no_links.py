@@ -18,7 +18,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a symbolic link, or that ``is_kind`` refuses; else None."""
+    """Returns the first part of a path that is a link, or the whole path if ``is_kind`` refuses it; else None."""
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
@@ -128,7 +128,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. ``path`` is relative to ``descriptor``, or without ``descriptor`` a full path."""
+    """Creates a directory. ``path``: the full path, or a path relative to ``descriptor`` if that is given."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from lakequeue.storage import layout
 
 ANY = pa.schema([])
-"""Columns for ``reader`` to accept any file."""
+"""For ``reader``: requires no columns, so that any file is accepted."""
 
 
 _TEXTS_AND_BYTES = [
@@ -57,7 +57,7 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
 
 
 class _Filled:
-    """A file whose missing columns are read as NULL."""
+    """A file, with NULLs for the columns that it lacks."""
 
     def __init__(self, file: pq.ParquetFile, lacking: Sequence[pa.Field]) -> None:
         self._file, self._lacking = file, lacking

@@ -27,23 +27,23 @@ from lakequeue.storage.folder import ListedFile
 from lakequeue.storage.store_failures import failure_left_to_others, left_to_others
 
 FOLDER = "asked"
-"""Directory of requests, below the table."""
+"""Directory of request files, below the table."""
 VERSIONS = 60
-"""Other processes apply a request within this many versions of the ledger."""
+"""Other processes may apply a request while the ledger has at most this many newer versions."""
 RECENT = 10.0
-"""Other processes apply a request within this many seconds, by the storage's clock."""
+"""Other processes may apply a request until it is this many seconds old, by the storage's clock."""
 MOST = 100
-"""Maximum number of other processes' requests in one commit. The others wait for the next commit."""
+"""Maximum number of other processes' requests in one commit. Further requests wait for the next commit."""
 LOOKS = 8
-"""After this many reads without a new entry, a process no longer waits for the sender of an older request."""
+"""A process waits for the sender of an older request during at most this many reads without a new entry."""
 SURE = 0.7
-"""``look`` checks that the log was not replaced, if the last check is older than this many seconds."""
+"""Seconds. ``look_and_list`` also checks that the log was not replaced, if the last check is older than this."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
 @attrs.frozen
 class PostedRequest:
-    """A request of this process that waits for a commit."""
+    """A request that this process has posted, and that waits for a commit by any process."""
 
     id: str
     since: int
@@ -59,7 +59,7 @@ class PostedRequest:
 
 @attrs.frozen
 class WaitingRequest:
-    """A file with a request of another process."""
+    """A request of another process, as its file's name shows it."""
 
     name: str
     since: int
@@ -67,7 +67,7 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes and returns a request, and removes ``last``. ``text`` makes its content from the log's token.
+    """Writes a request and removes ``last``. ``text`` returns its content for the token of the log's entry.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
@@ -90,13 +90,13 @@ def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | 
 
 
 def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[ListedFile]:
-    """Loads new commits of the ledger, at most ``most``, and at the same time lists and returns the requests."""
+    """Loads at most ``most`` new commits of the ledger. Meanwhile lists the requests, which it returns."""
     after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
     return look_and_list(table, most, lambda: table.folder.files(FOLDER, after))
 
 
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
-    """Loads new commits of a table on an object store, at most ``most``. At the same time, calls ``files``."""
+    """Loads at most ``most`` new commits of a table on an object store. Calls ``files`` at the same time."""
     found: list[ListedFile] = []
     follow = table.confirm if abs(time.time() - table.state.confirmed_at) >= SURE else table.look
     calls: list[Callable[[], None]] = [partial(follow, most), lambda: found.extend(files())]
@@ -105,7 +105,7 @@ def look_and_list(table: Table, most: float, files: Callable[[], Iterable[Listed
 
 
 def pause(began: float) -> None:
-    """Pauses before the next look. ``began``: when the last look began, in monotonic seconds."""
+    """Pauses before the next read of the log. ``began``: monotonic seconds at which the last read began."""
     time.sleep(min(0.05, (time.monotonic() - began) / 4))
 
 
@@ -124,7 +124,7 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns other processes' requests that a commit on the loaded snapshot may apply, oldest first."""
+    """Returns the requests of other processes that a commit on the loaded snapshot may apply, oldest first."""
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)
@@ -142,7 +142,7 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """Returns True if a request belongs to this log: the entry of its version has the request's ``token``."""
+    """True if a request belongs to this log: the entry of the version in its name has the token ``token``."""
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
     return token is not None and known == token

@@ -14,15 +14,15 @@ from lakequeue.storage.roots import local_path
 RESERVED = 2 << 20
 """Size of the reserve file in bytes. It is enough for some hundred small commits."""
 PLENTY = 2 * RESERVED
-"""A missing reserve file is created if the disk has more free bytes than this."""
+"""A missing reserve file is created only if the disk has more free bytes than this."""
 RESERVED_FILES = 64
 """Number of empty files that each reserve an inode. A pass over a queue of some shards needs a few at a time."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Missing reserve files are created if the disk has more free inodes than this."""
+"""Missing reserve files are created only if the disk has more free inodes than this."""
 
 
 LEAST_FREE = 0.2
-"""If a larger share of a file system than this is free, space is not short, even on a small file system."""
+"""Share of a file system. If more than this share is free, space is never short, however little it is."""
 
 
 class Space(NamedTuple):
@@ -34,11 +34,11 @@ class Space(NamedTuple):
     """Number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """Returns True if fewer than ``least`` bytes are free, and a smaller share than ``LEAST_FREE``."""
+        """True if fewer than ``least`` bytes are free, and less than the share ``LEAST_FREE`` of all bytes."""
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """Returns True if fewer than ``least`` files are free, and a smaller share than ``LEAST_FREE``."""
+        """True if fewer than ``least`` files are free, and less than the share ``LEAST_FREE`` of all files."""
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
@@ -54,7 +54,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Frees the reserve of a full disk during the block. Then reserves the space again if there is enough."""
+    """During the block, the reserve of a full disk is free. Then it is reserved again if there is enough space."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield

@@ -65,7 +65,7 @@ def _remote(uri: str) -> str:
 
 
 def obstacle(path: str) -> str | None:
-    """Returns why a local path cannot be a root, existing or not; None if it can."""
+    """Returns why a local path, existing or not, cannot be a root; None if it can."""
     above = path
     while True:
         try:
@@ -132,7 +132,7 @@ def is_local_folder(uri: str) -> bool:
 
 
 def spark_uri(path: str) -> str:
-    """Returns a path as a URI that does not depend on Spark's default file system."""
+    """Returns a path as a URI that Spark reads alike, whatever its default file system is."""
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"

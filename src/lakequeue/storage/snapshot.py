@@ -31,20 +31,20 @@ from lakequeue.storage.folder import Folder, LocalFolder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Number of new entries on an object store that are read without a listing, one by one."""
+"""Number of new entries on an object store that are read one by one. If there are more, the log is listed."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds between checks that a log on an object store is still the same: with new entries, and without."""
+"""Seconds between checks that a log on an object store was not replaced: while it grows, and while it does not."""
 _LEARNED = 100
-"""Maximum number of entries stored by ``learn``, and of latest entries kept in memory."""
+"""Maximum number of entries that ``learn`` stores, and of newest entries that stay in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds before each of the two anchors (see ``_Anchor``) moves on to a newer entry."""
+"""Maximum seconds after which each of the two anchors moves on to a newer entry; see ``_Anchor``."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
 """Reason in a DamagedTable error about an entry that does not follow its predecessor."""
 _known_programs: set[tuple[str, str]] = set()
-"""Pairs of program and rewritten table for which this process has logged a warning."""
+"""Program and table of each warning about a rewritten table that this process has logged."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -55,7 +55,7 @@ def _warn_of(program: str, table: str) -> None:
 
 
 class LogTrimmed(Exception):
-    """Log entries that follow a snapshot were removed. Load the newest snapshot."""
+    """Log entries that follow a snapshot were trimmed. Load the newest snapshot instead."""
 
 
 _OTHER = "is not what this process read: a backup was restored, or a repair was made"
@@ -65,7 +65,7 @@ class ReplacedLog(DamagedTable):
     """The log is not the log that this process read: a backup was restored, or the table was repaired (DUR-80)."""
 
     in_place = False
-    """True if a commit of this process has left an entry in the log that replaced the known one."""
+    """True if the replaced log now has an entry that a commit of this process left there."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -74,7 +74,7 @@ class ReplacedLog(DamagedTable):
 
 
 class _EntryId(NamedTuple):
-    """A log entry that a snapshot includes, with the identity of its file and its token."""
+    """Version, file and token of a log entry on which a snapshot is built."""
 
     version: int
     mark: Mark
@@ -82,7 +82,7 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that was read: a quarter to half as old as the handle, at most twice ``longest`` seconds."""
+    """An older entry that a log must have: a quarter to half as old as the handle, at most 2 * ``longest`` s."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -90,14 +90,14 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """Moves the anchor if it is due. ``version``: where it will be after the next move."""
+        """If it is time, moves the anchor to the version of the last move, and stores ``version`` for the next."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
 
 
 def _begin(versions: Container[int], version: int) -> int:
-    """Returns the first of the versions that lead to ``version`` without a gap."""
+    """Returns the oldest of the versions that lead to ``version`` without a gap."""
     while version - 1 in versions:
         version -= 1
     return version
@@ -125,11 +125,11 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if the log entry was found in another file, maybe of a backup. Check the root's other tables."""
+        """True if an entry was found in another file, maybe of a backup. Then check the root's other tables."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
-        """Time of the last check that the log still has this or an earlier entry, in seconds (wall clock)."""
+        """Wall clock, in seconds, when the log was last seen to have this entry or an earlier one."""
         self._listed_at = self.confirmed_at
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
@@ -161,8 +161,8 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """The base of the last check of a log on an object store. The next check looks for it and its successor:
-        commits of this process behind a gap do not show that the log before them is still there.
+        """The base of the last check of a log on an object store. The next check looks for it and for the next
+        entry: only they show that the log is complete up to commits that this process may have made behind a gap.
         """
 
     def follow(self, most: float = math.inf) -> bool:
@@ -199,7 +199,7 @@ class Snapshot(TableState):
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, check_at: float | None, most: float, base: _EntryId) -> None:
-        """Applies new commits one by one, and checks the entry ``base`` after ``check_at`` commits."""
+        """Applies up to ``most`` new commits one by one. After ``check_at`` of them, checks the entry ``base``."""
         for followed in count():
             if followed >= most:
                 break
@@ -214,7 +214,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None) -> Entry | None:
-        """Returns the next version's entry, or None if there is none yet. Checks ``base`` first, if given."""
+        """Returns the entry of the next version; None if there is none yet. Checks first that ``base`` exists."""
         if base is not None:
             known = {each.version: each for each in (self._checked, base)}
             checks = [partial(self._expect, each, self._folder) for each in known.values()]
@@ -235,7 +235,7 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """Returns True if a local log still has this version's entry. Raises ReplacedLog for another entry."""
+        """True if a local log has this version's entry, False if it is trimmed. ReplacedLog: it has another."""
         try:
             self._expect(self._entry_id, folder)
         except LogTrimmed:
@@ -253,7 +253,7 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """Returns False if a local log has lost an anchor or its first entries other than by trimming."""
+        """False if a local log has lost an anchor, or its first entries, although they were not trimmed."""
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:
@@ -265,9 +265,9 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns how many entries a local log has lost since the last look, if no checkpoint is behind the gap.
+        """Returns how many entries a local log has lost since the last count; 0 if a checkpoint follows the gap.
 
-        Looks once every 0.3 s, and before a checkpoint: after the checkpoint, nothing would show the gap.
+        Counts at most every 0.3 s, and before each checkpoint, which would hide the gap. Returns 0 in between.
         """
         now = time.monotonic()
         if now < self._next_look and (self.version + 1) % self.checkpoint_every:
@@ -290,7 +290,7 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _EntryId, found: Mark) -> None:
-        """Checks that an entry in a file with the mark ``found`` is still the entry that was read."""
+        """Checks that the entry ``base``, now in the file ``found``, is still the entry that was read."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -303,7 +303,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Checks that the log still has this process's last commit, whose messages are cached."""
+        """Raises ReplacedLog if the log lacks this process's last commit, whose messages are in the cache."""
         if committed is None:
             return
         version, entry = committed
@@ -351,7 +351,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns a version and, by name, the files that the entries in memory added after this version."""
+        """Returns the files, by name, that the newest entries have added, and the version before these entries."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 

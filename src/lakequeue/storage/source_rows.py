@@ -28,12 +28,12 @@ PIECE_ROWS, PIECE_BYTES = 100_000, 64 * 2**20
 """Maximum number of rows of a piece, and their approximate bytes before compression."""
 MOST_PIECES = 2**20 - 1
 _BATCH = 8_192
-"""Number of rows that are read at once."""
+"""Number of rows that are read from a file at once."""
 _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping.id", "delta.columnMapping.mode"
 
 
 class VersionRows:
-    """The rows that a version adds, in the same order and pieces in every process.
+    """The rows that a version of a table adds, divided into the same pieces in every process.
 
     Attributes:
         schema: the columns, including the columns of a change feed.
@@ -58,7 +58,7 @@ class VersionRows:
         self._reading: Iterator[pa.RecordBatch] = iter(())
 
     def piece(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a piece. Pieces count from 0, and each begins where the previous piece ended."""
+        """Yields the rows of a piece. Pieces are numbered from 0; each begins where the piece before ends."""
         first = number * self._piece
         if first != self._next or not first:
             self._reading = self._read(first)

@@ -68,11 +68,11 @@ class SourceFile:
     without: Positions = attrs.field(factory=lambda: _NONE, eq=False)
 
     def count(self, rows: int) -> int:
-        """Returns how many rows count, of all rows in the file."""
+        """Returns the number of rows that count. ``rows``: number of all rows in the file."""
         return rows - len(self.without) if self.only is None else len(self.only)
 
     def chosen(self, first: int, rows: int) -> Positions | None:
-        """Returns the places of the rows that count, in a batch that begins at row ``first``; None for all."""
+        """Returns which rows of a batch count, by index; None for all. The batch begins at row ``first``."""
         if self.only is None and not len(self.without):
             return None
         given = self.without if self.only is None else self.only
@@ -120,7 +120,7 @@ class SourceTable:
         return SourceVersion(found.version(), metadata.id, schema, metadata.configuration)
 
     def versions(self, first: int) -> range:
-        """Lists the versions from ``first`` on. Raises QueueClientError if the log begins later or ends before."""
+        """Lists the versions from ``first`` on. QueueClientError: the log begins later, or ends before."""
         found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
         if not found:
             if first > 0 and not has_entry(self.folder, first - 1):
@@ -136,7 +136,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version from an instant on, or newest plus 1. QueueClientError if it was trimmed."""
+        """Returns the first version at ``instant`` or later, else newest + 1. QueueClientError: it is trimmed."""
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()
 
@@ -158,8 +158,8 @@ class SourceTable:
         """Reads the entry of a version.
 
         Args:
-            before: the state of this or the previous version.
-            changes: ``appends``, or ``feed``.
+            before: metadata of this version or of the version before.
+            changes: ``appends``, or ``feed`` for the rows of the change feed.
             skip: True to leave out a version that does more than append.
 
         Raises:
@@ -213,7 +213,7 @@ class SourceTable:
     ) -> list[SourceFile]:
         """Returns the files of a version that has no files of a change feed.
 
-        A file that is removed and added again has another deletion vector, and its other rows are unchanged.
+        A file that is both removed and added has got another deletion vector. Only rows in one of the two count.
         """
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):

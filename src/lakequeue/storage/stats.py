@@ -35,7 +35,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns the application ids of queues with rows for future minutes. ``key`` limits this to a queue."""
+    """Returns the application ids of queues that have rows for minutes after ``now``. ``key``: only this queue."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]

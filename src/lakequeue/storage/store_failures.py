@@ -15,7 +15,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Statuses that proxies return although the store may still carry out the request."""
+"""Statuses with which proxies answer even if the store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -45,7 +45,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3's codes for two concurrent requests for one object. For their status 409, obstore says "already exists"."""
+"""S3's codes for two requests at once for one object. obstore calls their status 409 "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -99,7 +99,7 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error of a ``call`` that gives up, although others may still commit a ``part`` of it."""
+    """Returns the error of a ``call`` that gives up although other processes may still commit its ``part``."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
@@ -108,9 +108,9 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Returns the error of a call after a failure, while other processes may still commit a part of the call.
+    """Returns what to raise for ``error`` if other processes may still commit a part of the failed call.
 
-    ``unknown`` makes the error of an unknown outcome from a reason; see ``left_to_others``.
+    ``unknown`` returns the error of an unknown outcome for a reason; see ``left_to_others``.
     """
     match error:
         case QueueClientError(outcome_unknown=True):
@@ -129,7 +129,7 @@ def is_full(line: str) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Returns True if a retry cannot help. False for expired credentials, which the environment may renew."""
+    """True if repeating the call cannot help. False for expired credentials, which the environment may renew."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
@@ -137,7 +137,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Returns True if a store did not create a file because of another request at the same time. Try again."""
+    """True if a store refused to create a file because of a simultaneous request for it. Try again."""
     code = _CODE.search(str(error))
     return code is not None and code[1] in _CONFLICTS
 
@@ -162,7 +162,7 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unanswered_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a late request of a failed commit may still create; None if no request is left."""
+    """Returns the version that a late request of a failed commit may still create; None if none can arrive."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):

@@ -52,23 +52,23 @@ _CLIENT = frozenset(
         "user_agent",
     }
 )
-"""Options of every store's HTTP client, with or without a prefix."""
+"""Options of the HTTP client of each kind of store. Their names may have the store's prefix."""
 _PORTABLE = _CLIENT | {
     *("access_key_id", "secret_access_key", "session_token", "skip_signature"),
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""Options from the environment that are valid on other machines."""
+"""Options that, if they come from environment variables, are also valid on other machines."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Matches names, without prefix, of options that are secrets, or that only serve a secret."""
+"""Matches options, by name without prefix, that are secrets or that help to get a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
-"""Prefixes of options that only delta-rs knows. They may be mixed with shared options."""
+"""Prefixes of options that only delta-rs knows, and that this package therefore leaves out."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
 """Matches options of repeated requests, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
-"""Default limits of a request and its repetitions. The environment may set the two timeouts."""
+"""Default limits for a request and its repetitions. The environment may set the two timeouts instead."""
 _ADDRESSES = frozenset(
     {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
 )
@@ -130,12 +130,12 @@ class Store:
         return f"Store({self.root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles the store for Spark tasks of lakequeue itself, with options from this process's environment."""
+        """Pickles the store for lakequeue's own Spark tasks, with the options of this process's environment."""
         return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """The options, with default time limits of requests, in a form that delta-rs accepts."""
+        """The options for delta-rs, with ``PATIENCE`` for limits that the user has not set."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}
@@ -150,14 +150,14 @@ class Store:
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """The options, and the environment variables that clients read when they are created."""
+        """The options, and the environment variables that clients read when they are created, as pairs."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())
 
     @property
     def public_options(self) -> dict[str, str]:
-        """The portable options without credentials, and without URLs that may contain credentials."""
+        """The portable options, except secrets and URLs that may contain secrets."""
         if local_path(self.root) is not None:
             return {}
         return {
@@ -173,7 +173,7 @@ class Store:
         return self._opened(path, lambda: self._client(path))
 
     def check(self) -> None:
-        """Checks the options without a request. Raises InvalidParameterValue for an unknown or invalid one."""
+        """Checks options without a request. Raises InvalidParameterValue for an unknown or invalid one."""
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
@@ -200,7 +200,7 @@ class Store:
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Raises QueueClientError if two writers could both create a file, on which commits rely."""
+        """Raises QueueClientError if storage lets two writers create the same file, which would lose commits."""
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
@@ -220,7 +220,7 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """Raises QueueClientError if there are neither credentials nor a metadata service."""
+        """Raises QueueClientError if there are no credentials, and no metadata service that could give them."""
         bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
         if not sources or not bare_options.keys().isdisjoint(sources):

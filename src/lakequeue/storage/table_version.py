@@ -26,7 +26,7 @@ class TableVersion:
         self._rows: dict[str, pa.Table] = {}
         """Rows of live files, keyed by path, as they were read or written; see ``rows``."""
         self.written: dict[str, pa.Table] = {}
-        """Rows of files that this process wrote, by path. ``read_rows`` uses them instead of the files."""
+        """Rows of files that this process wrote, by path. ``read_rows`` then reads no file."""
 
     @property
     def path(self) -> str:
@@ -53,7 +53,7 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """Returns rows like ``read``, with all data columns, and caches them. For small tables."""
+        """Returns all data columns of files, as ``read`` does, and keeps the rows in memory. For small tables."""
         fresh = [file for file in files if file.path not in self._rows]
         known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
         self._rows = {path: known[path] for path in self.state.live if path in known}
@@ -84,7 +84,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises ReplacedLog if the log no longer has this version, so that files may have other content."""
+        """Raises ReplacedLog if the log was replaced, so that files of this version may have other content."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

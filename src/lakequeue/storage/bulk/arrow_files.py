@@ -30,7 +30,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
-"""Minimum number of parts into which the message groups are divided. One part at a time is in memory."""
+"""Minimum number of parts in which the rows of a FIFO queue are sorted, one in memory at a time."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
@@ -48,7 +48,7 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yields shard and rows of each part of the groups, sorted, from a temporary directory."""
+    """Sorts rows by message group, in parts, through temporary files. Yields each part's shard and rows."""
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
         paths: dict[int, str] = {}
@@ -66,7 +66,7 @@ def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tupl
 
 
 def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yields the rows in parts by the hash of their groups. The same hash determines the shard."""
+    """Divides rows by the hash of their groups, which also determines the shard. Yields part and rows."""
     groups = rows["group_id"].dictionary_encode()
     hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
     place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
@@ -88,7 +88,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 FILE = 256 << 20
 """Maximum bytes of rows in a file of a standard queue with one shard. With more shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of bits for a row's number in its partition, as in Spark."""
+"""Bits that hold a row's position in its partition. The bits above hold the partition, as in Spark."""
 
 
 @attrs.frozen
@@ -96,8 +96,8 @@ class Written:
     """Results of writing one partition.
 
     Attributes:
-        files: a file per priority; empty without rows, or if rows end the send.
-        given: the columns of the rows.
+        files: one file for each priority; empty if there are no rows, or if a broken rule ends the send.
+        given: names of the columns that the rows have.
         broken: for the name of each broken rule, the number of rows that break it.
         refused: file of the rows that break rules, if they are diverted.
         refused_rows: number of rows that break any rule, diverted or dropped.
@@ -117,14 +117,14 @@ def write_partition(
     batches: Iterable[pa.RecordBatch],
     in_order: bool = False,
 ) -> Written:
-    """Checks and writes rows of a bulk send, with about a row group in memory.
+    """Checks and writes the rows of one partition of a bulk send. Holds about one row group in memory.
 
     Args:
         messages: ``staging.messages`` of the queue's directory.
         staging: the attempt at the send.
-        partition: number of the rows' partition. Pass only one file of a partition to ``gather``.
+        partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
         batches: the rows, with columns that ``check_columns`` has accepted.
-        in_order: True if rows of a FIFO queue are whole groups of one shard, each in its order.
+        in_order: True if the rows of a FIFO queue are complete message groups of one shard, already sorted.
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
@@ -137,14 +137,14 @@ def write_partition(
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
-    """Makes one send from the files of all partitions, in their order. Commits nothing.
+    """Returns the manifest of one send with the files of all partitions, in their order. Commits nothing.
 
-    With ``bad_rows``, rows that break rules are settled first. Without ``in_order``, rows of a FIFO queue are
+    With ``bad_rows``, rows that break rules are dropped or diverted. Unless ``in_order``, rows of a FIFO queue are
     sorted.
 
     Raises:
-        InvalidParameterValue: rows break a rule; the message names the rules and numbers. No file is left.
-        InvalidMessageContents: only characters are wrong; otherwise as above.
+        InvalidParameterValue: rows break a rule. The text names rules and numbers of rows. No file is left.
+        InvalidMessageContents: the only broken rule is the one about characters. No file is left.
     """
     messages = staging.messages(tables)
 
@@ -172,7 +172,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Raises the error for rows that break rules; with ``bad_rows``, drops or diverts the rows instead."""
+    """Drops or diverts rows that break rules, if ``bad_rows`` is set. Else raises the error for them."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -205,7 +205,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Divides pieces among files of about ``size`` bytes. Consume the pieces of a file before the next file."""
+    """Groups pieces into files of about ``size`` bytes. Consume each file's pieces before the next file."""
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes
@@ -218,7 +218,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Iterator over a partition's rows in numbered pieces. Passes invalid rows to ``refused``."""
+    """Checks and numbers a partition's rows; iterate over them. Rows that break rules go to ``refused``."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
@@ -258,7 +258,7 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes the rows of a FIFO queue part by part, each with whole groups. ``check`` may raise before a part."""
+    """Writes the rows of a FIFO queue, sorted by group. Calls ``check``, which may raise, before each part."""
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []
@@ -271,7 +271,7 @@ def write_sorted(
 def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Writes numbered rows in order into a file per priority. Returns the files."""
+    """Writes numbered rows in their order, into one file for each priority. Returns the files."""
     files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
     with ExitStack() as opened:
@@ -363,7 +363,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows into a file. Returns the file, if any, in a list."""
+    """Writes numbered rows into a temporary file, to sort later. Returns no file if there are no rows."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

@@ -74,7 +74,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of checked batches in the types of ``messages``, with ``_order``, by row group."""
+    """Yields checked rows with the columns of ``messages`` and ``_order``, about a row group at a time."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -90,7 +90,7 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
 
 def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields converted rows, at most about a row group each."""
+    """Converts rows. Halves them until each piece is at most about a row group, and yields the pieces."""
     try:
         converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:

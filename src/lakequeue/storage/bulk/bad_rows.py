@@ -72,14 +72,14 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def divert(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds refused rows to ``table`` in one commit, and removes their files. Call it before the manifest.
+        """Adds refused rows to ``table`` in one commit. Removes their files. Call it before ``write_manifest``.
 
         Args:
             messages: the folder of the files.
             files: files from ``RefusedRows``.
             key: key of the send.
-            by: text that names the queue and its rules. With another text, the same key counts as another send.
-            said: text with the broken rules, and the numbers of rows.
+            by: text that names the queue and its rules. Only with the same text is ``key`` seen as repeated.
+            said: text for the log with the broken rules, and how many rows broke each.
         """
         if self.table is not None:
             app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"
@@ -105,7 +105,7 @@ class BadRows:
 
 
 class RefusedRows:
-    """The rows of a partition that break rules, in a file. ``rows`` counts dropped rows, too."""
+    """Counts the rows of a partition that break rules, and writes them into a file, unless they are dropped."""
 
     def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
         self._messages = messages
@@ -118,7 +118,7 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Returns the rows that break no rule. ``broken`` has, for each rule, True for rows that break it."""
+        """Writes the rows that break rules. Returns the others. ``broken``: a mask for each broken rule."""
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules
@@ -141,7 +141,7 @@ class RefusedRows:
         self._target.write_batch(rows)
 
     def file(self) -> DataFile | None:
-        """Ends the file and returns it, or None without rows."""
+        """Closes the file of refused rows, and returns it; None if no row was written."""
         self._opened.close()
         if self._target is None:
             return None

@@ -24,17 +24,17 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
 UNFINISHED = 60.0
-"""Other processes complete a bulk send after this many seconds."""
+"""Seconds after which other processes may complete an interrupted bulk send."""
 
 Stage = Callable[[Folder, Staging], Manifest]
-"""Checks and writes the rows of a send below the queue's directory, in any process."""
+"""Function that checks and writes the rows of a send below the queue's directory. May run in any process."""
 
 
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
-    On FIFO queues, rows with a repeated deduplication id are accepted but not added (DDP-1). Existing files of an
-    earlier attempt are committed instead of new files.
+    On FIFO queues, rows with a repeated deduplication id are accepted but not added (DDP-1). If an earlier attempt
+    at the send has left its files, they are committed, and ``stage`` is not called.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -79,7 +79,7 @@ def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | No
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that are older than a minute and have reached only some of their shards."""
+    """Returns bulk sends that are at least a minute old, and have reached some of their shards but not all."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
@@ -91,7 +91,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes complete or expired manifests. Returns the files of incomplete sends, keyed by shard."""
+    """Removes old manifests, unless only some shards have their send. Returns the files of such sends by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

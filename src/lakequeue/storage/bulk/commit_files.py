@@ -22,7 +22,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""After this many attempts, the process's small sends wait until a bulk send has removed new duplicates."""
+"""Number of attempts that remove new duplicates while small sends of this process continue. Then these wait."""
 
 
 class ShardCommit:
@@ -40,7 +40,7 @@ class ShardCommit:
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
-        """Adds the files. Returns the number of new messages. ``reached_another``: accept newer attributes."""
+        """Adds the files. Returns the number of new messages. ``reached_another``: another shard has the send."""
         table = self._table
         for patient in [*[True] * PATIENCE, False]:
             if self._duplicates is not None:
@@ -65,7 +65,7 @@ class ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides how many messages to add. None if files with new duplicates must be rewritten first."""
+        """Decides which files to add. The answer None means that new duplicates must be removed first."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

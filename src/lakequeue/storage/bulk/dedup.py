@@ -25,12 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """Returns the send instant for messages that are committed at ``now`` on the loaded snapshot."""
+    """Returns the send instant for a commit at ``now``: not before the last stored message."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Returns files with the first message of each deduplication id. Rewrites files with repeated ids."""
+    """Returns the files with only the first message of each deduplication id, rewritten if necessary."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -114,7 +114,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns messages from an offset on that were sent after an instant, except moved messages."""
+    """Returns messages from offset ``first`` on that were sent after ``horizon``, except moved messages."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

@@ -33,9 +33,9 @@ SEQUENCE_NUMBER = """
 """
 """``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in a filter. More ranges slow down the planner, so there is no filter."""
+"""Maximum number of ranges in a filter, with which Spark skips row groups. More would slow the planner."""
 _BUCKET = 8
-"""Bits of a position within a block of 256 positions. Spark joins rows with ranges by block."""
+"""Spark joins messages with ranges by blocks of 256 positions: a position without its lowest 8 bits."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -211,7 +211,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places in one file, a batch per row group. Omits messages with erased bodies."""
+    """Yields the messages at places of one file, by row group. Omits messages with erased bodies."""
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)
@@ -265,7 +265,7 @@ def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
 
 
 class _PlacedRows(NamedTuple):
-    """Rows of a row group that belong to a place."""
+    """Rows ``start`` to ``stop`` of a row group, which hold the messages of a place. ``stop`` is excluded."""
 
     start: int
     stop: int
@@ -279,7 +279,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields rows of row groups with their first positions. A foreign file is one table."""
+    """Yields rows of row groups, the position of the first, and their places. A foreign file is one group."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -293,7 +293,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields each row group with some of the messages: first and last position, and rows by place."""
+    """Yields each row group with messages of the lease: its number, its first position, and its rows by place."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group

@@ -25,7 +25,7 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Seconds that files of a bulk send may wait for their first commit, half as long as VACUUM keeps them."""
+"""Seconds after which uncommitted files of a bulk send are too old. VACUUM removes them after twice this time."""
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class SendKey:
     """Name of the manifest and its files, from which message ids are derived."""
     of_stream: bool = False
     anonymous: bool = False
-    """True if the caller gave no id, so that no process repeats the send."""
+    """True if the caller gave no id, so that nobody can repeat the send."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
@@ -57,7 +57,7 @@ class SendKey:
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """True if a shard's loaded snapshot has this send, or a later batch of its stream."""
+        """True if the loaded snapshot of a shard's log has this send, or a later batch of the same stream."""
         return _reached(table, self.app_id, self.version)
 
 
@@ -76,7 +76,7 @@ class Manifest:
 
     send_id: str
     app_id: str | None
-    """Application id of the commit in each shard; None for a single commit that is never repeated."""
+    """Application id that shows the send in each shard; None if it has a single commit that is never repeated."""
     version: int
     files: Sequence[WaitingFile]
     """Files in the order of the DataFrame's partitions."""
@@ -176,7 +176,7 @@ def discard(tables: Folder, send_id: str) -> None:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """Returns the error for a bulk send that waited too long, or raises it for a wrong clock."""
+    """Returns the error for a bulk send that waited too long. Raises QueueClientError for a wrong clock."""
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"

@@ -17,7 +17,7 @@ PRIORITY = "priority"
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
-"""Longest delay in seconds of profiles without a limit. The end of a longer delay may be no valid instant."""
+"""Longest delay, in seconds, of profiles without a limit. Longer ones may end after the last valid instant."""
 
 _WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
     @property
     def of_one(self) -> str:
-        """Returns the text for a single row that breaks the rule."""
+        """The words for one row that breaks the rule, for its ``reason``."""
         return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
 
     def describe(self, count: int) -> str:
@@ -62,7 +62,7 @@ class RowRules:
         max_delay: largest delay of a row, in seconds; None for no limit.
         fifo: options of a FIFO queue; None on standard queues.
         count_attributes: True if message attributes count towards ``max_bytes``.
-        by_group: True if the message group determines the shard on a standard queue (FAI-5).
+        by_group: True if a standard queue chooses the shard of a message by its message group (FAI-5).
         priorities: number of the queue's priorities; None without priorities (JOB-5).
         default_priority: priority of rows without a priority.
     """

@@ -24,7 +24,7 @@ class BulkShards(Protocol):
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns how many messages the cap of a shard still allows (QUE-21); None without a cap."""
+        """Returns how many more messages a shard may store (QUE-21); None if their number has no limit."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:

@@ -33,7 +33,7 @@ _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
 """Maximum number of files of a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
-"""Minimum number of parts to merge, and approximate maximum bytes of a merged part."""
+"""A merge takes at least this many parts, and makes a part of at most about this many bytes."""
 _BUCKETS, _CHUNK = 64, 65_536
 
 
@@ -79,7 +79,7 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the found files (path, bytes, microseconds of change) that this record lacks, in batches."""
+        """Yields the files that were not sent, in batches. ``found``: path, bytes, microseconds of last change."""
         waiting: list[pa.Table] = []
         recent = [self._folder.rows(each.name, each.size, ["digest"])["digest"] for each in self._batches.values()]
         with tempfile.TemporaryDirectory(prefix="lakequeue-files-") as directory:
@@ -100,7 +100,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges many parts into one, except the part of the newest batch."""
+        """Merges parts if there are many. Leaves the part of the newest batch, whose files may not be sent yet."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]
@@ -161,7 +161,7 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Writes files into Arrow files by bucket. Yields the buckets and paths."""
+    """Divides found files by digest into buckets, each an Arrow file. Yields the buckets and their paths."""
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:

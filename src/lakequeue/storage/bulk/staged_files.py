@@ -28,7 +28,7 @@ COLUMNS = layout.FILES["messages"]
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
-    """Raises FileNotFoundError if VACUUM removed a file of a local table. The caller holds its lock."""
+    """Raises FileNotFoundError if VACUUM removed one of these local files. The caller holds the table's lock."""
     gone = [] if messages.local is None else [file.path for file in files if not messages.exists(file.path)]
     if gone:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
@@ -53,7 +53,7 @@ def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
-    """Returns the shard of a file's message groups."""
+    """Returns the shard to which the message groups of a file belong."""
     if shards == 1:
         return 0
     with messages.parquet(file.path, file.size) as parquet:

@@ -19,13 +19,13 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Files are cut to use more shards only if each shard gets at least this many rows."""
+"""Minimum rows for each shard. If a send is smaller, it goes to fewer shards, or its files are not cut."""
 NEAR = 0.1
-"""A shard may differ from the average by this share, so that fewer files are cut."""
+"""Share of the average by which a shard's number of rows may differ, so that fewer files are cut."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns the files to shards in order. Cuts at most one file per shard, and writes its rows again."""
+    """Assigns files to shards in order, with about equal numbers of rows. Cuts and rewrites files for that."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each
@@ -68,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns where the range of each shard but the last ends. Prefers the end of a file, if one is near."""
+    """Returns the number of the row at which each shard ends, except the last: a file's end, if one is near."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -100,7 +100,7 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at a send with another key. All processes use the same ``attempt``."""
+        """Returns an attempt at another send. All processes that write it must use the same ``attempt``."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
@@ -108,7 +108,7 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Writes the manifest of the files that ``write`` returns, or returns another attempt's manifest."""
+        """Calls ``write``, and stores a manifest of its files. Returns an earlier attempt's manifest if any."""
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
         try:

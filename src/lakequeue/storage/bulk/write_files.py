@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Returns a DataFrame and its order column. If the session ignores case, renames columns to our case."""
+    """Returns a DataFrame and its order column, in our spelling of columns if the session ignores case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -58,7 +58,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the result of ``write`` as a row, or its error if rows are unreadable."""
+        """Yields the pickled result of ``write``, or its InvalidParameterValue, as one row for Spark."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -69,7 +69,7 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Writes a DataFrame's messages in one pass, groups in order (FIF-1). Raises InvalidParameterValue."""
+    """Writes a DataFrame in one pass, groups in order (FIF-1). InvalidParameterValue: rows are unreadable."""
     fifo = staging.rules.fifo
     try:
         writer = TaskWriter(store, tables.uri, staging, fifo is not None)
@@ -86,7 +86,7 @@ def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list
 
 
 def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
-    """Returns partitions of one shard each, with whole message groups in order."""
+    """Returns the DataFrame in partitions that each have complete message groups of one shard, in order."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -126,7 +126,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
-    """Returns the rows in ``count`` partitions, each in the partition of its number."""
+    """Returns the rows in ``count`` partitions. ``number`` is the column with the number of a row's partition."""
     from pyspark.sql import functions as F
 
     if hasattr(df, "repartitionById"):  # since Spark 4.1

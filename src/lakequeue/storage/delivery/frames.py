@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PIECE = 128 << 20
 """Bytes of rows that a task holds before it writes them into a file."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
-"""Placeholder for a delivery's identity, for appends to the temporary tables of tasks."""
+"""Placeholder: appends to a task's temporary table need an identity, and no process ever asks for this one."""
 
 
 @attrs.frozen
@@ -124,7 +124,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """A DataFrame to append, evaluated once unless the table changes. ``merge_schema``: True to add columns.
+    """A DataFrame to append, computed once unless the table changes. ``merge_schema``: its new columns are added.
 
     Raises:
         QueueClientError: the DataFrame's session was stopped.
@@ -142,7 +142,7 @@ class FrameRows:
         self._written = TaskFiles()
 
     def _known(self, name: str) -> str:
-        """Returns a column name in the form in which the session compares names."""
+        """Returns a column's name, in lower case if the session ignores case."""
         return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
     def schema(self) -> pa.Schema:
@@ -185,7 +185,7 @@ class FrameRows:
         return TaskFiles(files, sum(part.rows for part in parts), columns)
 
     def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
-        """Runs the tasks. Returns the ``TaskFiles`` of each task, or its error."""
+        """Runs ``writer`` in Spark's tasks. Returns for each task its ``TaskFiles``, or the error that it met."""
         spelled = {self._known(name): name for name in snapshot.schema.names}
         df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
         with quiet_about_pandas():

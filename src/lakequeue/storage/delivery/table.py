@@ -36,15 +36,15 @@ _WRITABLE = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
     *("v2Checkpoint", "timestampNtz"),
 }
-"""Table features with which ``deltalake`` appends correctly."""
+"""Table features with which ``deltalake`` appends correctly. Tables with other features are refused."""
 _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
-"""A delivery's commit is searched in this many newest entries. The state of an older delivery is unknown."""
+"""Number of newest log entries in which a delivery's commit is searched. Beyond, its state is unknown."""
 _KEPT = 16
 """Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own."""
 _TRIES = 5
-"""Number of commits that ``deltalake`` tries before the table is read again."""
+"""Number of times that ``deltalake`` repeats a commit that lost a race. Then the table is read again."""
 
 
 def _properties(lease_id: str, *transactions: Transaction) -> CommitProperties:
@@ -104,7 +104,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot that is still the newest, or a new snapshot. Threads never share a snapshot."""
+        """Returns a kept snapshot if it is still the newest, else reads one. Threads never share a snapshot."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -116,7 +116,7 @@ class DeltaDeliveryTable:
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
-        """Returns a value that identifies the file of an entry; None if the entry does not exist."""
+        """Returns a value that changes if the file of this version's entry is replaced; None without an entry."""
         with self._errors():
             try:
                 return self._folder.entry(entry_name(version))[1:]
@@ -185,7 +185,7 @@ class DeltaDeliverySnapshot:
     target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
-    """Identifies the file of the snapshot's newest log entry."""
+    """Identity of the file of the newest log entry. Another identity means that the entry was replaced."""
     _versions: dict[str, int] = attrs.field(factory=dict, init=False)
     """Known versions by application id, because finding a version takes milliseconds."""
 
@@ -230,9 +230,10 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery or of its block. Returns the commit's version and lease id, else None.
+        """Finds the commit of a delivery or of its block. Returns the version of its ``app_id``, and a lease id.
 
-        The version is -1 if the whole log has no such commit. The lease id is None for a write by the user.
+        The lease id is None for a write by the user. ``(-1, None)``: the whole log has no such commit. None: it
+        is unknown, because older entries were not searched.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):

@@ -1,4 +1,4 @@
-"""One commit under a fence: checked, marked with a token, and with a certain outcome."""
+"""One commit under a fence. A token in its log entry shows if it landed, even if storage's answer was lost."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unanswered_version
 
 OLDEST_BASE = 1.0
-"""If the last check of the log is this many seconds old, a commit without a lock first checks the log again.
-Commits in the first seconds after a backup was restored under a running process may be lost.
+"""Seconds after which a check of the log no longer counts: a commit on an object store then checks it again. If a
+backup is restored under a running process, the process may lose its commits of the first seconds.
 """
 LONG_COMMIT = 600.0
 """A commit that took this many seconds searches the log for its token: the process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits to a local table between two attempts to trim its log."""
 _UNANSWERED = 2
-"""Maximum number of repeats of a commit to which storage gave no answer. A late request of such an attempt can
-still create its version of the log, as long as no other commit has.
+"""Maximum number of repeats of a commit to which storage gave no answer. Until another commit has created the same
+version of the log, a late request of such an attempt can still create it.
 """
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
@@ -43,24 +43,24 @@ class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
-    """The change was decided on these versions of application ids; 0 for an id that was never committed."""
+    """Application ids whose versions the decision relies on: 0 for an id that was never committed."""
     ids: Ids
     """Versions of application ids that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Commits the change, with these application ids and this token."""
+    """Makes the commit with these application ids and this token."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
-    """Returns True if the commit that won the race made the same change. The handle has loaded that commit."""
+    """Called after a lost race, on the newest snapshot. Returns True if another process made the same change."""
     counts: Ids = MappingProxyType({})
-    """Numbers of changed messages by effect, for readers of the table's history."""
+    """Numbers of changed messages by kind of change, such as ``send``, for readers of the table's history."""
     late: bool = False
-    """True to wait for the turn only after ``decide``, because other processes may make the same change."""
+    """True to wait for the turn to commit only after the decision, because another process may make the change."""
     patient: bool = True
-    """True to wait for such a turn even after another process has committed."""
+    """If ``late``: True to wait for the turn even after another process has committed."""
 
 
 class Ended(Enum):
-    """Outcome of one attempt at a commit. After ``TRY_AGAIN`` and ``LOST``, the newest snapshot is loaded."""
+    """Outcome of an attempt at a commit. Unless it is ``LANDED``, the newest snapshot is loaded afterwards."""
 
     LANDED = auto()
     """The change is committed, maybe by another process."""
@@ -71,7 +71,7 @@ class Ended(Enum):
 
 
 class Commit:
-    """A commit in progress. The caller locks the handle from the decision until the commit has ended."""
+    """A commit in progress. The caller locks the table's handle from the decision until the outcome is known."""
 
     def __init__(self, table: Table, change: Change[object]) -> None:
         """Prepares a commit on the loaded snapshot of a table."""
@@ -80,11 +80,11 @@ class Commit:
         self._lineage = table.lineage
         self._token = new_token(change.counts, table.lost_races)
         self._stale = 0
-        """Number of attempts on a snapshot with missing files. One means an old snapshot, two mean damage."""
+        """Number of attempts that failed because files were missing. The second such failure means damage."""
         self._unanswered = 0
         """Number of attempts without an answer."""
         self._unanswered_version = 0
-        """Newest version that an attempt without an answer may still create."""
+        """Newest version that a late request of an attempt without an answer may still create."""
         self._before_unanswered = 0
         """Version before the first unanswered attempt. The search for the token starts after this version."""
 
@@ -124,9 +124,8 @@ class Commit:
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the change's fence holds on the loaded snapshot, and the log still has that snapshot's entry.
-
-        If False, the newest snapshot is loaded. Without that entry, later versions may have been trimmed, too.
+        """True if the fence holds on the loaded snapshot, and the log still has this snapshot's entry. If False,
+        the newest snapshot is loaded. If the entry is gone, entries of later versions may be trimmed, too.
         """
         table = self._table
         try:
@@ -145,9 +144,8 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an unanswered attempt of this commit won the race, else LOST.
-
-        The fence may still hold. But the change was decided, and perhaps written, on another snapshot.
+        """Returns LANDED if an earlier attempt of this commit, whose answer was lost, has won the race; else LOST,
+        even if the fence still holds, because the change was decided on another snapshot.
         """
         late = TimeoutError("no answer came")
         if self._unanswered_version and _landed(self._table, self._token, self._before_unanswered, late):
@@ -156,7 +154,7 @@ class Commit:
         return Ended.LOST
 
     def _try(self, wall: float, machine: float) -> Ended:
-        """Writes the commit. ``wall``, ``machine``: seconds by two clocks, before the check of its base."""
+        """Writes the commit. ``wall``, ``machine``: two clocks' seconds from before its base was checked."""
         table = self._table
         base = table.version
         try:
@@ -178,7 +176,7 @@ class Commit:
         return Ended.TRY_AGAIN if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Raises the error of a failed attempt if the commit may not be tried again."""
+        """Raises the error of a failed attempt, at version ``tried``, unless the commit may be tried again."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unanswered_version(error, tried)
@@ -213,7 +211,7 @@ def is_base_in_log(table: Table) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """True if a commit after ``base`` has the token. Raises QueueClientError if the log does not show it."""
+    """True if a commit after version ``base`` has the token. QueueClientError: the log does not show it."""
     try:
         table.refresh()
         landed = table.landed(token, base)

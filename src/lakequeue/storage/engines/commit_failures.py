@@ -15,7 +15,7 @@ class LostRace(Exception):
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot or of its log are gone, because the snapshot is hours old. Refresh."""
+    """Files of the loaded snapshot, or of its log, are gone: the snapshot is hours old. Load the newest one."""
 
 
 class StaleAttributes(Exception):

@@ -20,7 +20,7 @@ _STATISTICS = {"first_offset", "last_offset"} | {
 
 
 _FEW = 16
-"""Up to this number of rows, Python computes the bounds of a column."""
+"""Up to this number of rows, Python computes the minimum and maximum of a column."""
 
 
 @attrs.frozen
@@ -51,7 +51,7 @@ class DataFile:
 
 
 class Description:
-    """Statistics of a file's rows, collected while they are written."""
+    """Collects the statistics of a file's rows while they are written."""
 
     def __init__(self) -> None:
         self.rows = 0

@@ -1,10 +1,10 @@
-"""The turn at a table on local disks: one process decides and commits while the others wait.
+"""The turn to commit to a table on a local disk: one process decides and commits, while the others wait.
 
-Turns only save work. ``commit`` checks its base, so decisions are right without a turn. A process that has waited
-too long for a stopped process commits without a turn, and may lose the race.
+Turns only save work: the fence refuses stale commits also without them. If the process that has the turn does not
+continue, the waiting processes stop waiting, commit without a turn, and may lose a race.
 
-There are two locks. A process first takes the lock of the next in line, then waits for the lock of the turn. So a
-process that gives up the turn cannot take it again before the process that is next in line.
+There are two locks: one for the turn, and one for the next in line, who takes it before it waits for the turn. So
+a process that has ended its turn cannot take the turn again before the process that is next in line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""If the holder does not change its file for this many seconds, other processes continue without the turn."""
+"""Seconds without a sign of life from the process that has the turn, after which others no longer wait for it."""
 LONGEST = 5.0
-"""Maximum seconds to wait, even if other processes take and end turns. Then the process goes on without a turn."""
+"""Maximum seconds for which a process waits for turns of others. Then it commits without a turn."""
 POLL = 0.001
 """Maximum seconds between the first attempts of the process next in line to take the turn. Processes behind it
 pause up to three times as long. Later pauses are longer, see ``PATIENCE``."""
@@ -42,7 +42,7 @@ class DiskTurn(NamedTuple):
     """A turn of a process, or its permission to continue without one."""
 
     still_here: Callable[[], None] = lambda: None
-    """Shows other processes that this process is not stopped."""
+    """Call it as a sign of life, so that other processes go on waiting for this turn."""
     waited: bool = False
     """True if another process had the turn."""
 
@@ -51,7 +51,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Holds the turn. Continues without it after ``longest`` seconds, or when ``until`` gives True. Reentrant."""
+    """Takes the turn for the block. Goes on without it after ``longest`` seconds, or if ``until()``. Reentrant."""
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

@@ -40,8 +40,8 @@ def entry(
 ) -> list[Mapping[str, Any]]:
     """Returns the actions of a commit that adds and removes files, and maybe changes the metadata.
 
-    With ``base``, the entry names the version that it follows (DUR-86). With ``answers``, a JSON object, it names
-    the requests that the commit applies, each with its answers.
+    If ``base`` is given, the entry names it as the version that it follows (DUR-86). ``answers`` is a JSON object
+    with the answers to the requests that the commit applies, by request.
     """
     now = _now()
     return _with_info(

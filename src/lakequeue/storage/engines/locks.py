@@ -24,7 +24,7 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 PATIENCE = 30.0
-"""Seconds that a commit waits for the lock. Then it raises LockHeld."""
+"""Seconds for which a commit waits for the lock before it raises LockHeld."""
 _POLL = 0.002
 """Seconds between two attempts at a lock that another process holds."""
 LOCKS = ("_commit.lock", *TURN_LOCKS)

@@ -81,9 +81,9 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""Number of entries that a fast-growing log keeps. Opening a table lists all of them: 5 ms for 1,000."""
+"""A log that grows fast keeps this many entries. To open a table, all of them are listed: 5 ms for 1,000."""
 READING = 15.0
-"""Seconds that entries stay in any case, for readers that have just listed them."""
+"""Seconds for which entries stay in any case, for readers that have just listed them."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
 """Files that any Delta writer leaves in a log for a version."""
 _log = logging.getLogger("lakequeue")
@@ -92,8 +92,8 @@ _log = logging.getLogger("lakequeue")
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first. Returns number and size.
 
-    On local disks a checkpoint is old enough after ``retention.log_minutes``, or with ``LOG_ENTRIES`` entries
-    behind it. The age of the checkpoint counts, not the age of its commit. Later snapshots need nothing below the
+    On local disks a checkpoint is old enough after ``retention.log_minutes``, or once ``LOG_ENTRIES`` entries
+    follow it. The age of the checkpoint counts, not the age of its commit. Later snapshots need nothing below the
     checkpoint, and readers of older snapshots have had that time to finish. A checkpoint that is not on disk, or
     unreadable, replaces nothing (DUR-3).
 
@@ -152,7 +152,7 @@ def version_of(name: str) -> int:
 
 
 def _holds(table: Folder, version: int) -> bool:
-    """True if a checkpoint is on disk and readable, so that it may replace the log below it."""
+    """True if a checkpoint is on disk and readable, so that the log below it may be removed."""
     try:
         table.sync([checkpoint_name(version)])
         read_checkpoint(table, version)
@@ -163,7 +163,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if a checkpoint is due: commits followed the newest one, which is older than half the retention."""
+    """True if a checkpoint is due: the newest is older than half the retention, and commits have followed it."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

@@ -12,7 +12,7 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 TRIM_PATIENCE = 0.2
-"""Seconds for which an attempt to trim waits for the table's lock. Then it ends without an error."""
+"""Seconds for which an attempt to trim waits for the table's lock. If it gets no lock, it does nothing."""
 
 _log = logging.getLogger("lakequeue")
 

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""A MERGE joins the files of a partition if more than this number of them have no statistics of the key."""
+"""A MERGE also joins the files of a partition into one if more than this many lack statistics of the key."""
 _JOINED_ROWS = 256
-"""A file with more rows is not joined. Joining all files would rewrite 3,000 queues for every 16 new ones."""
+"""A file with more rows is not joined. Else 16 new queues would rewrite the rows of 3,000 others."""
 _MANY_EDGES = 16
-"""With more beginnings and ends of row ranges, a filter is faster than slices. A filter takes 240 us or more."""
+"""Above this number of beginnings and ends of row ranges, a filter is faster, which takes 240 us or more."""
 
 
 class FileRewrite(NamedTuple):
@@ -80,7 +80,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if a key may be in a file. Compares each key, because the range of all keys spans all files."""
+    """True if the file may hold one of the keys. Compares each key, because their whole range spans all files."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

@@ -44,9 +44,9 @@ _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Approximate size of a row group in memory, in bytes."""
 _UNPACKED = 2**14
-"""Bytes in memory below which files are not compressed. Compression took 2 % of a receive to save 200 bytes."""
+"""Files below this size in memory, in bytes, are not compressed: that took 2 % of a receive to save 200 bytes."""
 _READS = 3
-"""Number of failed reads of the newest version before the caller gets the error."""
+"""Number of failed attempts to read the newest version after which the caller gets the error."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
@@ -71,7 +71,7 @@ class Table(TableVersion):
         self.lineage = object()
         """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore."""
         self.lost_races = 0
-        """Races that this handle lost since its last commit. The next commit records them; see ``commit``."""
+        """Races that this handle has lost since its last commit. The next commit records their number."""
         self._unsynced = False
         self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
@@ -85,20 +85,19 @@ class Table(TableVersion):
         self.sync_entries()
 
     def look(self, most: float = math.inf) -> None:
-        """Refreshes without fsync. A power cut may take new entries until ``sync_entries`` was called.
-
+        """Refreshes without fsync: a power cut may undo the new entries, unless ``sync_entries`` was called.
         ``most``: maximum number of commits that are read one by one.
         """
         self._follow(partial(Snapshot.follow, most=most))
 
     def sync_entries(self) -> None:
-        """Syncs the entries that ``look`` read to disk, in case their writers have not. Commits call it first."""
+        """Syncs entries that ``look`` has read to the disk: their writers may not have. Commits call it first."""
         if self._unsynced:
             self.folder.sync([LOG], above=False)
             self._unsynced = False
 
     def confirm(self, most: float = math.inf) -> None:
-        """Refreshes as ``look`` does, and always checks that the log was not replaced since the handle read it."""
+        """Refreshes, and always checks that the log was not replaced meanwhile. ``most``: see ``look``."""
         self._follow(partial(Snapshot.confirm, most=most))
         self.sync_entries()
 
@@ -113,14 +112,14 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """Replaces ``lineage``, and returns True, if files of the log were replaced by copies."""
+        """True if files of the log proved to be copies, as after a restore. Then replaces ``lineage``, too."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """Makes commits write to the directory now at the path; see ``LocalFolder.pinned``.
+        """During the block, commits write to the directory that is at the path now; see ``LocalFolder.pinned``.
 
         Yields the descriptor of a local directory.
         """
@@ -131,7 +130,7 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_intact(self) -> bool:
-        """True if a local log still has the entry of the loaded version, in the file that was read, not in a copy.
+        """True if a local log has the entry of the loaded version in the same file, not in a copy of the file.
 
         Raises:
             ReplacedLog: the log has another entry of this version.
@@ -155,7 +154,7 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Adopts the last commit of another handle of this process, to save reading it. Thread-safe."""
+        """Adopts the last commit of ``other``, a handle of this process, instead of reading it. Thread-safe."""
         if other._last_written is not None:
             self.state.learn(*other._last_written)
 
@@ -195,7 +194,7 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition``. Without ``rows``, only drops rows.
+        """Replaces the rows whose partition values are among ``partition``; if ``rows`` is empty, by nothing.
 
         Each table of ``rows`` becomes a file. A table must have rows, all with the same partition values. The
         iterable may be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
@@ -261,7 +260,7 @@ class Table(TableVersion):
         return snapshot
 
     def _load(self, load: Callable[[], Snapshot]) -> Snapshot:
-        """Loads the newest version. Starts again if its log is trimmed meanwhile."""
+        """Loads the newest version with ``load``. Starts again if the log is trimmed meanwhile."""
 
         def renew(error: Exception) -> None:
             lists = self.folder.local is not None and is_table(self.folder)
@@ -274,7 +273,7 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls a function that reads the table; again on the newest snapshot if files were removed."""
+        """Calls a function that reads the table. If files were removed meanwhile, refreshes and calls it again."""
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
@@ -291,10 +290,10 @@ class Table(TableVersion):
         fits: Callable[[Entry], bool] | None = None,
         answers: str | None = None,
     ) -> None:
-        """Commits as the version after the snapshot.
+        """Creates the log entry of the version after the snapshot.
 
-        If that version exists, the race is lost, unless the commit ``fits`` behind its entry. Then it is tried as
-        the next version. So a slow merge of segments lands during a steady flow of sends.
+        If that version exists already, the race is lost, unless ``fits`` accepts the other entry. Then the next
+        version is tried. So a slow merge of segments lands although other processes send all the time.
 
         Raises:
             LostRace: another commit came first.
@@ -336,9 +335,9 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
-        """Returns True if a commit fits behind the entry that took its version, so it may try the next version.
+        """Returns True if ``fits`` accepts the entry that took the version, so that the next version may be tried.
 
-        That entry is then loaded; on an object store, also if the commit does not fit.
+        Then that entry is loaded; on an object store, it is loaded in any case.
         """
         try:
             other = self.state.next()
@@ -353,7 +352,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if the entry just created is in the table's log, after the entry that it was based on (DUR-85)."""
+        """True on object stores, or if the log has the entry on which the new entry was based (DUR-85)."""
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:
@@ -406,7 +405,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Calls ``read``. If files are gone (an error of class ``gone``), calls ``renew`` and reads again."""
+    """Calls ``read``. If it raises an error of class ``gone``, calls ``renew`` and then ``read`` again."""
     for _ in range(_READS):
         try:
             return read()
@@ -427,7 +426,7 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, which include its columns, by ``write_rows``."""
+    """Writes rows of one partition, with its columns, as a file below a table; see ``write_rows``."""
     partition = {name: rows[name][0].as_py() for name in partitions}
     return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
 
@@ -440,9 +439,9 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, which omit its columns, as a file below a table. Commits nothing.
+    """Writes rows of one partition, without its columns, as a file below a table. Commits nothing.
 
-    With ``name``, does not sync the file. The process that commits it syncs it; see ``Table.add``.
+    If ``name`` is given, the process that commits the file must sync it; see ``Table.add``.
     """
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""The rows of a file are sorted by the first of these columns in the table."""
+"""Names of columns. The rows of a file are sorted by the first of them that the table has."""
 
 
 class SparkTable(Table):
@@ -43,7 +43,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's own snapshot, on which commits start. Never newer than ours, so Delta sees any other commit."""
+        """Delta's own snapshot, from which commits start. Never newer than ours, so Delta sees other commits."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
@@ -122,7 +122,7 @@ class SparkTable(Table):
         token: str,
         replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
     ) -> None:
-        """Commits on the loaded version. ``replaced``: removes the files with these partition values."""
+        """Commits on the loaded version. ``replaced``: partition values whose files the commit removes."""
         now = int(time.time() * 1000)
         ids = [
             json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
@@ -166,7 +166,7 @@ class SparkEngine(Engine):
 
 
 def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
-    """Returns conditions of a MERGE in literals, so that Delta skips files and finds fewer conflicts."""
+    """Returns conditions on partitions and keys for a MERGE, so that Delta skips files and has fewer conflicts."""
     found = [
         f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
         for name in partitions

@@ -24,7 +24,7 @@ from lakequeue.storage.engines.turns import NO_TURNS, Turns
 ATTEMPTS = 60
 """Number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Maximum attempts at a commit while lost races leave its fence valid. After that, the race counts as lost."""
+"""Maximum attempts at one commit while its fence holds in spite of other commits. Then the race counts as lost."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
@@ -38,14 +38,14 @@ class Answer(Generic[_T_co]):
 
 @attrs.frozen
 class FoundChange(Generic[_T_co]):
-    """A change that the loaded snapshot has, because another process committed it."""
+    """A decision that needs no commit: another process made the change, and the loaded snapshot has it."""
 
     value: _T_co
 
 
 @attrs.frozen
 class Stale:
-    """The loaded snapshot is too old to decide on."""
+    """A decision that the loaded snapshot is too old; the newest is loaded."""
 
 
 Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
@@ -53,18 +53,18 @@ Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """A change took effect by a commit of this or another process."""
+    """A change took effect by a commit, of this process or of another."""
 
     value: _T_co
     lost: int
     """Number of races that were lost before the commit."""
     avoided: bool
-    """True if waiting for a turn avoided another lost race."""
+    """True if waiting for the turn to commit avoided a lost race."""
 
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """An answer that is valid for a snapshot read within the call."""
+    """An answer, which is valid for a snapshot that was read within the call."""
 
     value: _T_co
 
@@ -144,7 +144,7 @@ def transact(
 def commit(table: Table, change: Change[object]) -> bool:
     """Commits a change. Returns False if the race is lost; the newest snapshot is then loaded.
 
-    After commits outside its fence, such as merges of segments, it only tries again.
+    If other commits leave its fence valid, as merges of segments do, it tries again.
     """
     trying = Commit(table, change)
     for number in range(REPEATS):

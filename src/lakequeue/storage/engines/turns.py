@@ -27,26 +27,26 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait for exclusive access. Then a commit goes on without it, as its holder may have been stopped."""
+"""Seconds to wait for exclusive access. Then the commit goes on without it: its holder may have been stopped."""
 ASK_AFTER = 3
-"""A process asks for a turn once per this many lost races."""
+"""A process asks for a turn again after each of this many lost races."""
 COMMITS = 4
-"""Length of a pause, in durations of the last commit. Another process needs that time to learn of its lost race,
-read the log and the ledger, decide and commit.
+"""A pause lasts this many times as long as the last commit. In that time, another process can notice that it lost
+a race, read the log and the ledger, decide and commit.
 """
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""Maximum number of commits with a pause after the last lost race. A process that often loses pauses after every
-commit, a process that lost once pauses once.
+"""Maximum number of commits with a pause before each, after the last lost race. A process that often loses pauses
+before every commit; a process that lost once pauses once.
 """
 
 
 class Turns:
-    """The turns of this process at one table. Base class: never waits. Not thread-safe."""
+    """The turns to commit of this process at one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process committed since this process did, so that a commit would lose the race."""
+    """True if another process has committed since this process last did, so that a commit would lose a race."""
     waited = False
     """True if another process had the turn when this process asked for it."""
 
@@ -55,10 +55,10 @@ class Turns:
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for a turn, and keeps it during the block. Yields True if the loaded snapshot is old.
+        """Waits for a turn to commit, and keeps it for the block. Yields True if the loaded snapshot is old.
 
-        Enter it before the requests of the next commit are chosen. With ``later``, only ``take`` waits for the
-        lock, after the requests were prepared.
+        Enter it before the requests of the next commit are chosen. If ``later``, it does not wait; ``take`` does,
+        after the requests were prepared.
         """
         with self._held:
             yield self._begin(table, later)
@@ -69,12 +69,12 @@ class Turns:
     def take(self, table: Table, *, patient: bool) -> bool:
         """Waits for the turn within the block of ``taken``. Returns True if the loaded snapshot is old.
 
-        Unless ``patient``, stops waiting without a turn once another process commits.
+        Unless ``patient``, stops waiting once another process commits, and goes on without a turn.
         """
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context for a commit. Subclasses measure its duration, or show that the process goes on."""
+        """Returns a context for the commit itself. Subclasses measure its duration, or give signs of life."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
@@ -82,7 +82,7 @@ class Turns:
         return False
 
     def end(self) -> None:
-        """Ends the turn before the block of ``taken`` ends, so that other processes wait less."""
+        """Ends the turn as soon as the commit has landed, before the block of ``taken`` ends: others wait less."""
         self._held.close()
 
 
@@ -98,9 +98,9 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 def ask(table: Table) -> int:
-    """Asks the process that wins all races for a turn, by an empty commit. Returns the number of such commits.
+    """Asks the process that wins all races for a turn, by an empty commit. Returns how often turns were asked for.
 
-    It may land behind commits of other processes. If it fails, it is left out, as it is only for speed.
+    The commit may land behind commits of other processes. If it fails, it is left out: it only saves time.
     """
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):
@@ -116,12 +116,12 @@ class StoreTurns(Turns):
         super().__init__()
         self._asked: int | None = None
         self._took = 0.0
-        """Duration of the last commit in seconds; 0 after a pause or a lost race."""
+        """Duration of this process's last commit, in seconds; 0 after a pause or a lost race."""
         self._pauses = 0
         """Number of pauses that this process has still to make, at most one before each commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process made the last commit, and others commit too. Returns True if it paused."""
+        """Pauses if this process made the last commit, and others want to commit. Returns True if it paused."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -136,7 +136,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn after every few lost races. Returns False: the newest snapshot is loaded already."""
+        """Asks for a turn once in ``ASK_AFTER`` lost races. Returns False: the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:
@@ -195,7 +195,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Turns of commits through Spark. A decision takes a second, longer than processes wait for a turn."""
+    """Exclusive access after a lost race, for Spark's commits: a decision takes a second, too long for turns."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

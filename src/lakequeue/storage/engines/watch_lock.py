@@ -13,7 +13,7 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""File in the ledger of a queue's first shard. Closing it releases the lock, and wakes other processes."""
+"""Name of the lock's file, in the ledger of the queue's first shard. Closing the file wakes other processes."""
 
 
 class WatchLock(FileLock):
@@ -24,13 +24,13 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def is_in_place(self) -> bool:
-        """Returns False if the directory was replaced, so that other processes use another file."""
+        """Returns False if another file is at the path of the lock, which other processes use then."""
         with suppress(OSError):
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many more seconds the holder's last stamp is younger than ``seconds``, or 0.0."""
+        """Returns the seconds until the lock's last stamp is ``seconds`` old; 0.0 if it is older already."""
         with suppress(OSError):
             age = time.time() - os.stat(self.path).st_mtime
             return max(0.0, seconds - age) if age >= 0 else 0.0

@@ -12,11 +12,11 @@ from lakequeue.storage.roots import EFFECTIVE, local_path
 LOCK_PATIENCE = 1.0
 """Seconds for which a check waits for a lock."""
 FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
-"""Numbers of free bytes and free inodes below which a check warns."""
+"""Free bytes and free inodes below which a check warns."""
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:
-    """Returns why a local table cannot be locked, and the effect on a repair. None if it can be locked."""
+    """Returns why a local table cannot be locked, and what that means for a repair. None if it can be locked."""
     local = local_path(table)
     if local is None or not os.path.isdir(local):
         return None

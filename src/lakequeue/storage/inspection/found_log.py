@@ -46,11 +46,11 @@ class FoundLog:
     last: int
     """The last version of the log."""
     strays: list[str] = attrs.field(factory=list)
-    """Names of log files that cannot belong to the log."""
+    """Names of log files that a restore has left over: they do not belong to the log."""
 
     @property
     def start(self) -> int | None:
-        """The version at which reads of the log begin: a checkpoint or 0. None without such a version."""
+        """Version of the checkpoint or entry with which reads of the log begin; None if there is none."""
         return start_of(self.entries, self.checkpoints)
 
     @property
@@ -72,18 +72,18 @@ class FoundLog:
 
     @property
     def is_being_repaired(self) -> bool:
-        """True if a repair has replaced unreadable entries."""
+        """True if a repair was begun: it has replaced unreadable entries."""
         return any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version that needs no unreadable entry. None if every version needs such an entry."""
+        """The last version that can be read without an unreadable entry; None if there is no such version."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """Returns the last version, as if unreadable entries had changed nothing; None if ``start`` is None."""
+        """Returns the last version, computed without the unreadable entries; None if ``start`` is None."""
         start = self.start
         if start is None:
             return None
@@ -170,7 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns versions left over by a restore: from the first that does not fit the version before it."""
+    """Returns the first version that does not fit the version before, as after a restore, and all later ones."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -186,12 +186,12 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """Returns the version of the newest good checkpoint, else 0 if that entry exists, else None."""
+    """Returns the version of the newest readable checkpoint; without one, 0 if entry 0 exists, else None."""
     return max(checkpoints, default=0 if 0 in entries else None)
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the last version that is reached with at most ``MOST_LOST`` missing entries."""
+    """Returns the last version that is reached if at most ``MOST_LOST`` missing entries are replaced."""
     last, lost = start, 0
     for version in known:
         if version > start:
@@ -203,7 +203,7 @@ def _reached(start: int, known: Iterable[int]) -> int:
 
 
 def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
-    """Yields name and problem of the first missing entry of each gap up to ``last``."""
+    """Yields, for each gap in the entries up to ``last``, the name of the first missing entry, and the problem."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
             more = f", and so are all up to version {after - 1}" if missing > 1 else ""

@@ -17,7 +17,7 @@ from lakequeue.storage.table_version import TableVersion
 
 @attrs.frozen
 class LedgerRows:
-    """The rows of a version of a ledger: its head, its runs, and its settled runs (``history``)."""
+    """The rows of a version of a ledger: its head, its runs, and its history, whose messages are deleted."""
 
     version: int
     head: Head
@@ -37,7 +37,7 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """Returns the newest sound version of a ledger with all its files, or None."""
+    """Returns the newest version of a ledger that can be read completely; None if there is no such version."""
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

@@ -42,13 +42,13 @@ class FoundFile:
     named: bool = True
     """False if no readable entry names the file."""
     sent: Range | None = None
-    """Send times of the file's first and newest messages, in microseconds; None if unknown."""
+    """Send times of the first and of the newest message of the file, in microseconds; None if unknown."""
     doubt: str | None = None
-    """A contradiction between rows and statistics, either of which may be right. None if they agree."""
+    """How rows and statistics contradict each other, if so. Either may be right."""
     disorder: str | None = None
-    """A contradiction between the send times of its rows and the opening of its segment; None if they fit."""
+    """How the send times of the rows contradict each other or the opening of their segment; None if they fit."""
     harmless: bool = False
-    """True if another program rewrote the file but lost nothing. Reads sort its rows, and drop repeated rows."""
+    """True if another program rewrote the file without a loss. Readers sort its rows and drop repeated ones."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
     """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
 
@@ -158,7 +158,7 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Returns sound files, sorted by offset. If files overlap, larger ones win, then newer ones."""
+    """Returns the files without problems, by offset. Of files that overlap, the larger is kept, then the newer."""
     kept: list[FoundFile] = []
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
     for *_, each in sorted(sound, key=lambda known: known[:3]):

@@ -16,7 +16,7 @@ Known = tuple[int, int]
 
 
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
-    """Yields sound files whose times do not fit each other or earlier files, and the contradiction.
+    """Yields each sound file with send times that do not fit in the file or after earlier files, and the reason.
 
     In a sound log, send times never decrease with the offset. A segment is in one piece. Its files name the same
     opening, at which its first message was sent.

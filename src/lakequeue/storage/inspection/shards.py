@@ -34,12 +34,12 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds that a shard may be ahead of this machine's clock before a check reports it."""
+"""Microseconds by which the last commit may be ahead of this machine's clock. Beyond it, a check reports that."""
 
 
 @attrs.frozen
 class FoundShard:
-    """All readable parts of a shard. ``messages`` and ``receipts`` are None without a log."""
+    """All readable parts of a shard. ``messages`` and ``receipts`` are None if the table has no Delta log."""
 
     messages_path: str
     receipts_path: str
@@ -53,7 +53,7 @@ class FoundShard:
 
     @property
     def was_unused(self) -> bool:
-        """True if the shard has no ledger, or a ledger that shows no receive."""
+        """True if nobody has received from the shard: it has no ledger, or its ledger shows no receive."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
@@ -79,22 +79,22 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """Epoch of the newest ledger that let bodies be removed from the log; the log records it."""
+        """Epoch of the newest ledger by which bodies were removed from the log, as the log records it."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """Mark of the last commit that removed bodies from the log; 0 without such a commit."""
+        """Random number of the last commit that removed bodies from the log; 0 without such a commit."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is sound and not an older copy."""
+        """True if the ledger is readable, and no newer ledger has removed bodies from the log."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have: the first file's, or a trusted ledger's lower floor."""
+        """Returns the first offset that the log must have: its first file's, or a trusted ledger's lower floor."""
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
         named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]
@@ -109,12 +109,12 @@ class FoundShard:
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
     def missing(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns the offsets that are in no sound file."""
+        """Returns the offsets that the log must have, but that are in no sound file."""
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Returns ``blank``, and the missing offsets that are in no damaged file."""
+        """Returns the lost offsets: ``blank``, and missing offsets that no damaged file has either."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -127,7 +127,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns offsets with empty rows whose messages an older ledger still has."""
+        """Returns the offsets whose rows in the log are empty, although the ledger still has their messages."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -231,7 +231,7 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields each contradiction in sound files with its file; None if it is between several. No repair helps."""
+    """Yields each contradiction in sound files, and the file; None if it is between several. No repair helps."""
     files, state = found.files, found.state
     if state is None or not found.is_complete:
         return

@@ -81,7 +81,7 @@ def _fitting(
     last: int | None,
     clock: int,
 ) -> tuple[_Candidate, FoundFile] | None:
-    """Returns the only candidate that fits at an offset. None if there is no candidate, or several."""
+    """Returns the only candidate that fits at offset ``first``; None if none fits, or several do."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     after = min((each for each in files if each.first > first), key=_last, default=None)
     since = _since(files, first, clock)
@@ -121,7 +121,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
 
 
 def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
-    """Yields files that no log entry names, oldest first, except files of waiting bulk sends."""
+    """Yields data files that no readable entry names, oldest first. Omits files of bulk sends."""
     named = log.named
     for each in data_files(log.folder):
         if each.name.startswith("bulk/") or each.name in named:
@@ -144,7 +144,7 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 def _segment(
     candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
 ) -> tuple[int, int] | None:
-    """Returns the segment of a candidate at offset ``first``: base and opening time. None if it does not fit."""
+    """Returns base and opening time of the segment of a candidate at ``first``. None if it does not fit."""
     segment = None
     if candidate.positions[0] == 0:
         segment = first, int(candidate.sent_at[0])
@@ -173,7 +173,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """Returns the send time of the message before an offset; without that message, the earliest possible time."""
+    """Returns the send time of the message before an offset, or the earliest possible time if it is unknown."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]

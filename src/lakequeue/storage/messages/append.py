@@ -30,7 +30,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Number of sends that a process stages after it saw that other processes send."""
+"""Number of sends that a process stages after it saw sends of other processes. Then it appends directly again."""
 _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
@@ -63,14 +63,14 @@ class OpenSegment:
 
 @attrs.frozen
 class _Loaded:
-    """The end of the log in a snapshot. Replaced as a whole, so an interrupt leaves no mixed state."""
+    """The end of the log in the loaded snapshot. Replaced as a whole, so that an interrupt leaves no mixture."""
 
     version: int
     send_version: int
     last_sent_at: int
     open: OpenSegment | None
     staged: int
-    """Number of files of staged sends that are not merged yet."""
+    """Number of files of staged sends in the log that were not merged yet."""
 
 
 @attrs.frozen
@@ -109,15 +109,15 @@ class Appender:
         self._lineage = table.lineage
         self._end = self._load()
         self._to_stage = 0
-        """Number of next sends to stage. Then this process tries a plain append again."""
+        """Number of this process's next sends that are staged. Later sends are appended directly again."""
         self._synced: set[str] = set()
-        """Directories of staged sends that were synced."""
+        """Directories of staged sends that this process has synced to the disk."""
 
     def refresh(self) -> None:
         self.table.refresh()
 
     def look(self) -> None:
-        """Refreshes without fsync. Suffices to decide on a commit, or to find a message; see ``Table.look``."""
+        """Refreshes without fsync, which suffices for a decision or to find a message; see ``Table.look``."""
         self.table.look()
 
     @property
@@ -162,7 +162,7 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns a change that appends messages. Call its value after the commit. Raises QueueDoesNotExist."""
+        """Returns a change that appends messages. After the commit, call its value. Raises QueueDoesNotExist."""
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -200,12 +200,12 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged. False on a disk without fsync: a power cut may leave torn files."""
+        """True if the next send is staged. Never on a disk without fsync: a power cut may leave torn files."""
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Stages the next sends. Call it when other processes were seen to send."""
+        """Makes this process stage its next sends. Call it when other processes were seen to send."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
@@ -214,7 +214,7 @@ class Appender:
         return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
 
     def can_commit(self, staged: StagedSend) -> bool:
-        """Returns True if the staged file still exists and belongs to the loaded log."""
+        """True if a staged file may be committed: it exists, is recent, and was staged for the loaded log."""
         folder = self.table.folder
         if folder.local is not None and not folder.exists(staged.file.path):
             return False
@@ -239,7 +239,7 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits on an object store until another process has added a staged file, or until this process must.
+        """Waits on an object store until another process has added a staged file, or this process should add it.
 
         Returns:
             The messages of the file, or the other files to add with it.
@@ -265,7 +265,7 @@ class Appender:
         patient: bool,
         others: Sequence[DataFile] | None = None,
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends ``staged`` and ``others``, by default all that fit, which it lists.
+        """Returns the change that appends ``staged`` and ``others``; None lists and takes all files that fit.
 
         ``patient``: see ``Change``.
         """
@@ -291,7 +291,7 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Returns where the commit put a staged send. ``before``: number of staged files in the log before it."""
+        """Returns at which offsets a commit put a staged send. ``before``: staged files in the log before it."""
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")

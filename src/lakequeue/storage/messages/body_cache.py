@@ -56,7 +56,7 @@ class BodyCache:
         self._budget.drop(self._chunks)
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` to at most ``last``. None if the log lacks ``first``."""
+        """Returns messages from ``first`` on, at most to ``last``. None if the log no longer has ``first``."""
         if table.lineage is not self._lineage:  # After a restore, the offsets may have other messages.
             self.clear()
             self._lineage = table.lineage
@@ -101,7 +101,7 @@ class BodyCache:
 
 
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
-    """Reads rows up to offset ``ahead``; only up to ``last`` if rows behind it are damaged (DUR-8)."""
+    """Reads rows ``first`` to ``ahead``. If rows after ``last`` are damaged, reads only up to ``last`` (DUR-8)."""
     try:
         return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:

@@ -18,12 +18,12 @@ from lakequeue.storage.messages.read import Integers, log_files
 
 Key = str | tuple[str, str]
 _LEAST = 1_024
-"""Slots of the smallest table, a power of two."""
+"""Size of the smallest hash table, in places for an offset. A power of two."""
 _EMPTY, _DROPPED = -2, -1
-"""Markers in place of an offset."""
+"""Marks of places in the hash table that have no offset: never used, or used by a dropped message."""
 _JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
-"""Number of keys that are built at once from a file."""
+"""Number of rows of a file whose keys are built at once."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
@@ -32,7 +32,7 @@ def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Yields for each file its first offset, send times, and rows with group and deduplication id (DDP-16)."""
+    """Yields, by file, messages sent after ``horizon``: first offset, send times, groups and ids (DDP-16)."""
     files = log_files(table)
     # A segment has no messages sent after the next segment was opened.
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
@@ -53,7 +53,7 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Offsets of messages sent less than ``micros`` ago, by a 64-bit hash of the key. Verify found offsets."""
+    """Offsets of messages sent in the last ``micros``, by a 64-bit hash of their keys. Verify found offsets."""
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group
@@ -122,14 +122,14 @@ class DedupWindow:
 
 
 class _Offsets:
-    """Hash table of offsets with open addressing, 16 bytes a slot. A dictionary took 100 to 200 bytes."""
+    """Hash table of offsets with open addressing: 16 bytes for each. A dictionary took 100 to 200 bytes."""
 
     def __init__(self) -> None:
         self._hashes, self._offsets = _empty(_LEAST)
         self._taken = 0
 
     def find(self, hashed: int, begin: int) -> list[int]:
-        """Returns the offsets of a hash that are not below ``begin``."""
+        """Returns the offsets with this hash, except offsets below ``begin``."""
         found = []
         mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
         slot = hashed & mask

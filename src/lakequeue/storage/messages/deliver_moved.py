@@ -1,4 +1,4 @@
-"""Appends the messages of each move to a log once. The log has the number of each source shard's last move."""
+"""Appends the messages of each move to a log once. The log records the last move from each source shard."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """Returns True if the loaded snapshot of a target shard has this move or a later move of the source."""
+    """True if the loaded snapshot of a target shard has this move, or a later move from the same source shard."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 CheckClock = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit: gets its time, the last commit's time, and the table. See ``check_clock``."""
+"""Checks the clock before a commit. Its arguments: instants of this commit and of the last one, and the table."""
 
 
 def deliver(

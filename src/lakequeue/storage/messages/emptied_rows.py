@@ -23,7 +23,7 @@ _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "
 _ERASED = (*_CLEARED, "dead_letter_note")
 """Columns of an erased message that become NULL; the body becomes an empty text."""
 _COUNTING = {"group_id", "dedup_id"}
-"""Columns that stay while the message's deduplication id counts, in its group or in the queue."""
+"""Columns that stay as long as another send may repeat the message's deduplication id."""
 
 
 @attrs.frozen(eq=False)
@@ -32,10 +32,10 @@ class ForgottenMessages:
 
     epoch: int
     head: int
-    """Messages from this offset on were never received."""
+    """First offset that was never received. Messages from there on are not forgotten."""
     firsts: Integers
     lasts: Integers
-    """Last offsets of all runs, history included, by offset. ``firsts`` has the first offsets."""
+    """Last offset of each run, in order, history included. ``firsts`` has the first offsets."""
 
     def count(self, first: int, last: int) -> int:
         """Returns the number of forgotten messages in a range of offsets."""
@@ -46,7 +46,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the content of forgotten messages in rows; with ``sent_before``, only if sent before it."""
+        """Clears the content of forgotten messages in rows. ``sent_before``: only of messages sent before it."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)
@@ -67,7 +67,7 @@ class ErasedMessage:
 
     message_id: str
     keep_from: int
-    """Instant after which messages keep the columns of ``_COUNTING``."""
+    """Instant. Messages sent after it keep the columns of ``_COUNTING``."""
 
     def empty(self, rows: pa.Table) -> pa.Table:
         """Returns the rows, without the content of the message."""
@@ -80,7 +80,7 @@ class ErasedMessage:
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:
-        """Returns True if the row at an offset still has content to clear."""
+        """True if the row at an offset still has content that ``empty`` would clear."""
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
         if file is None:  # The segment was dropped.
             return False

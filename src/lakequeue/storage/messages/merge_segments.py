@@ -23,14 +23,14 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Sizes in bytes. ``TIER_SEGMENTS`` adjacent segments below one of these sizes are merged."""
+"""Sizes in bytes. If at least ``TIER_SEGMENTS`` adjacent segments are below one of them, they are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
 """Maximum bytes of segments merged at once, because they are held in memory."""
 IDLE = 3600 * MICROS
 """The open segment counts as closed after this many microseconds without a send."""
 CUT_BYTES = 256 * 1024
-"""Bytes below which segments are only dropped or merged as a whole, never rewritten to drop or empty rows."""
+"""Segments below this many bytes are dropped or merged as a whole, but not rewritten to drop or empty rows."""
 CUT_ROWS = 100_000
 """Maximum number of rows of a file that replaces a part of a segment."""
 
@@ -42,14 +42,14 @@ SegmentFiles = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """Numbers of segments that a pass over the log of a shard replaced."""
+    """How many segments of a shard's log a pass has replaced."""
 
     dropped: int = 0
     """Number of dropped segments below the floor."""
     merged: int = 0
     """Number of segments that became part of another file."""
     cut: int = 0
-    """Number of segments that lost rows below the floor, or in which messages were emptied."""
+    """Number of segments that were rewritten, to drop rows below the floor or to empty messages."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -63,7 +63,7 @@ def merge_recent(
     Args:
         table: a handle on ``messages``, locked by the caller.
         floor: a committed floor of the ledger, maybe an old one.
-        drop_before: segments with messages from this instant on stay for deduplication (RET-11).
+        drop_before: segments with messages sent at this instant or later stay, for deduplication (RET-11).
         confirm: called right before a commit. Raises an error if an older ledger was restored.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small), confirm)
@@ -78,14 +78,15 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties segments where it pays, for the compactor. Returns numbers of segments.
+    """Drops, merges, cuts and empties segments where it pays, for the compactor. Returns how many.
 
     Args:
         table: a handle on ``messages`` that nothing else uses.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
-        announce: commits to the ledger that the log will be emptied. Takes the log's mark, returns the new mark.
-        forgotten: reads the ledger's forgotten messages.
+        announce: records in the ledger that bodies will be removed. Takes the number of the last removal, and
+            returns the number of this one.
+        forgotten: returns the messages that the ledger has forgotten.
     """
     if table.commits_alone:  # Delta's own commits have no null count of bodies.
         forgotten = None
@@ -130,7 +131,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites segments in a range with files of other programs. Raises RequestThrottled after lost races."""
+    """Rewrites segments from offset ``first`` to ``last`` that other programs wrote. Raises RequestThrottled."""
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
@@ -143,12 +144,12 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """The segments of a snapshot, and the versions of application ids on which they are replaced."""
+    """The segments of a snapshot of the log, and the versions of application ids that fence a replacement."""
 
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """For each closed segment, the opening time of the next segment, after which none of its messages was sent."""
+    """For each closed segment, the opening time of the next one. No message of the segment was sent later."""
     open_one: SegmentFiles | None
     number: int
     """Version of the application id ``files``."""
@@ -158,7 +159,7 @@ class _LogSegments:
 
 @attrs.frozen
 class _MergeStep:
-    """A replacement of segments by some of their rows."""
+    """Segments to replace, and the rows that replace them."""
 
     segments: list[SegmentFiles]
     rows: Callable[[Table], Iterable[pa.Table]]
@@ -168,7 +169,7 @@ class _MergeStep:
     epoch: int = 0
     """Epoch of the ledger that decided which rows lose their bodies; 0 if no rows are emptied."""
     mark: int = 0
-    """Mark of this removal of bodies; 0 if no rows are emptied."""
+    """Number of this removal of bodies, for the application id ``emptying``; 0 if no rows are emptied."""
 
 
 def _run(
@@ -223,7 +224,7 @@ def _next_step(
 
 
 def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the last adjacent small segments. Stops at bulk sends, which the compactor merges."""
+    """Returns the newest segments, as long as they are small. Stops at a bulk send, which the compactor merges."""
     found: list[SegmentFiles] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
@@ -234,7 +235,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first ``TIER_SEGMENTS`` or more small segments in a row, up to ``JOINED_BYTES`` together."""
+    """Returns the first ``TIER_SEGMENTS`` or more adjacent small segments, of at most ``JOINED_BYTES``."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:
@@ -257,7 +258,7 @@ def _merge(segments: list[SegmentFiles]) -> _MergeStep:
 def _open_step(
     table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
 ) -> _MergeStep | None:
-    """Returns a step for the open segment or None. The segment keeps its base, which senders may know."""
+    """Returns a step for the open segment, or None. A rewrite keeps the base, which senders may know."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -282,7 +283,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a rewrite of a segment that has half of its rows or more below the floor, or None."""
+    """Returns a rewrite of a segment that drops its rows below the floor, at least half of them; else None."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -298,7 +299,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a rewrite that empties at least half of a segment; else None. Skips segments in ``done``."""
+    """Returns a rewrite of a segment that empties at least half of its rows, else None. Skips ``done`` ones."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last
@@ -326,7 +327,7 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a reader of a segment's rows. It reads a bulk send in pieces, because that may exceed memory."""
+    """Returns a function that reads a segment's rows; a bulk send, which may exceed the memory, in pieces."""
     if segment[0].bulk:
         return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]
@@ -367,7 +368,7 @@ def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Fills in the send time of rows. In a bulk segment, all rows have its opening time."""
+    """Fills in the send times of rows: all messages of a bulk send were sent at its segment's opening time."""
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows

@@ -30,7 +30,7 @@ _Value = TypeVar("_Value")
 
 
 class CacheBudget:
-    """Memory limit of several caches. Drops the oldest values, but never the newest. Thread-safe."""
+    """Common memory limit of several caches. Drops the oldest values, but never the newest. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -77,7 +77,7 @@ _ARRAYS_BYTES = 6 * 1024
 
 
 class FileColumns(NamedTuple):
-    """Cached columns of a file, in microseconds; about 10 bytes per message. ``group``: indexes of ``names``."""
+    """Columns of a file in memory, times in microseconds; 10 bytes a message. ``group``: indexes in ``names``."""
 
     sent_at: Integers
     delay: Integers
@@ -96,7 +96,7 @@ class FileColumns(NamedTuple):
 
 @attrs.frozen
 class LogFile:
-    """A live file of the log. Holds the offsets ``first`` to ``last`` in order, one row each."""
+    """A live file of the log, with one row for each offset from ``first`` to ``last``, in order."""
 
     file: LiveFile
     base: int
@@ -113,9 +113,9 @@ class LogFile:
     emptied: int
     """Number of emptied messages in the file, by its statistics; see ``emptied_rows``."""
     group: str | None
-    """Message group of all messages of the file, "" for no group; None for several groups, or if unknown."""
+    """Message group, if all messages of the file have the same; "" for no group. None: several, or unknown."""
     more: tuple[LiveFile, ...] = ()
-    """Further files of a segment that another program rewrote. Each may lack offsets that another file has."""
+    """Other files of the segment, if another program rewrote it. Rows may be in any of the segment's files."""
 
     @property
     def rows(self) -> int:
@@ -147,7 +147,7 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns a range's rows by offset, with ``position`` (DUR-5). Raises DamagedTable for removed rows."""
+        """Returns rows ``first`` to ``last`` in order, with ``position`` (DUR-5). DamagedTable: some are gone."""
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
         if not self.more:
@@ -157,7 +157,7 @@ class LogFile:
         return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
     def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Returns all rows by offset, each once. Reads all of each file."""
+        """Reads all files of the segment completely. Returns all rows by offset, repeated ones once."""
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
         rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
@@ -167,7 +167,7 @@ class LogFile:
         return once.select(names).combine_chunks()
 
     def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
-        """Drops rows with the previous row's position. Raises DamagedTable if their ids differ."""
+        """Drops repeated rows of sorted ones. Raises DamagedTable if two messages have the same position."""
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
         same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
@@ -254,7 +254,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log as it was at ``instant``, when its end offset was at least ``reached``."""
+        """Returns the log as of ``instant``, with all messages sent until then, or up to offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
@@ -297,7 +297,7 @@ class ShardLog:
                     yield DeadLetterSpan(low + start, low + stop - 1, int(count[start]), *instants)
 
     def born_at(self, offset: int) -> int:
-        """Returns the instant from which the message's retention counts (RET-7)."""
+        """Returns the instant with which the retention period of a message begins (RET-7)."""
         letters = next(self.dead_letters(offset, offset), None)
         return (letters and letters.first_sent_at) or self.sent_at(offset)
 
@@ -332,7 +332,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields for each file names of groups, and indexes of names and offsets of the messages in ``spans``."""
+        """Yields the messages in ``spans``, by file: group names, each message's index in them, and offsets."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -365,12 +365,12 @@ class LogReader:
         self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log, the same object if nothing changed. ``sure``: see ``Table.confirm``."""
+        """Returns the newest log, as the same object if nothing changed. ``sure``: see ``Table.confirm``."""
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
     def advance(self) -> ShardLog:
-        """Returns the newest log that this process committed or loaded, without a request to storage."""
+        """Returns the newest log that this process knows, by its own commits too, without a request to storage."""
         self.table.state.advance()
         return self._current()
 
@@ -411,7 +411,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the column. If all values are equal, the result is a view of a single value."""
+    """Returns the column. If all values are equal, keeps a single one of them in memory."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column
@@ -454,7 +454,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that does not continue the previous file, and the offset at which it should begin."""
+    """Returns the first file that lacks rows, or does not begin where the last ended, and where it should."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))
@@ -465,7 +465,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Joins the files of each segment that another program rewrote, because their offsets may overlap."""
+    """Joins the files of a segment that another program rewrote into one, because their offsets may overlap."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)
@@ -504,6 +504,6 @@ def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
-    """Returns the longest possible ranges of rows that are equal in all columns, as (start, stop)."""
+    """Divides rows into the longest ranges of equal values in all columns. Returns them as (start, stop)."""
     changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
     return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

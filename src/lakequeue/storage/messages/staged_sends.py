@@ -33,13 +33,13 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Other processes add a file within this many versions of the log. Later only the file's sender does."""
+"""Other processes may add a file while the log has at most this many newer versions. Then only its sender may."""
 TOGETHER = 100
-"""Number of versions whose files share a directory. Disks list whole directories, so these must stay small."""
+"""Number of versions whose staged files share a directory: few, because disks list whole directories."""
 RECENT = 10.0
-"""Other processes add a file within this many seconds, by the storage's clock."""
+"""Other processes may add a file until it is this many seconds old, by the storage's clock."""
 OLDEST = 3600.0
-"""A sender commits its own file within this many seconds. Later the compactor may remove the file."""
+"""A sender may commit its own file until it is this many seconds old. Then the compactor may remove it."""
 MOST = 200
 """Maximum number of other senders' files in one commit."""
 _NAME = re.compile(
@@ -55,7 +55,7 @@ class StagedSend:
 
     file: DataFile
     since: int
-    """Version of the log before the file was written."""
+    """Version of the log that the sender knew when it wrote the file."""
     attributes_version: int
     """Version of the queue attributes under which its messages are valid."""
     alone: bool
@@ -67,7 +67,7 @@ class StagedSend:
 
     @property
     def too_old(self) -> bool:
-        """True if the compactor may have removed the file."""
+        """True if the file is older than ``OLDEST``, so that the compactor may have removed it."""
         return abs(time.time() - self.written_at) > OLDEST
 
 
@@ -109,9 +109,9 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists staged files that a commit may add, with the sender's own. Empty if that fails.
+    """Lists the staged files, the sender's own included, that a commit may add. Empty if the listing fails.
 
-    ``ahead``: number of versions after the loaded one whose files are listed, too.
+    ``ahead``: also files that were staged at up to this many versions after the loaded one.
     """
     # After a restore, or in a copy, file names have versions of another log.
     later = _begin(table.version + 1 + ahead)
@@ -124,9 +124,9 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns staged files of other senders that the commit of ``own`` may add, too, the oldest first.
+    """Returns files of other senders that a commit may add together with ``own``, the oldest first.
 
-    ``files``: what ``listed`` returned; None to list them now.
+    ``files``: result of ``listed``; None to list the files now.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
@@ -154,7 +154,7 @@ def _begin(version: int) -> str:
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Parses a staged file's name: file, versions of log and attributes. None if only its sender may add it."""
+    """Returns the file of a name, and its versions of log and attributes. None: only its sender may add it."""
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
         return None

@@ -19,13 +19,13 @@ from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without features that another program enabled."""
+    """A log without the features that another program enabled, and the files that have them."""
 
     log: FoundLog
     versions: list[int]
-    """Versions of entries whose features and properties a repair removes."""
+    """Versions of entries from which a repair removes unknown features and properties."""
     checkpoints: list[int]
-    """Versions of checkpoints whose features and properties a repair removes."""
+    """Versions of checkpoints from which a repair removes unknown features and properties."""
 
 
 def without_features(log: FoundLog) -> Undone:

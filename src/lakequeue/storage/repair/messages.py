@@ -30,7 +30,7 @@ _MOST_ROWS = 20_000_000
 
 @attrs.frozen
 class NeighbourSegment:
-    """A message's segment, and the time of the send before it, in microseconds."""
+    """The segment of a message, and the send time of the message before, in microseconds."""
 
     base: int
     opened_at: int
@@ -38,7 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns a commit that stops compactors from removing bodies as an older ledger demands."""
+    """Returns the commit that keeps compactors from removing bodies by what an older ledger says."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -65,7 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns a commit that gives the log each offset once, lost messages as empty rows; None if not needed."""
+    """Returns the commit that gives the log each offset once, empty rows for lost messages; None if not needed."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
@@ -123,7 +123,7 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """The rows of the replaced files. ``offsets`` and ``row`` are parallel, sorted by offset."""
+    """The rows of the replaced files. ``row`` has the row of each of the ``offsets``, which are sorted."""
 
     offsets: Integers
     rows: pa.Table
@@ -191,7 +191,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns a segment for a lost message, from the neighbouring files."""
+    """Returns the segment for a lost message at ``first``, from the files before and after it."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])
