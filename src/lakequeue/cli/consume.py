@@ -160,7 +160,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer in order on the first SIGTERM or SIGINT, at once on the second."""
+    """Stops the consumer gracefully on the first SIGTERM or SIGINT, at once on the second."""
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []

@@ -51,7 +51,7 @@ class _BatchTally:
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
-    """Processes entries in Spark, with results in ``ROOT-demo-results``. Returns 0 if all were deleted, else 3."""
+    """Processes entries in Spark, with results in ``ROOT-demo-results``. Returns 0 if all are done, else 3."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession() is not None

@@ -192,7 +192,7 @@ class BatchLines:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Returns a policy that extends a lease by the timeout after each half of it. None for a timeout of 0."""
+    """Returns a policy that extends a lease to its whole timeout once half of it is left; None for 0 seconds."""
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS

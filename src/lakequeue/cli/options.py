@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of queues in a local root, because object stores take too long. Prints nothing."""
+    """Completes names of queues, but only in a local root, because object stores take too long. Prints nothing."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:

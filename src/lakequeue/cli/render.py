@@ -32,7 +32,7 @@ PREVIEW = 200
 FOLDED = 20
 """Minimum width of a text column that wraps. Ids and names never wrap."""
 LONG = 40
-"""Number of characters above which a column of words wraps, more than an instant has."""
+"""A column of words with more characters than this wraps. An instant has fewer."""
 _FOLDED = {"body", "error", "paused", "reason"}
 
 

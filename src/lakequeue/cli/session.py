@@ -22,12 +22,12 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of commands."""
 
 spares_pandas = False
-"""True if this process runs only lakequeue's code. A user's code may give pandas objects to Arrow."""
+"""True to spare Arrow's import of pandas. False if a user's code runs, which may pass pandas objects to Arrow."""
 
 
 @attrs.define
 class Session:
-    """Global options of a run, and its output. ``done`` is a text about work before an error."""
+    """Global options and output of a command. ``done``: a text about the work that was done before an error."""
 
     root: str | None = None
     root_mode: int | None = None
@@ -40,7 +40,7 @@ class Session:
     verbose: bool = False
     done: str = ""
     prefix: str = "lakequeue"
-    """How commands that are printed begin: with the root and region if the command line has them."""
+    """Beginning of commands that are printed, with the root and region if the command line has them."""
 
     def pasted(self, command: str) -> str:
         """Returns a command of lakequeue as it can be pasted. Other commands stay as they are."""
