@@ -103,7 +103,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives a queue's messages. Deletes them once their events are stored, if ``delete``. Raises no errors."""
+    """Receives messages. Deletes those whose events are stored, unless ``delete`` is False. Raises no errors."""
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments

@@ -27,7 +27,7 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""A worker holds a task for at most this many seconds before its ETA. Earlier, it sends the task with a delay."""
+"""A worker holds a task for at most this many seconds until its ETA. For a later ETA, it sends the task again."""
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds without a prefetch count."""
 _SETTLING = 10
@@ -80,7 +80,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message, or raises it if it is an error. Returns False if it is not held any more."""
+        """Delivers a message to kombu; raises it if it is an error. Returns False if it is no longer held."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):

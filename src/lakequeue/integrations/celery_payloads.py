@@ -260,7 +260,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Adds a new tag to kombu's message for this delivery, and returns it. All copies have the sender's tag."""
+    """Adds a new tag for this delivery to kombu's message, because all copies share a tag. Returns the tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges
