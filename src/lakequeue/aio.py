@@ -304,7 +304,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
 class Sender(_AsyncFace[sync_sender.Sender]):
     """``lakequeue.Sender`` for asyncio; get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
 
-    ``send`` returns when the message is stored, so concurrent tasks share commits. The order is that of the calls.
+    ``send`` returns when the message is stored, so concurrent tasks share commits, in the order of their calls.
     A cancelled call withdraws its message if no commit has begun.
     """
 

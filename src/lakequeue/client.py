@@ -90,7 +90,7 @@ class LakeQueue(RootProperties):
 
     A ``with`` block closes the root's tables at its end. A later call opens them again. A pickled LakeQueue
     contains root, region and options without secrets. Another process opens the root with credentials of its own
-    environment and without a session, once for equal copies (JOB-13).
+    environment and without a session; all equal copies there share this root (JOB-13).
 
     Args:
         root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
@@ -308,7 +308,7 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """Returns the SQL that creates the views of ``register_views``, for sessions outside Python. No JVM."""
+        """Returns SQL that creates the views of ``register_views``, for sessions outside Python. Starts no JVM."""
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)
@@ -447,9 +447,9 @@ class LakeQueue(RootProperties):
             files: pattern of paths or URIs, such as ``landing/*.json``; ``**`` is any directories. Of the other
                 arguments, only the columns and ``table_options`` can be combined with it.
             body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
-            start: where the first call begins: ``now`` skips existing versions; a version; or an aware datetime,
-                for the first version committed then or later. Later calls skip unsent versions before a version or
-                    datetime.
+            start: where the first call begins: after the existing versions (``now``), at a version, or at the
+                first version that was committed at or after an aware datetime. If a later call names a later
+                version or datetime, it skips unsent versions before that.
             changes: ``appends``; or ``feed``, the table's change feed: inserted, updated (with new values) and
                 deleted rows. They have the columns of the feed and the message attribute ``change_type``.
             skip_changes: True to skip versions that removed or rewrote rows; with ``feed``, versions without a
@@ -524,8 +524,9 @@ class LakeQueue(RootProperties):
                 or with several processes of the last finished queue.
             processes: number of new processes of this machine, which must be able to import the program's main
                 module.
-            now: seconds, for a full local disk: also removes deleted queues, and everything that no reader of this
-                period needs. An earlier lease, DataFrame or view then fails with an error that names a file.
+            now: for a full local disk: also removes deleted queues, and all files that only readers older than
+                this many seconds need. An older lease, DataFrame or view then fails with an error that names a
+                file.
 
         Raises:
             QueueClientError: the root is missing or has no queues; with several processes, it has a clock of its
@@ -581,8 +582,8 @@ class LakeQueue(RootProperties):
             name: a queue of the region, which the catalog may have lost; None for all queues of the root.
             apply: False only reports the steps.
             clock: True to only set back future instants that a wrong clock stored: messages sent then count as
-                sent now,
-                messages received then are visible, and schedules continue. First set this machine's clock right.
+                sent now, messages received then are visible, and schedules continue. First set this machine's
+                clock right.
             force: True to repair a shard even if lost or repeated messages cannot be determined for certain.
             adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name,
                 which then loses it. Repeated calls give the name to the queues in turn.

@@ -217,7 +217,7 @@ def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
 
 
 def tally(queue: Queue) -> Counter[str]:
-    """Returns the counts by ``EVENTS`` of this ``LakeQueue``'s work on a queue."""
+    """Returns how often each of ``EVENTS`` happened to a queue through this ``LakeQueue``."""
     return queue._runtime.root.tallies.of(queue.name)
 
 
@@ -295,7 +295,7 @@ errors_of = of_face(concern.errors_of)
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
-    """Yields failing or overdue schedules of the region by name, except paused schedules."""
+    """Returns failing or overdue schedules of the region by name, except paused schedules."""
     return [*lake.schedules._runtime.concerns()]
 
 
@@ -322,7 +322,7 @@ def space(lake: LakeQueue) -> Space | None:
 
 
 def shortage(lake: LakeQueue) -> Shortage | None:
-    """Returns the shortage of the root's disk, or None."""
+    """Returns the shortage of bytes or files on the root's disk; None if enough are free."""
     from lakequeue.operations import shortage  # imports what inspects tables
 
     return shortage.shortage(lake._runtime)

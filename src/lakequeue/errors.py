@@ -457,7 +457,7 @@ CMQ_CODES: dict[str, int] = {
 """CMQ's number for a code (ERR-7). A number given to the constructor takes precedence."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""CMQ's module numbers by number, for rewinds."""
+"""CMQ's module code by CMQ's number. Only numbers of rewinds have one."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
 """CMQ's numbers for a batch of deletes of which some or all failed (ERR-7)."""

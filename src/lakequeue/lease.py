@@ -47,9 +47,9 @@ class Delivery:
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
-        table: the ``deltalake.DeltaTable`` on which it was checked that this lease may still deliver. Write with
-            it, once: with ``deltalake`` and polars, a write by path could land after another process has blocked
-            the delivery.
+        table: the ``deltalake.DeltaTable`` on which it was checked that this lease may still deliver. Write once.
+            With ``deltalake`` and polars, write through this object: a write by path is not fenced, so its rows
+            could arrive after another process has blocked the delivery.
     """
 
     app_id: str

@@ -35,7 +35,7 @@ _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 def instrument(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> None:
-    """Measures the sends of this process, and consumers created later; None for the global provider."""
+    """Measures the sends of this process, and consumers created later. None means the global provider."""
     uninstrument()
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
     instruments = _Instruments(metrics.get_meter(_SCOPE, meter_provider=meter_provider))
@@ -145,7 +145,7 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """Adds the span's context to the entry's message attributes, if that makes no more than ten."""
+    """Adds the span's context to the entry's message attributes, unless it would then have more than ten."""
     attributes = entry.attributes or {}
     if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.

@@ -118,7 +118,7 @@ class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
     A ``with`` block closes the queue's tables at its end. A later call opens them again. A Queue can be pickled
-    like a ``LakeQueue``. A copy never refers to a later queue of the name (JOB-13).
+    like a ``LakeQueue``. A copy never refers to a later queue of the same name (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
     every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
@@ -379,8 +379,8 @@ class Queue(QueueProperties):
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
-                ``__arrow_c_stream__``,
-                such as DataFrames of polars and pandas, with the columns of ``send_dataframe``.
+                ``__arrow_c_stream__``, such as DataFrames of polars and pandas, with the columns of
+                ``send_dataframe``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
             order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
                 rows.
@@ -567,8 +567,7 @@ class Queue(QueueProperties):
     def groups(self, limit: int = 10) -> list[GroupCounts]:
         """Returns the visible and in-flight messages of each message group, largest groups first.
 
-        Reads all stored messages, half a second for a million. Raises InvalidParameterValue for a ``limit`` below
-        1.
+        Reads all stored messages, a million in half a second. Raises InvalidParameterValue for ``limit`` below 1.
 
         FAI-3
         """
@@ -589,9 +588,9 @@ class Queue(QueueProperties):
         Args:
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
-                ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON), ``consumer`` (who
-                has it in flight) and ``message_attributes`` (a map from names to texts; binary values in base64).
-                Messages are tested oldest first, until ``limit`` are found. NULL is not true.
+                ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON), ``consumer``
+                (that has it in flight) and ``message_attributes`` (a map from names to texts; binary values in
+                base64). Messages are tested oldest first, until ``limit`` are found. NULL is not true.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
             parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None, as in

@@ -50,13 +50,13 @@ class Schedules:
             queue: name of an existing queue.
             body: body of the messages, within the limits of the queue.
             cron: minute, hour, day of the month, month and day of the week, as ``0 2 * * *``; at most 200
-                characters. As
-                in Debian's cron, a day must match both day fields if one begins with ``*``, else either.
+                characters. As in Debian's cron, a day must match both day fields if one begins with ``*``, else
+                either.
             tz: IANA name of the time zone of ``cron``. A time that is skipped when clocks go forward is due at
                 that moment. In an hour that comes twice, a fixed time is due the first time.
             at: instead of ``cron`` and ``tz``, the only time. The schedule is removed afterwards.
-            missed: which messages are sent later if no process was running at their times: for the ``last`` time;
-                for ``all`` times, 100 each minute; or for ``none`` older than 5 minutes.
+            missed: which times are sent late, if no process was running then: the ``last``; ``all``, 100 each
+                minute; or ``none`` older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
             update: True to replace another schedule of this name. A paused schedule stays paused, and a message
