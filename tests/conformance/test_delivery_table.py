@@ -180,7 +180,7 @@ def protocol(path: Path, *features: str) -> None:
             lambda path: DeltaTable(path).alter.set_table_properties(
                 {"delta.setTransactionRetentionDuration": "interval 7 days"}
             ),
-            "delta.setTransactionRetentionDuration",
+            "decide QUEUE.* UNSET TBLPROPERTIES .*delta.setTransactionRetentionDuration",
         ),
     ],
 )

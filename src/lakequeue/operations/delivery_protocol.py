@@ -22,6 +22,11 @@ _CONFLICT = (
     "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
     "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
 )
+_ANOTHER = (
+    "is another table (id {}) than before (id {}): put the earlier table back; if that is impossible, decide with "
+    "`lakequeue decide QUEUE`, then run `lakequeue repair QUEUE --new-delivery-id`"
+)
+_GONE = "is not there: put it back; if it is gone for good, run `lakequeue decide QUEUE --again`"
 
 
 class DeliverySnapshot(Protocol):
@@ -152,7 +157,7 @@ class OpenedDeliveryTable:
             table.create(schema())
             snapshot = table.read()
         if snapshot is None:
-            raise TableUnavailable(table.uri, "is not there" if known else "does not exist")
+            raise TableUnavailable(table.uri, _GONE if known else "does not exist")
         snapshot.check()
         if known is None or not marked.was_recorded:  # else the mark may be gone without a block
             known = marked.record(snapshot.table_id)
@@ -166,16 +171,14 @@ class OpenedDeliveryTable:
         """Opens the table again. Raises TableUnavailable if its id has changed."""
         snapshot = self.table.read()
         if snapshot is None:
-            raise TableUnavailable(self.table.uri, "is not there")
+            raise TableUnavailable(self.table.uri, _GONE)
         self._compare(snapshot)
         snapshot.check()
         return snapshot
 
     def _compare(self, snapshot: DeliverySnapshot) -> None:
         if snapshot.table_id != self.table_id:
-            raise TableUnavailable(
-                self.table.uri, f"is another table (id {snapshot.table_id}) than before (id {self.table_id})"
-            )
+            raise TableUnavailable(self.table.uri, _ANOTHER.format(snapshot.table_id, self.table_id))
 
 
 def append(

@@ -39,6 +39,10 @@ _WRITABLE = {
 """Table features with which ``deltalake`` appends correctly. Tables with other features are refused."""
 _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
+_FORGETS = (
+    f"has the property {_RETENTION}, so it forgets which deliveries arrived: decide undecided messages with "
+    f"`lakequeue decide QUEUE`, then run ALTER TABLE … UNSET TBLPROPERTIES ('{_RETENTION}')"
+)
 _SEARCHED = 2_000
 """Number of newest log entries in which a delivery's commit is searched. Beyond, its state is unknown."""
 _KEPT = 16
@@ -208,7 +212,7 @@ class DeltaDeliverySnapshot:
         if features & _CATALOG:
             return _WHY_NOT_CATALOG
         if configuration.get(_RETENTION):
-            return f"has the property {_RETENTION}, so it forgets which deliveries arrived; unset the property"
+            return _FORGETS
         if configuration.get("delta.columnMapping.mode", "none") != "none":
             features.add("columnMapping")
         if protocol.min_writer_version == 6:
