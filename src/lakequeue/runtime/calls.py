@@ -65,7 +65,7 @@ def logged(verb: str, queue: str) -> Iterator[CallCounters]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit and its lost races for the call of this thread."""
+    """Counts a commit, and the races lost before it, for the call that runs in this thread."""
     call = _current.get()
     if call is not None:
         call.commits += 1
@@ -74,7 +74,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts lost races without a commit for the call of this thread."""
+    """Counts races lost by the call that runs in this thread, which gave up without a commit."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races
@@ -110,7 +110,7 @@ class Tallies:
 
 
 class Steps:
-    """The commits of one call, in sequence. ``call`` is its name in errors."""
+    """The commits of one call, one after the other. ``call`` is the name of the call in errors."""
 
     def __init__(self, call: str) -> None:
         self._call = call
@@ -133,7 +133,7 @@ class Steps:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Runs reads between the commits. Storage failures become the error of ``step``; others stay unchanged."""
+        """Runs reads between the commits. A storage failure in them becomes an error as in ``step``."""
         try:
             yield
         except Exception as error:

@@ -15,7 +15,7 @@ class DeliveryState:
     Attributes:
         options: storage options of the table; None for the root's options, on the same kind of storage.
         tables: open tables by path or URI.
-        failed: instant of the last failed decision, in microseconds, by shard and slot.
+        failed: when this process last failed to decide a delivery, in microseconds, by shard and slot.
     """
 
     options: Mapping[str, str] | None = None

@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between two checks by a waiter that the group has a leader. An interrupt may have ended the leader."""
+"""Seconds between two checks by a waiter that some thread leads the group: an interrupt may have ended it."""
 
 
 class Item(Generic[Request, Answer]):
@@ -22,7 +22,7 @@ class Item(Generic[Request, Answer]):
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
-        """Set when the request is done, or should lead the next batch."""
+        """Set when the request is done, or when its caller must lead the next batch."""
         self.done = False
         self.answer: Answer | None = None
         self.error: BaseException | None = None
@@ -45,8 +45,8 @@ class GroupCommit(Generic[Request, Answer]):
     """Runs the requests of concurrent callers in batches. One of the callers, the leader, runs each batch.
 
     A caller that finds no batch running becomes the leader. It runs one batch, then wakes a caller that arrived
-    meanwhile. A waiter whose leader was interrupted takes the lead. Callers on an event loop ``offer`` requests,
-    and let a thread ``run`` them.
+    meanwhile, who leads the next. If a leader is interrupted, a waiting caller takes the lead. Callers on an event
+    loop ``offer`` requests, and let a thread ``run`` them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GroupCommit(Generic[Request, Answer]):
         """Creates an empty group.
 
         Args:
-            run: returns an answer per request, in order. If it raises, every request gets the error.
+            run: returns an answer for each request, in order. If it raises an error, each request gets the error.
             turn: returns a context, entered before each batch. Requests that arrive meanwhile join the batch.
         """
         self._run = run
@@ -81,7 +81,7 @@ class GroupCommit(Generic[Request, Answer]):
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the waiting requests as one batch, maybe during another batch. Returns the answered requests."""
+        """Runs the waiting requests as one batch, even while another batch runs. Returns the answered requests."""
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:

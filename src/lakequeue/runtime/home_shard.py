@@ -1,7 +1,8 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
-Each process has a home shard for its receives, and one for its sends. A process that keeps losing races, or keeps
-finding its messages elsewhere, moves its home. Sends also move on with each segment, to fill all shards.
+Each process has a home shard for its receives, and another for its sends. If it keeps losing races there, or
+finding messages in other shards only, it chooses another home. Sends also move on with each segment, to fill all
+shards.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard, so that fewer consumers than shards serve all shards."""
+"""One in this many receives starts at another shard than the home, so that a few consumers serve all shards."""
 _ALONE = 0.125
-"""The strain measures lost races. Each lost race adds 1, each commit without a lost race subtracts this."""
+"""A commit without a lost race lowers the strain by this. Each lost race raises the strain by 1."""
 _LEAST, _MOST = 2.0, 64.0
-"""The home moves at a strain between these two. The threshold doubles if all other shards are busy."""
+"""Lowest and highest strain at which the home moves. The value doubles if no other shard is free of commits."""
 _QUIET = 64
-"""After this many consecutive commits with a strain of 0, the threshold is the lowest again."""
+"""Number of consecutive commits at strain 0, after which the home again moves at the lowest strain."""
 _MISSES = 8
-"""The home moves after this many consecutive receives that found messages only in other shards."""
+"""Number of consecutive receives that find messages in other shards only, after which the home moves."""
 
 
 class HomeShard:
@@ -50,7 +51,7 @@ class HomeShard:
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns another shard to try before the home on every ``ELSEWHERE_EVERY``-th call, otherwise None."""
+        """Returns a shard to try before the home, in one of ``ELSEWHERE_EVERY`` calls; otherwise None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -59,7 +60,7 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Records the shard in which a receive that tried the home shard found messages."""
+        """Records in which shard a receive that began at the home shard has found messages."""
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:
@@ -82,7 +83,7 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """Maybe moves the home if the strain is high. ``activity`` returns values that each commit changes."""
+        """May move the home if the strain is high. ``activity`` returns values that change with each commit."""
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

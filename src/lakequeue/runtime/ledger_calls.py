@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Number of the oldest ``look_at`` that reads the shard late enough for the commands; infinity if none."""
+    """Number of the oldest read by ``look_at`` that is recent enough for the commands; infinity if none is."""
 
 
 @attrs.frozen
@@ -28,18 +28,18 @@ class CommandCommit:
     commands: Sequence[Command]
     now: Now
     wanted: int
-    """Number of messages that the claims ask for."""
+    """Number of messages that the claims among the commands ask for."""
     whole: bool
-    """True if a command applies to all messages that were sent before it."""
+    """True if a command, such as a purge, applies to all messages that were sent before it."""
     rewrite: bool
     looked: bool
-    """True if the last ``look_at`` has read the shard late enough for all commands."""
+    """True if the last read by ``look_at`` is recent enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
-    """Ids of the requests that contain the commands, each with its number of commands."""
+    """For each request that contributes commands: its id, and the number of its commands."""
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
-        """Collects the commands of groups. ``looked``: number of the last ``look_at``."""
+        """Collects the commands of several calls. ``looked``: number of the last read by ``look_at``."""
         commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -48,7 +48,7 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Returns a posted request's commands, then other processes' commands. Call it after reading the shard."""
+        """Returns the commands of ``posted``, then those of other processes. Call it after reading the shard."""
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

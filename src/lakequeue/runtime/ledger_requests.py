@@ -22,11 +22,11 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 16
-"""Number of calls that become requests after this process has seen that other processes commit."""
+"""Number of calls that this process posts as requests, after it saw that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain that a lost race adds, and strain at which calls become requests. A commit that wins subtracts 1."""
+"""A lost race adds the first to the strain; a won one subtracts 1. At the second, calls become requests."""
 _ATTRIBUTES = "attributes"
-"""Key of the version of the queue's attributes, among the answers in a log entry."""
+"""Key, among the answers in a log entry, of the version of the queue's attributes."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -34,17 +34,17 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """The turn to commit a request with ``others``: ids and commands of foreign requests, oldest first."""
+    """This process must commit its request. ``others``: other processes' requests to add, by id, oldest first."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 
 
 class OthersMet(Exception):
-    """Other processes commit to the ledger, so a call that lost a race posts its commands as a request."""
+    """A call has lost a race to another process, and must post its commands as a request."""
 
 
 class LedgerRequests:
-    """Posts the commands of calls, and waits for their commit. Not thread-safe."""
+    """Posts the commands of this process's calls, and waits until they are committed. Not thread-safe."""
 
     def __init__(self, path: str, commits_alone: bool) -> None:
         self.possible = local_path(path) is None and not commits_alone
@@ -52,22 +52,22 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """Its ``moved`` is True if other processes commit to this shard: a reason to use another shard."""
+        """Its ``moved`` is True if other processes commit to this shard, a reason to use another shard."""
         self.dry = False
-        """True if the last claim got fewer messages than it asked for."""
+        """True if the last claim got fewer messages than it had asked for."""
         self.attributes_version = 0
         """Version of the queue's attributes when another process last committed a request of this process."""
 
     def meet(self) -> None:
-        """Records that other processes commit to the ledger."""
+        """Records that other processes commit to the ledger, so that the next calls become requests."""
         self._rounds, self._strain, self.turns.moved = ROUNDS, 0, True
 
     def won(self) -> None:
-        """Records a commit by this process alone that lost no race."""
+        """Records a commit without requests, before which no race was lost."""
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
-        """Records a lost race. Raises OthersMet if the commands must be posted, because others commit often."""
+        """Records a lost race. Raises OthersMet if the commands must now be posted, as races are lost often."""
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
@@ -76,36 +76,36 @@ class LedgerRequests:
             raise OthersMet
 
     def ask(self, table: Table) -> None:
-        """After a lost race, makes a process that commits alone post its commands, too.
+        """After a lost race, asks the winner to post requests, too, if it committed without any.
 
-        Its rounds are shorter: with requests of 100 ms, one of four processes won all races for seven seconds.
+        A process without requests is faster: with 100 ms a call to storage, it won all races for seven seconds.
         """
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:
             self._asked = turns.ask(table)
 
     def heed(self, table: Table) -> None:
-        """Meets others if a process that posts its commands has asked for it since the last call."""
+        """Calls ``meet`` if another process has called ``ask`` since the last call."""
         known, self._asked = self._asked, table.transaction(layout.TURN_ID)
         if known not in (None, self._asked):
             self.meet()
 
     @property
     def wanted(self) -> bool:
-        """True if the next commands should be posted."""
+        """True if this process has lately seen that other processes commit, so that it posts requests."""
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """Returns True if commands should be posted. False for claims that may find nothing."""
+        """True if these commands should be posted. False for claims if the last claim found too little."""
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 
     def may_take(self, commands: Sequence[Command]) -> bool:
-        """Returns True if these commands may be posted as a request, for another process to commit."""
+        """True if other processes can commit these commands: on object stores, if all can be written as text."""
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
-        """Records if claims got all messages that they asked for."""
+        """Records in ``dry`` if a claim got fewer messages than it asked for."""
         self.dry = any(
             isinstance(command, Claim)
             and (result.error is not None or result.value.message_count < command.max_messages)
@@ -119,15 +119,15 @@ class LedgerRequests:
         return self._last
 
     def turn(self, table: Table, posted: PostedRequest, read: Callable[[], object]) -> CommonCommit | list[Result]:
-        """Waits until another process has committed a request, or until this process must commit it.
+        """Waits until another process has committed the request ``posted``, or this process must commit it.
 
         Args:
             table: the ledger, of which the newest version is loaded.
             posted: the request.
-            read: reads the inputs of a commit, concurrently with the other requests.
+            read: reads what the commit needs, at the same time as other processes' requests are read.
 
         Returns:
-            The results of the request, or the turn to commit it.
+            The results of the committed request, or a ``CommonCommit`` if this process must commit it.
         """
         looks = new = 0
         while True:
@@ -157,7 +157,7 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns answers to requests as JSON for the log entry. ``asked``: id and number of commands of each."""
+    """Returns answers to requests as JSON, for the log entry. ``asked``: each request's id and commands."""
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])
@@ -166,7 +166,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads the commands of another process. Empty if these are unreadable, or belong to another log."""
+    """Reads another process's commands. Empty if they are unreadable, or were posted to a restored log."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

@@ -22,23 +22,23 @@ import attrs
 from lakequeue.storage.engines.watch_lock import WatchLock
 
 PAUSE = 0.02
-"""Minimum seconds between wake-ups, so that a queue kept busy by others costs a waiting process little."""
+"""Minimum seconds between wake-ups, so that waiting costs little if other processes change the logs often."""
 GRACE = 0.05
 """Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
-"""Seconds that a process keeps watching after the last receive of a consumer with free hands."""
+"""Seconds for which a process goes on watching after a receive, if its consumer will soon receive again."""
 RETRY = 0.005
-"""Processes with running handlers try to take a released lock after this many seconds; idle ones try at once."""
+"""Seconds after which a process with running handlers tries to take the released lock. Idle ones try at once."""
 SIGN = 0.2
-"""Seconds after which the watcher stamps the lock's file again."""
+"""Seconds between two stamps of the lock's file by the watcher."""
 SIGNS = 5
-"""Number of intervals ``SIGN`` between two checks that the lock's file still exists."""
+"""Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""If a woken receive does not poll for this many seconds, the watcher passes its lock to another process."""
+"""Seconds for which a woken receive may fail to poll. Then the watcher leaves the lock to another process."""
 OVERFLOW = -1
-"""An inotify event with this number instead of a watch says that the system has dropped events."""
+"""Number of an inotify event, in place of a watch, which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""After this many seconds without a waiting receive, the first wait for another queue closes a queue's files."""
+"""If no receive waited on a queue for this many seconds, the first wait on another queue closes its files."""
 
 
 @attrs.define(eq=False)
@@ -48,7 +48,7 @@ class Wait:
     Attributes:
         wake: called when there may be messages to claim.
         idle: True if its process has nothing else to do.
-        woken_for: returns the seconds since a wake-up that no poll has followed; 0.0 without one.
+        woken_for: returns the seconds since the receive was woken; 0.0 if it has polled since.
     """
 
     wake: Callable[[], None]
@@ -58,7 +58,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of a queue that this process watches, or may watch later. Implements ``WatchedPlace``."""
+    """The logs of one queue that this process watches, or may watch later. Implements ``WatchedPlace``."""
 
     guard: threading.Lock
     lock: WatchLock
@@ -68,33 +68,33 @@ class Place:
     waits: list[Wait] = attrs.field(factory=list)
     watches: list[int] = attrs.field(factory=list)
     idle_at: float = 0.0
-    """Instant of the last wait while this process had no other work, in monotonic seconds."""
+    """Monotonic time, in seconds, when a receive last waited while this process had nothing else to do."""
     left_at: float = 0.0
-    """Instant of the last wait, in monotonic seconds."""
+    """Monotonic time, in seconds, when the last wait of a receive ended."""
     stay: float = GRACE
-    """Seconds that this process keeps watching after ``left_at``."""
+    """Seconds for which this process goes on watching after ``left_at``."""
     due: float | None = None
-    """Instant of the next check if this process should watch, in monotonic seconds; None without a check."""
+    """Monotonic time, in seconds, of the next check if this process should watch; None if none is planned."""
     changes: int = 0
     known: int = -1
-    """Value of ``changes`` at the last check that left no message to other processes."""
+    """Value of ``changes`` at the last poll after which no message was left for other processes."""
     until: float = 0.0
-    """Instant until which the result of that check is valid if nothing changes, in monotonic seconds."""
+    """Monotonic time, in seconds, until which that poll's result holds if the logs do not change."""
     shown_at: float = 0.0
-    """Instant when this process last stamped the lock's file, in monotonic seconds."""
+    """Monotonic time, in seconds, when this process last stamped the lock's file."""
 
     @property
     def idle(self) -> bool:
-        """True if a receive waits while its process has no other work, or did so in the last ``GRACE`` seconds."""
+        """True if a receive waits, or has waited in the last ``GRACE`` seconds, while its process is idle."""
         return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
 
     @property
     def left(self) -> bool:
-        """True if no receive waits, and none has waited in the last ``stay`` seconds."""
+        """True if no receive of this process waits, or has waited in the last ``stay`` seconds."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_blocked(self) -> bool:
-        """True if a receive was woken ``BLOCKED`` seconds ago, and has not polled since."""
+        """True if a receive was woken at least ``BLOCKED`` seconds ago and has not polled since."""
         return any(wait.woken_for() >= BLOCKED for wait in self.waits)
 
     def is_watched_here(self) -> bool:
@@ -110,14 +110,14 @@ class Place:
                 self.show()
 
     def show(self) -> None:
-        """Stamps the lock's file if this process is the watcher, and knows that it leaves no message to others."""
+        """Stamps the lock's file if this process watches, and no message is left for other processes."""
         if self.is_watched_here() and self.known == self.changes and time.monotonic() < self.until:
             self.shown_at = time.monotonic()
             self.lock.stamp()
 
 
 class LogWatch:
-    """The logs that receives of this process wait for. Thread-safe."""
+    """Watches the logs of all queues for which receives of this process wait. Thread-safe."""
 
     def __init__(self) -> None:
         from inotify_simple import INotify, flags
@@ -145,7 +145,7 @@ class LogWatch:
         comes_back: Callable[[], bool] = lambda: False,
         woken_for: Callable[[], float] = lambda: 0.0,
     ) -> Iterator[Place]:
-        """Calls ``wake`` during the block when there may be messages to claim.
+        """During the block, calls ``wake`` whenever there may be messages to claim.
 
         Args:
             table: path of the table whose lock the watching process holds.
@@ -172,7 +172,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes a place. Drops the table's earlier place, and places unused for ``FORGOTTEN`` seconds."""
+        """Makes a ``Place``. Forgets an earlier one of the table, and those unused for ``FORGOTTEN`` seconds."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -194,7 +194,7 @@ class LogWatch:
         return watch
 
     def _lead(self, place: Place) -> bool:
-        """Starts watching the logs if no other process does. Returns True if this process is the watcher."""
+        """Begins to watch the logs, unless another process watches. Returns True if this process watches."""
         if place.sign is not None and place.lock.exclusive is None:
             with suppress(OSError):
                 place.lock.take(exclusive=True)
@@ -263,7 +263,7 @@ class LogWatch:
                     place.show()
 
     def _changed(self, watches: Collection[int]) -> list[Place]:
-        """Handles changed files. Returns the places whose receives are to poll."""
+        """Handles changes of files. Returns the places at which a receive must poll."""
         looking: list[Place] = []
         if OVERFLOW in watches:
             watches = list(self._watched)
@@ -281,7 +281,7 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Returns the place if its receives are to poll. Lets another process watch if this process is busy."""
+        """Returns the place if a receive must poll. If this process is busy, releases the lock for another."""
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -293,7 +293,7 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Tries to become the watcher of a place. Returns the place in a list if its receives are to poll."""
+        """Tries to become the watcher. Returns the place, in a list, if a receive must poll; else nothing."""
         if place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []
@@ -304,7 +304,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks, because each keeps a file open. Further queues have no lock."""
+    """Returns how many locks may exist, because each keeps a file open. Further queues are watched without."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

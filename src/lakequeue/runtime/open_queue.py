@@ -54,7 +54,7 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Folders of the shards' logs on a local disk. Empty on object stores, and with a test's clock."""
+        """Directories of the shards' Delta logs on a local disk. Empty on object stores or with a test's clock."""
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []
@@ -94,7 +94,7 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Context of a call: logs it, maps its errors, and completes an interrupted deletion of this queue."""
+        """Context of a call: logs it, converts its errors, and completes a deletion that was interrupted."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()
@@ -113,7 +113,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Reads it seldom."""
+        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Checks it rarely."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without a wait: who holds the lock may make tables
@@ -146,7 +146,7 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Runs a check, again if it fails by old attributes. Returns the attributes' version and the result."""
+        """Calls ``check``, and again if an error shows newer attributes. Returns their version and the result."""
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -171,12 +171,12 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Gives process and log the same attributes, after the log refused a send with other attributes."""
+        """Gives this process and the log the same attributes, after the log refused a send for its attributes."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts newer attributes of the shards, as after a restore (DUR-7). Returns True if they are newer."""
+        """Adopts newer attributes of the shards, as after a restore (DUR-7). Returns True if there are any."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))
@@ -221,11 +221,11 @@ class OpenQueue:
     # --- shards
 
     def learn_of_shards(self) -> None:
-        """Adopts added shards. Raises QueueDoesNotExist if the queue was deleted."""
+        """Opens shards that were added. Raises QueueDoesNotExist if the queue was deleted."""
         self.shards[0].ledger.query(lambda _: None)
 
     def command(self, shard: OpenShard, command: Command) -> Any:
-        """Applies one command to a shard. Returns its value or raises its error."""
+        """Applies one command to a shard. Returns the command's value, or raises its error."""
         [result] = shard.ledger.command([command], self.now)
         if result.error is not None:
             raise result.error

@@ -27,7 +27,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
 def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
-    """Returns the order in which this process uses a queue's shards. First moves its home if needed."""
+    """Returns the order in which this process tries a queue's shards, after moving its home if that is useful."""
 
     def activity(others: Sequence[int]) -> list[list[int]]:
         tables = shards[0].tables
@@ -40,7 +40,7 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads shards of an object store concurrently. Returns the read's number; infinity without a read."""
+    """Reads shards of an object store at the same time. Returns the read's number; infinity if it read none."""
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
         return inf
@@ -94,12 +94,12 @@ class OpenShard:
         return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
     def _forgotten(self) -> ForgottenMessages:
-        """Reads the messages that the ledger in storage no longer needs. Call it after the log was opened."""
+        """Returns the messages that the ledger has forgotten, read from storage after the log was opened."""
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes local files that hold it. True if any content was left."""
+        """Clears a message in the log, and removes local files that have it. True if there was any content."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)

@@ -30,7 +30,7 @@ class PickledRoot:
 
     @classmethod
     def of(cls, root: Root) -> PickledRoot:
-        """Returns the values of an open root. Raises QueueClientError if the root has a clock of its own."""
+        """Returns the values of an open root. Raises QueueClientError if the root has a clock set by hand."""
         if not isinstance(root.clock, SystemClock):
             raise QueueClientError("a root with a clock of its own cannot be pickled: open it without clock")
         store = root.engine.store
@@ -46,7 +46,7 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the root, which equal copies open once. Raises QueueClientError if it must not be used here."""
+        """Opens the root, once for all equal copies. Raises QueueClientError if it must not be used here."""
         known = by_id.get(self.id)
         if known is not None:
             return known
@@ -70,7 +70,7 @@ class PickledQueue:
         return cls(PickledRoot.of(queue.root), queue.name, queue.region, queue.key)
 
     def open(self) -> OpenQueue:
-        """Returns the queue. Raises QueueDoesNotExist, or QueueClientError if the root cannot be reached."""
+        """Opens the queue. Raises QueueDoesNotExist, or QueueClientError if the root cannot be reached."""
         root = self.root.open()
         with root.storage_errors():
             row = root.living(self.key)

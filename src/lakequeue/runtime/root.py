@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""Maximum pause in microseconds between polls on object stores: 1/15 of the time without messages, up to 4 s."""
+"""Maximum pause between polls of an idle object store, in microseconds: at most 1/15 of the idle time."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Microseconds for which a handled message waits for a common commit with the next claim, on disks and stores."""
+"""Microseconds for which a handled message may wait to be settled with the next claim, on disks and stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Intervals of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""
+"""Microseconds between two checks that the catalog still has a queue's row, on disks and on object stores."""
 CACHED_QUEUES = 1_000
-"""Maximum number of queues with shards and caches in memory that no object refers to."""
+"""Maximum number of unused queues whose shards and caches stay in memory."""
 
 
 class _OpenShards(list[OpenShard]):
-    """The shards of one queue. Kept while the queue is open or was used recently. May grow (QUE-34)."""
+    """The shards of a queue. Kept while the queue is open or was used recently. Shards may be added (QUE-34)."""
 
     def __init__(self, engine: Engine, root: str, row: QueueRow, guard: ClockGuard) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDiction
 """Roots in use in this process, keyed by path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by id. A client that was pickled in this process finds its root here."""
+"""Roots of this process by id. If a root was pickled in this process, its copies use the same root."""
 
 
 class Root:
@@ -182,7 +182,7 @@ class Root:
 
     @property
     def check_expiry(self) -> Doubt:
-        """Checks the clock when messages of a table have expired, see ``ClockGuard.check_expiry``."""
+        """The check of the clock before messages count as expired; see ``ClockGuard.check_expiry``."""
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
@@ -191,7 +191,7 @@ class Root:
             self.catalog.prepare(self.mode)
 
     def check(self) -> None:
-        """Reads the catalog as a new process would. Raises QueueClientError if that fails."""
+        """Reads the catalog as a new process would. Raises the error that such a process would get."""
         with self.storage_errors():
             Catalog(self.engine, self.path).rows()
 
@@ -212,7 +212,7 @@ class Root:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns storage failures into QueueClientError. Drops all cached state of a restored root."""
+        """Turns storage failures into QueueClientError. If a restore may be the cause, drops all cached state."""
         process.check()
         try:
             yield
@@ -244,7 +244,7 @@ class Root:
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns the current row of an incarnation, even if deleted; ``known`` if the catalog is unreadable."""
+        """Returns the newest row of an incarnation, or None; ``known`` if the catalog cannot be read."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -285,7 +285,7 @@ class Root:
             self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
-        """Adds or replaces rows in one commit, and returns them. Each try calls ``made`` on the newest catalog."""
+        """Writes the rows that ``made`` returns, in one commit. After a lost race, calls ``made`` again."""
 
         def put() -> Decision[list[QueueRow]]:
             rows = made()
@@ -335,6 +335,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns the root for work in a process that has opened no root itself, such as Spark's tasks."""
+    """Returns the root that a process uses which has opened no root itself, such as a Spark task's."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

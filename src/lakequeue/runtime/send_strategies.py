@@ -17,22 +17,22 @@ from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
-"""Number of other processes' commits that a sender searches for its messages, before it waits for its own turn."""
+"""Number of commits of other processes in which a sender looks for its messages. Then it waits for its turn."""
 
 
 class PlainCommit:
-    """Writes messages in their own commit."""
+    """A commit that writes messages directly, without a staged file."""
 
     def lost(self, appender: Appender) -> None:
         if appender.table.folder.local is None:  # on a disk other senders show in the wait for a turn
             appender.stage_next()
 
     def find(self, appender: Appender) -> Appended | None:
-        """Returns the messages in the loaded snapshot; None if no other process has committed them."""
+        """Returns where another process has put the messages, by the loaded snapshot; None if it has not."""
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
-        """Stages the messages in a file, and returns how the file is committed. See ``staged_sends.stage``."""
+        """Writes the messages into a staged file. Returns the way to commit it. See ``staged_sends.stage``."""
         staged = appender.stage(messages, version, alone=alone)
         return OwnFile(staged) if alone else SharedFile(staged)
 
@@ -51,11 +51,11 @@ class PlainCommit:
 
 @attrs.define
 class OwnFile(PlainCommit):
-    """Messages in a staged file that only their sender commits."""
+    """Messages in a staged file that only this process may commit."""
 
     staged: StagedSend
     others: Sequence[DataFile] | None = attrs.field(default=None, init=False)
-    """Other processes' files for the same commit; None if they are not listed yet."""
+    """Files of other processes for the same commit; None if they were not listed yet."""
 
     def lost(self, appender: Appender) -> None:
         appender.stage_next()
@@ -73,11 +73,11 @@ class OwnFile(PlainCommit):
         return appender.append_staged(self.staged, now, ids, self.is_patient(), self.others)
 
     def is_patient(self) -> bool:
-        """True to keep waiting for a turn after the next commit of another process."""
+        """True if the next commit waits for its turn, even if another process commits meanwhile."""
         return True
 
     def give_up(self, version: int) -> None:
-        """Called before a new file replaces this one. Raises if others may still commit this one."""
+        """Called before another file replaces this one. Raises if other processes may still commit this one."""
 
 
 @attrs.define
@@ -108,9 +108,9 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error with ``outcome_unknown``, because other processes may still commit the file.
+        """Returns what to raise for ``error``: it has ``outcome_unknown``, as other processes may commit the file.
 
-        If the log is closed or has newer attributes, no process commits the file, and ``error`` is returned.
+        If the log is closed or has newer attributes, no process will, and ``error`` itself is returned.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error
@@ -119,18 +119,18 @@ class SharedFile(OwnFile):
 
 @attrs.define
 class SendBatch:
-    """The sends of one group commit, their answers, and the way in which they are committed."""
+    """The sends of one group commit, the answers to them, and the way to commit them."""
 
     sends: Sequence[ShardSend]
     answers: list[Sent | BaseException] = attrs.field(factory=list)
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes with this version if a sender has them, else the attributes of the first send."""
+        """Returns the attributes of a send that has this version of them; if none has, those of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns for each send its places in the log, or StaleAttributes if it has other attributes."""
+        """Returns the answer to each send: its messages' offsets, or StaleAttributes if it has another version."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

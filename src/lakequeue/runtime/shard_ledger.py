@@ -37,7 +37,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""After this many claims without known message groups, a claim reads the log, which may have new groups."""
+"""Number of claims after which a claim reads the log again, to find message groups, if none are known."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -52,9 +52,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             self._turns = self._requests.turns
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands in a common commit. Raises RequestThrottled after too many lost races.
+        """Applies commands, in a commit with other calls. Raises RequestThrottled after too many lost races.
 
-        ``look``: number of a ``look_at``. If that call has read this shard, the commands do not read it again.
+        ``look``: number of a read by ``look_at``. If it included this shard, the shard is not read again.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -65,7 +65,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Records in the ledger that bodies will be removed from the log. Returns a random number of this removal.
+        """Records in the ledger that bodies will be removed from the log. Returns a random number for that.
 
         ``known`` is the number of the log's last removal; 0 if there was none.
         """
@@ -76,7 +76,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return mark
 
     def rewrite(self, now: Now) -> bool:
-        """Rewrites the ledger, and returns True, if it has too many files."""
+        """Rewrites the ledger if it has too many files. Returns True if it did."""
         with self._held():
             machine = self._fresh_machine()
             if not self._open_ledger().has_excess_files(machine):
@@ -108,7 +108,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _requested(self, call: CommandCommit) -> list[Result]:
-        """Posts commands as a request, which this process or another process commits with further requests."""
+        """Posts commands as a request. This process or another one commits it together with other requests."""
         ledger, home = self._open_ledger(), self._shared.home if call.wanted else None
         posted = self._requests.post(ledger.table, call.commands)
         try:
@@ -125,7 +125,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns the results of a posted request, or decides it with the requests of other processes."""
+        """Returns the results of ``posted`` if it is committed; else decides it with others' requests."""
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has what was not committed
@@ -155,7 +155,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             return self._decide(call.with_others(posted, CommonCommit(())), 0)
 
     def _decided_here(self, call: CommandCommit) -> list[Result]:
-        """Commits commands without requests of other processes."""
+        """Commits the commands of this process's calls, without requests of other processes."""
         fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
         ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
         try:
@@ -180,7 +180,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides a call on the loaded ledger. Reads the log again if it may be too old. ``lost``: lost races."""
+        """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost``: lost races."""
         if lost:
             self._machine = None  # it has what was not committed
             self._requests.lost(self._open_ledger().table, call.commands)
@@ -210,7 +210,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Attaches the known log to a machine. If it may be too old, reads the newest log and returns True."""
+        """Gives a machine the log in memory. If it may be too old, reads the newest log, and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:
@@ -226,7 +226,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """True if the log has new messages. They may be visible although all known messages are hidden."""
+        """True if the log has grown, so that a claim may find new messages although it found no known ones."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False

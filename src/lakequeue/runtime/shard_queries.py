@@ -25,17 +25,17 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 READ_COMMITS_EVERY = 8
-"""One in this many calls of ``is_unattended`` reads the commits, to see if they are claims."""
+"""In one of this many calls, ``is_unattended`` reads the new commits, to see if they are claims."""
 LATELY = MICROS // 2
-"""Microseconds for which ``are_stored`` relies on the last read of the ledger."""
+"""Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
-"""Microseconds for which a wait on an object store trusts its last read of an empty shard's ledger."""
+"""Maximum age, in microseconds, of a read of an empty shard on an object store, on which a wait relies."""
 _looks = count(1)
 _T = TypeVar("_T")
 
 
 def new_look() -> int:
-    """Returns the number of a read of shards (``look_at``) that begins now. Later reads have higher numbers."""
+    """Returns the number of a read by ``look_at`` that begins now. Later reads have higher numbers."""
     return next(_looks)
 
 
@@ -49,30 +49,30 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._machine: ShardMachine | None = None
         self._unattended_calls = 0
         self._looked = 0
-        """Number of the last read by ``look``."""
+        """Number of the last read of this shard by ``look``."""
         self._committed_since_look = False
-        """True if this process committed since the last ``look``."""
+        """True if this process has committed to the ledger since the last ``look``."""
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log, for later commands and queries with this number."""
+        """Reads the newest ledger and log, for commands and queries that name this read by its number."""
         with self._held():
             sure, self._committed_since_look = self._committed_since_look, False
             self._fresh_machine(sure)
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the known state; None if that state gives no instant."""
+        """Returns when a claim may find more messages, by the state in memory; None if it does not say so."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows, from the known state; None without state or limit."""
+        """Returns how many messages the rate limit allows, by the state in memory; None without state or limit."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would find nothing, because the last claim took everything. Reads no table."""
+        """True if a claim would find nothing: the last one took everything, and nothing changed since."""
         with self._held():
             machine, log = self._machine, self._open_log()
             if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
@@ -80,7 +80,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """True if an object store's shard was empty at a recent read, and its log has no new entry."""
+        """True if a shard on an object store was empty at a recent read, and its log has no new entry."""
         with self._held():
             machine, log, read_at = self._machine, self._open_log(), self._read_at
             if log.table.folder.local is not None or machine is None or read_at is None:
@@ -90,7 +90,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """False if others may have claimed since the last read. Most calls take any new commit for a claim."""
+        """True if no other process claimed since the last read. Most calls take any new commit for a claim."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -105,7 +105,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts the newest commits, and the races lost before them. Reads up to ``most`` entries of each log."""
+        """Counts the newest commits and the races lost before them, in up to ``most`` entries of each log."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
@@ -118,7 +118,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of a query on the newest state, or on the state that ``look`` read under this number.
+        """Returns the result of a query on the newest state, or on the state of a read since number ``look``.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -142,7 +142,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns for each received message True if it is stored, from a read within half a second.
+        """Returns True for each received message that is stored, by a read of the last half second.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -180,7 +180,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
     @contextmanager
     def reading(self) -> Iterator[LogReader]:
-        """Yields the handle on the log, for reads of its files, without the lock."""
+        """Yields the handle on the log, to read files of the log without holding the lock."""
         log = self._log  # read once: another thread may let go of it
         if log is None:
             with self._held():
@@ -195,21 +195,21 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Stores the last commit of ``table``, another handle on the log, so that this handle need not read it."""
+        """Adopts the last commit of ``table``, another handle on the log, so that it need not be read again."""
         log = self._log
         if log is not None:
             log.table.learn(table)
 
     def check_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit to the shard at ``instant``, after one at ``last`` (DUR-82).
+        """Checks the clock before a commit at ``instant``, if the shard's last commit was at ``last`` (DUR-82).
 
-        An instant before ``last`` counts as ``last``, so new messages would get the send time of the last commit.
+        A clock that is behind matters, too: messages would get the send time of the last commit, ``last``.
 
         Returns:
-            Further application ids of the commit.
+            Application ids that the commit must set, too.
 
         Raises:
-            QueueClientError: a doubtful clock is ahead by more than the shard's longest pause, or behind.
+            QueueClientError: the clock is wrong: behind, or ahead by more than the shard's longest pause.
         """
         if self._is_usual(instant, last, 0):
             return {}
@@ -220,7 +220,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     def _check_expiry(self, machine: ShardMachine) -> None:
-        """Raises the error of ``check_clock`` if messages expired without a commit, and the clock is doubtful."""
+        """Raises QueueClientError if messages expired without a commit, because the clock is wrong."""
         guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
         if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
             return
@@ -229,12 +229,12 @@ class ShardQueries(ShardTable[Request, Answer]):
             guard.check_expiry(now, last, self._tables.messages)
 
     def _is_usual(self, instant: int, last: int, pause: int) -> bool:
-        """True if an instant is plausible after a commit at ``last``, given the longest pause between commits."""
+        """True if the clock need not be checked at ``instant``, given the last commit and the longest pause."""
         guard = self._shared.guard
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the last commit's instant, and the longest pause between commits, in microseconds."""
+        """Returns the instant of the last commit to the shard, and the longest pause so far, in microseconds."""
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
@@ -259,16 +259,16 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._log = None
 
     def _is_known(self) -> bool:
-        """Returns True if the machine has the state of the loaded snapshot."""
+        """True if the machine in memory has the state of the loaded snapshot."""
         machine = self._machine
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if the machine's instant is after the last commit, because the clock was set back since."""
+        """True if the clock was set back since the machine computed its state, without a commit after that."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
-        """Builds a machine from the loaded snapshot of the ledger. ``log``: the newest log, if it is known."""
+        """Builds the machine from the loaded snapshot of the ledger. ``log``: returns the newest log."""
         ledger = self._open_ledger()
         try:
             machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))
@@ -281,7 +281,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        """Returns a machine of the newest ledger and log. With ``sure``, also makes the checks of ``confirm``."""
+        """Returns the machine of the newest ledger and log. ``sure``: also checks that neither was replaced."""
         ledger, machine = self._ledger, self._machine
         if ledger is not None:
             (ledger.table.confirm if sure else ledger.table.refresh)()
@@ -311,7 +311,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
 
 def _has_news(table: Table) -> bool:
-    """True if a table's log has an entry after the known entries. Takes one request on an object store."""
+    """True if the log of a table has an entry that was not read yet. Takes a request on an object store."""
     if table.folder.local is not None:
         return has_entry(table.folder, table.version + 1)
     try:

@@ -14,7 +14,7 @@ from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.storage.engines.commit_failures import StaleAttributes
 
 ROUNDS = 200
-"""Number of commits and lost races of a process between two checks of the share of lost races."""
+"""Number of commits and lost races after which the share of lost races is checked again."""
 TOO_MANY = 1 / 3
 """Share of lost races above which a warning is logged."""
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Commits of this process to the shards of a queue, and races lost or avoided before them. Thread-safe."""
+    """Counts this process's commits to a queue's shards, and the races that it lost or avoided. Thread-safe."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -32,7 +32,7 @@ class RaceCounts:
         self._warned = False
 
     def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
-        """Counts a commit and the races before it, also for the call of this thread and for ``home``."""
+        """Counts a commit, and the races before it, for the queue, this thread's call, and ``home``."""
         calls.committed(shard, lost)
         if home is not None:
             home.committed(shard, lost + avoided)
@@ -60,7 +60,7 @@ class RaceCounts:
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``drop`` after an error or interrupt, because handles may then be inconsistent."""
+    """Calls ``drop`` after an error or interrupt in the block, because handles may then be inconsistent."""
     try:
         yield
     except (QueueServiceError, StaleAttributes):

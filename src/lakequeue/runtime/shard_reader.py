@@ -23,7 +23,7 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns messages as dicts, None for removed ones. Raises QueueClientError if a message was lost."""
+        """Returns messages as dicts, None for removed ones. Raises QueueClientError if another one is missing."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)
@@ -32,9 +32,9 @@ class ShardReader:
         return messages
 
     def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
-        """Returns the offset and rows of the next messages of a range, as many as one read yields.
+        """Returns the next messages of a range: their first offset, and as many rows as one read yields.
 
-        Skips removed messages, so the offset may be beyond ``last``. There are no rows then.
+        Skips removed messages. If all are removed, there are no rows, and the offset is beyond ``last``.
 
         Raises:
             ReplacedLog: a backup was restored meanwhile.
@@ -64,6 +64,6 @@ class ShardReader:
         return size
 
     def _known(self, first: int, last: int) -> pa.Table | None:
-        """Returns the first rows of a range from the known log; None if that log lacks the offset."""
+        """Returns the first rows of a range, by the log in memory; None if that log lacks ``first``."""
         with self._ledger.reading() as log:
             return self.bodies.rows(log.table, log.log, first, last)

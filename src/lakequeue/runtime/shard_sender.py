@@ -39,12 +39,12 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._finder = PlaceFinder(ledger, reader)
         self._appender: Appender | None = None
         self._combines = False
-        """True if the last staged send was one that any process may commit, on an object store."""
+        """True if, on an object store, other processes may commit this process's last staged send."""
         self._merging = threading.Lock()
         self._compared: object = None
-        """Lineage of the log at the last comparison of its end with the ledger's head."""
+        """Lineage of the log when its end was last compared with the ledger."""
         self._delivers: Table | None = None
-        """Handle that the last delivery of moved messages used; None while a delivery uses it."""
+        """Handle on the log for deliveries of moved messages; None while a delivery uses it."""
 
     def send(self, send: ShardSend) -> Sent:
         """Appends the messages except duplicates, and returns their places.
@@ -61,7 +61,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._announce(lambda appender: appender.closed, Appender.close, checked=False)
 
     def announce_attributes(self, version: int) -> None:
-        """Announces a version of the queue's attributes to all senders, unless the log has it or is closed."""
+        """Makes all senders learn of a version of the queue's attributes, unless the log has it or is closed."""
         self._announce(
             lambda appender: appender.closed or appender.attributes_version >= version,
             lambda appender: appender.announce_attributes(version),
@@ -80,7 +80,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             transact(appender.table, announced, busy="the log of the queue is too busy")
 
     def attributes_version(self) -> int:
-        """Returns the version of the attributes that the log requires senders to know."""
+        """Returns the version of the queue's attributes that the log requires of senders."""
         with self._held():
             return self._open_appender().table.transaction(layout.ATTRIBUTES_ID)
 
@@ -134,7 +134,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return batch.way.answers(batch, done.first)
 
     def _decide(self, batch: SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
-        """Decides on the loaded snapshot of the log, and the state of the newest ledger."""
+        """Decides a batch of sends on the loaded snapshot of the log, and on the newest ledger."""
         appender = self._open_appender()
         if lost:
             batch.way.lost(appender)
@@ -168,7 +168,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Makes this process's sends to the shard wait during the block."""
+        """Makes sends of this process to the shard wait until the block ends."""
         with self._lock:
             yield
 
@@ -190,7 +190,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _merge_beside(self, drop_before: int | None) -> None:
         """Merges segments through another handle, so that sends need not wait.
 
-        A merge loses many races to sends that are committed together: with requests of 100 ms, it took 13 s.
+        It may lose many races to the sends: if a request to storage took 100 ms, a merge took 13 s.
         """
         try:
             head, confirm = self._ledger.head()
@@ -203,14 +203,14 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored after the send."""
+        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored during the send."""
         try:
             appender.table.confirm()
         except ReplacedLog as error:
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages once. False if the log is closed. Raises RequestThrottled, DamagedTable."""
+        """Appends moved messages once. False: the log is closed. Raises RequestThrottled, DamagedTable."""
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.check_clock)
@@ -224,7 +224,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def _delivering(self) -> Iterator[Table]:
-        """Yields the newest log on a handle for deliveries, so that sends need not wait."""
+        """Yields a handle with the newest log, apart from the handle of sends, so that these need not wait."""
         with self._held():
             self._open_appender().refresh()
             table, self._delivers = self._delivers, None  # another delivery meanwhile opens another handle
@@ -242,7 +242,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the writing handle. Without ``checked``, it may not have been compared with the ledger."""
+        """Returns the handle for sends. With ``checked``, its log's end was compared with the ledger."""
         appender = self._appender
         if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))

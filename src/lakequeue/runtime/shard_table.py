@@ -18,12 +18,12 @@ from lakequeue.storage.engines.transaction import Answered, Committed, Decision,
 from lakequeue.storage.engines.turns import turns_at
 
 Now = Callable[[], int]
-"""The caller's clock in microseconds. Called for each decision: a lost race may outlast a timeout (RCV-4)."""
+"""The caller's clock, in microseconds. Each decision asks it, as a lost race may outlast a timeout (RCV-4)."""
 _T = TypeVar("_T")
 
 
 class ShardTable(ABC, Generic[Request, Answer]):
-    """Answers all waiting requests of threads in one transaction. Its lock guards its handles. Thread-safe."""
+    """Answers the waiting requests of all threads in one transaction. Its lock guards its handles. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:
         self._tables = tables
@@ -38,15 +38,15 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _run(self, requests: Sequence[Request]) -> Sequence[Answer | BaseException]:
-        """Returns an answer for each request, by a call of ``_transact``."""
+        """Answers the requests, in order, by one call of ``_transact``."""
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the arguments of ``Turns.taken``. The table is None if none is open, or no pause is needed."""
+        """Returns the arguments of ``Turns.taken``. The table is None if none is open, or no wait is needed."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:
-        """Reads the table at the begin of a turn, before requests are chosen, if the known state is ``stale``."""
+        """Reads the table if the known state is ``stale``: at the begin of a turn, before requests are chosen."""
 
     @abstractmethod
     def _drop(self) -> None: ...
@@ -71,7 +71,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         fresh: bool = False,
         home: HomeShard | None = None,
     ) -> Committed[_T] | Answered[_T]:
-        """Runs a transaction in turns. Afterwards counts lost and avoided races, and wakes waiters."""
+        """Runs a transaction in a turn to commit. Then counts lost and avoided races, and wakes waiters."""
         try:
             outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
         except RequestThrottled as error:

@@ -37,13 +37,13 @@ class Shared:
 
     waiters: Waiters
     home: HomeShard
-    """Shard where receives start."""
+    """The shard where receives of this process begin."""
     sends: HomeShard
-    """Shard where sends start; at first the same object as ``home``."""
+    """The shard where sends of this process begin; at first the same shard as for receives."""
     races: RaceCounts
     guard: ClockGuard
     grow: Callable[[], Callable[[int], None] | None]
-    """Returns a function that takes the number of shards found in a ledger; None once the queue is not in use."""
+    """Returns a function to call with the number of shards in a ledger; None if the queue is not in use."""
 
     @classmethod
     def of(

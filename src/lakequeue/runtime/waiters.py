@@ -21,7 +21,7 @@ import attrs
 
 
 class WatchedPlace(Protocol):
-    """The logs of a queue on a disk, watched by one process. ``changes`` counts the changes that it saw."""
+    """The logs of a queue on a disk, which one process watches. ``changes`` counts the changes that were seen."""
 
     changes: int
 
@@ -30,11 +30,11 @@ class WatchedPlace(Protocol):
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many seconds this process may trust the watcher that no message is left."""
+        """Returns for how many seconds waiters can rely on the watcher to leave no message to this process."""
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Reports that a check after ``changes`` found no message. Holds for ``seconds``; None: until a change."""
+        """Reports a poll that found nothing after ``changes``; valid for ``seconds``. None: until a change."""
         ...
 
 
@@ -43,8 +43,7 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: True from a wake-up until its poll begins. A poll clears it first, so that later changes wake the
-            waiter again.
+        woken: True from a wake-up until the poll begins, so that changes after that wake the waiter again.
         found: True if it found messages and is about to leave.
         full: True if it found as many messages as its caller can handle now.
         woken_at: instant of the last wake-up, in monotonic seconds.
@@ -73,11 +72,11 @@ class Waiters:
         self._attributes_version = 0
         self.first: Waiter | None = None
         self.active_at: int | None = None
-        """Instant at which a receive last found messages, or the first long poll began, in microseconds."""
+        """Instant, in microseconds, when a receive last found messages, or else when the first long poll began."""
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
-        """Adds a waiter for the block. At the end, an unused wake-up goes to the next waiter."""
+        """Adds a waiter for the block. If it was woken but did not poll, the next waiter is woken at the end."""
         waiter = Waiter(self, wake)
         with self._lock:
             self._waiters[waiter] = None
@@ -88,13 +87,13 @@ class Waiters:
             self._leave(waiter)
 
     def idle_for(self, now: int) -> int:
-        """Returns the microseconds since a receive last found messages, or the first long poll began."""
+        """Returns the microseconds since a receive last found messages, or since the first long poll began."""
         if self.active_at is None:
             self.active_at = now
         return now - self.active_at
 
     def woken_for(self) -> float:
-        """Returns the seconds since the oldest wake-up after which its waiter has not polled; 0.0 without one."""
+        """Returns the seconds since the oldest wake-up whose waiter has not polled yet; 0.0 if there is none."""
         with self._lock:
             instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
         return monotonic() - min(instants) if instants else 0.0
@@ -105,7 +104,7 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if these attributes are new, because the wait time may have changed (QUE-25)."""
+        """Wakes all waiters if this version of the attributes is new, as the wait time may be another (QUE-25)."""
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
