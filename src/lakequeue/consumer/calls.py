@@ -14,7 +14,7 @@ import attrs
 from lakequeue.consumer.events import Fate, HandlerEnded
 from lakequeue.consumer.handler import Outcome, checked_outcome, is_async, results_of
 from lakequeue.consumer.jobs import Job
-from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.observers import Observer, handling
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.errors import LeaseLost
 from lakequeue.model.clock import MICROS, to_micros
@@ -57,7 +57,7 @@ class Calls:
     def __init__(
         self,
         options: ConsumerOptions,
-        observers: Observers,
+        observers: Sequence[Observer],
         is_over: Callable[[Job, int], bool],
         report: Callable[[HandlerEnded, int], object],
         broken: Callable[[BaseException], None],
@@ -101,7 +101,7 @@ class Calls:
                     if job.context.lost or self._is_over(job, call.began):
                         fates[job] = (Fate.LATE, 0)
                         continue
-                    spans[job] = self._observers.handling(job.context.message)
+                    spans[job] = handling(self._observers, job.context.message)
                     call.jobs.appendleft(job)
             try:
                 yield call, self._given(call.jobs)
@@ -178,7 +178,8 @@ class Calls:
         if outcome is not Outcome.SUCCESS and not job.context.lost:
             reason = DeadLetterReason.of(raised, self._clock.now(), options.name)
             failures[message.receipt_handle] = reason  # the next round records it (JOB-10)
-        self._observers.handled(message, took / MICROS, outcome, raised)
+        for observer in self._observers:
+            observer.handled(message, took / MICROS, outcome, raised)
         return outcome
 
     def _again_in(self, job: Job, outcome: Outcome) -> int | None:

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from lakequeue.consumer.deliveries import DeliveryLoop
 from lakequeue.consumer.handler import Handler
-from lakequeue.consumer.observers import Observers, installed
+from lakequeue.consumer.observers import installed
 from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage
 from lakequeue.consumer.presence import Presence
 from lakequeue.consumer.queue_loop import QueueLoop
-from lakequeue.consumer.shared_hands import STOP_TIMEOUT, Controls, SharedHands
+from lakequeue.consumer.run_loop import RunLoop
+from lakequeue.consumer.shared_hands import MOST_THREADS, STOP_TIMEOUT, Controls, SharedHands
 from lakequeue.entry_verbs import races
 from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
 from lakequeue.model.clock import NEVER, Duration, duration_micros
@@ -33,10 +34,6 @@ from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
-_MOST_THREADS = 8
-"""Maximum number of threads that receive from several queues, and of threads that extend receipts. All threads may
-wait for storage.
-"""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
 
@@ -142,7 +139,6 @@ class Consumer:
         self._controls = Controls(concurrency)
         self._runs = threading.Lock()
         self._runner: threading.Thread | None = None
-        self._hands: SharedHands | None = None
         self._options = options
         self._observers = [[make(each.queue) for make in installed] for each in options]
         self._loops: list[QueueLoop | DeliveryLoop] = []
@@ -173,29 +169,25 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                self._hands = hands = SharedHands(self._clock, self._controls)
-                fatal = partial(self._stop_run, hands)
-                queues = [options.queue for options in self._options]
-                presence = partial(Presence, self.name, queues, self._began)
-                if self._options[0].delivers:
-                    delivery = DeliveryLoop(self._options[0], self._controls, Observers(self._observers[0]), fatal)
-                    self._loops = [delivery]
-                    running.callback(presence().stop)
-                    return delivery.run(until_empty)
-                loops = [
-                    QueueLoop(options, self._controls, Observers(observers), hands, fatal)
+                hands = SharedHands(self._clock, self._controls)
+                delivers = self._options[0].delivers
+                make: Callable[..., QueueLoop | DeliveryLoop]
+                make = DeliveryLoop if delivers else partial(QueueLoop, hands)
+                self._loops = loops = [
+                    make(options, self._controls, observers, self._stop_run)
                     for options, observers in zip(self._options, self._observers, strict=True)
                 ]
-                self._loops = [*loops]
-                hands.start(self._handler, loops[0].fail)
-                running.callback(hands.hands.stop)
-                running.callback(presence().stop)
+                if not delivers:
+                    hands.start(self._handler, loops[0].fail)
+                    running.callback(hands.hands.stop)
+                queues = [options.queue for options in self._options]
+                running.callback(Presence(self.name, queues, self._began).stop)
                 if len(loops) == 1:
                     run_work(loops[0].run(until_empty), self._clock, loops[0].woken)
                 else:
                     self._run_each(loops, until_empty)
         finally:
-            self._runner = self._hands = None
+            self._runner = None
             self._controls.stopping, self._controls.grace = False, STOP_TIMEOUT
             self._runs.release()
 
@@ -203,15 +195,14 @@ class Consumer:
         """Returns when each running call of the handler began, in microseconds."""
         return [call.began for loop in self._loops for call in loop.running.copy()]
 
-    def _run_each(self, queue_loops: Sequence[QueueLoop], until_empty: bool) -> None:
+    def _run_each(self, queue_loops: Sequence[RunLoop], until_empty: bool) -> None:
         """Runs the loops of all queues in a few threads."""
         errors: list[BaseException] = []
-        loops = WaitingThreads(self._clock, _MOST_THREADS, "lakequeue queues")
-        heartbeats = WaitingThreads(self._clock, _MOST_THREADS, "lakequeue heartbeats", late=True)
+        loops = WaitingThreads(self._clock, MOST_THREADS, "lakequeue queues")
 
-        def run(loop: QueueLoop, ended: threading.Event) -> Waits[None]:
+        def run(loop: RunLoop, ended: threading.Event) -> Waits[None]:
             try:
-                yield from loop.run(until_empty, heartbeats)
+                yield from loop.run(until_empty)
             except BaseException as error:
                 loop.fail(error)  # one that is not of the queue ends the others
                 errors.append(error)
@@ -307,9 +298,9 @@ class Consumer:
         """Returns the state of the consumer on the queue at index ``place``."""
         return self._loops[place].health() if self._loops else Health(False, self._controls.paused, 0, None, None)
 
-    def _stop_run(self, hands: SharedHands) -> None:
-        """Stops the run that uses ``hands``, after an error. Does nothing if that run is over."""
-        if self._hands is hands:
+    def _stop_run(self, loop: RunLoop) -> None:
+        """Stops the run of a loop, after an error. Does nothing if that run is over."""
+        if self._runner is not None and loop in self._loops:
             self._stop_all()
 
     def _stop_all(self) -> None:

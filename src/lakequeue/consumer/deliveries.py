@@ -10,20 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, hold_of, is_async, results_of
-from lakequeue.consumer.observers import Observers
-from lakequeue.consumer.options import ConsumerOptions
-from lakequeue.consumer.outages import Health
+from lakequeue.consumer.observers import handling
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
-from lakequeue.consumer.shared_hands import Controls
 from lakequeue.entry_verbs import claim_delivery, wait_for_more
 from lakequeue.errors import (
     InvalidParameterValue,
@@ -35,18 +31,17 @@ from lakequeue.errors import (
     RequestThrottled,
     RowsRefused,
 )
-from lakequeue.model.clock import MICROS, NEVER, Duration, duration_micros, start_thread, to_micros
+from lakequeue.model.clock import MICROS, Duration, duration_micros, from_micros, start_thread, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
-from lakequeue.model.waiting_work import run as run_work
+from lakequeue.model.waiting_work import Waits
 from lakequeue.renewal.heartbeat import LeaseHeartbeat
 from lakequeue.renewal.holds import Verdict
 
 if TYPE_CHECKING:
     from lakequeue.entry_verbs import Delivering
 
-_LONGEST_WAIT = timedelta(seconds=20)
-_BATCH_WAIT = 1
+_LONGEST_WAIT = 20 * MICROS
 _log = logging.getLogger("lakequeue")
 
 
@@ -71,76 +66,59 @@ class DeliveryLoop(RunLoop):
         running: the batches that are being handled and delivered.
     """
 
-    def __init__(
-        self, options: ConsumerOptions, controls: Controls, observers: Observers, fatal: Callable[[], None]
-    ) -> None:
-        super().__init__(options, controls, observers, fatal)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._counting = threading.Lock()
         self.handled = self.failed = 0
         self.running = set[_Batch]()
 
-    def run(self, until_empty: bool) -> None:
-        """Delivers until stopped, see ``Consumer.run``."""
-        try:
-            self._consume(until_empty)
-        finally:
-            self._wind_down()
-        self._raise_failure()
-
-    def health(self) -> Health:
-        """Returns the health of the consumer for the queue of this loop."""
+    def _load(self) -> tuple[int, int, float]:
         active = sum(len(batch.contexts) for batch in list(self.running))
-        return self._health(active, active)
+        return active, active, 0.0
 
-    def _consume(self, until_empty: bool) -> None:
-        while not self._stopping:
-            self.interrupt.clear()
-            if self.outages.final is not None:
-                raise self.outages.final
-            now = self._clock.now()
+    def _consume(self, until_empty: bool) -> Waits[None]:
+        while self._begins_pass():
+            now = self._now()
             idle = not self.running
             if self._controls.paused or len(self.running) >= self._controls.concurrency:
-                self._clock.wait(NEVER, self.interrupt)
+                yield from self._wait_until(None)
                 continue
             try:
                 timeout = self._options.renewal.receive_timeout
-                found = claim_delivery(self.queue, self._options.batch or 1, timeout, self._options.name)
+                found = claim_delivery(self.queue, self._options.size, timeout, self._options.name)
             except (OverLimit, RequestThrottled, QueueClientError) as error:
-                self._clock.wait(self._next_try(error), self.interrupt)
+                yield from self._wait_until(self._next_try(error))
                 continue
             self._failures = 0
             self.outages.worked("receiving", committed=found is not None)
             if found is not None:
-                batch = _Batch(found, to_micros(now))
+                batch = _Batch(found, now)
                 self.running.add(batch)
                 start_thread(self._clock, partial(self._work, batch), f"lakequeue {self.queue.name}")
-                if found.leased.count < (self._options.batch or 1) and not until_empty:
-                    self._gather(now)
+                if found.leased.count < self._options.size and not until_empty:
+                    yield from self._gather(now)
                 continue
             if until_empty and idle:
                 return
-            self._clock.wait(now + BETWEEN_RECEIVES, self.interrupt)
+            yield from self._wait_until(now + BETWEEN_RECEIVES)
             if not until_empty:
-                wake = threading.Event()
-                with self.interrupt.waking(wake.set):
-                    waits = wait_for_more(self.queue, now + _LONGEST_WAIT, self.interrupt, wake, idle)
-                    run_work(waits, self._clock, wake)
+                until = from_micros(now + _LONGEST_WAIT)
+                yield from wait_for_more(self.queue, until, self.interrupt, self.woken, idle)
 
-    def _gather(self, since: Any) -> None:
+    def _gather(self, since: int) -> Waits[None]:
         """Waits until ``batch_wait`` after ``since``, or for a stop, so that the next claim gets more messages."""
-        wait = _BATCH_WAIT if self._options.batch_wait is None else self._options.batch_wait
-        until = since + timedelta(microseconds=duration_micros(wait))
-        while self._clock.now() < until and not self._stopping:
-            self._clock.wait(until, self.interrupt)
+        until = since + self._options.batch_wait_micros
+        while self._now() < until and not self._stopping:
+            yield from self._wait_until(until)
             self.interrupt.clear()
 
-    def _wind_down(self) -> None:
+    def _wind_down(self) -> Waits[None]:
         """Waits for running batches. Marks the receipts of batches that do not end in time as lost."""
-        until = self._clock.now() + timedelta(microseconds=duration_micros(self._controls.grace))
-        while self.running and self._clock.now() < until:
+        until = self._now() + duration_micros(self._controls.grace)
+        while self.running and self._now() < until:
             self.interrupt.clear()
             if self.running:
-                self._clock.wait(until, self.interrupt)
+                yield from self._wait_until(until)
         left = list(self.running)
         self.unended = sum(len(batch.contexts) for batch in left)
         for batch in left:
@@ -160,7 +138,8 @@ class DeliveryLoop(RunLoop):
         try:
             messages = delivering.messages()
             now = self._clock.now()
-            self._observers.received(messages, now)
+            for observer in self._observers:
+                observer.received(messages, now)
             if messages:
                 heartbeat.keep(hold_of(messages[0], to_micros(now)))
                 lost = Lost()
@@ -233,7 +212,7 @@ class DeliveryLoop(RunLoop):
         try:
             with ExitStack() as stack:
                 for message in messages if self._observers else ():
-                    stack.enter_context(self._observers.handling(message))
+                    stack.enter_context(handling(self._observers, message))
                 result = handler(self._options.shown(messages), list(contexts))
                 if is_async(handler):
                     result = asyncio.run(result)
@@ -283,8 +262,9 @@ class DeliveryLoop(RunLoop):
         with self._counting:
             self.handled += len(messages) if outcome is Outcome.SUCCESS else 0
             self.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
-        for message in messages if self._observers else ():
-            self._observers.handled(message, took, outcome, error)
+        for observer in self._observers:
+            for message in messages:
+                observer.handled(message, took, outcome, error)
 
     # --- renewal
 
@@ -296,13 +276,15 @@ class DeliveryLoop(RunLoop):
         except (QueueServiceError, QueueClientError) as error:
             _log.warning("extending a batch of %s failed: %s", self.queue.name, error)
             return Verdict.FAILED
-        self._observers.extended(1)
+        for observer in self._observers:
+            observer.extended(1)
         return Verdict.EXTENDED
 
     def _lose(self, batch: _Batch) -> None:
         lost = batch.contexts[0].lost if batch.contexts else Lost()
         if not lost:
-            self._observers.lost(len(batch.contexts))
+            for observer in self._observers:
+                observer.lost(len(batch.contexts))
             lost.set()
 
 

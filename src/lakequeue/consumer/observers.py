@@ -55,36 +55,12 @@ class Observer(Protocol):
         ...
 
 
-class Observers:
-    """Passes events on to several observers."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = observers
-
-    def __bool__(self) -> bool:
-        return bool(self._observers)
-
-    def received(self, messages: Sequence[Message], now: datetime) -> None:
-        for observer in self._observers:
-            observer.received(messages, now)
-
-    def handling(self, message: Message) -> ExitStack:
-        stack = ExitStack()
-        for observer in self._observers:
-            stack.enter_context(observer.handling(message))
-        return stack
-
-    def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
-        for observer in self._observers:
-            observer.handled(message, seconds, outcome, error)
-
-    def extended(self, count: int) -> None:
-        for observer in self._observers:
-            observer.extended(count)
-
-    def lost(self, count: int) -> None:
-        for observer in self._observers:
-            observer.lost(count)
+def handling(observers: Sequence[Observer], message: Message) -> ExitStack:
+    """Enters the blocks of all observers that surround a call of the handler. Returns a stack that leaves them."""
+    stack = ExitStack()
+    for observer in observers:
+        stack.enter_context(observer.handling(message))
+    return stack
 
 
 installed: list[Callable[[Queue], Observer]] = []

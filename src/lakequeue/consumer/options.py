@@ -120,6 +120,15 @@ class ConsumerOptions:
         return self.batch is not None and settings(self.queue).table is not None
 
     @property
+    def size(self) -> int:
+        """Maximum number of messages of a call."""
+        return self.batch or 1
+
+    @property
+    def batch_wait_micros(self) -> int:
+        return MICROS if self.batch_wait is None else duration_micros(self.batch_wait)
+
+    @property
     def hands_back(self) -> bool:
         """True if failed messages become visible at once."""
         return self.renewal.failed_visible_at_once if self.failed_at_once is None else self.failed_at_once

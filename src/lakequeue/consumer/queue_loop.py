@@ -21,9 +21,8 @@ from lakequeue.consumer.ahead import MOST
 from lakequeue.consumer.calls import Calls
 from lakequeue.consumer.handler import Context, hold_of
 from lakequeue.consumer.jobs import Done, Job, Rules, Turn
-from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.observers import Observer
 from lakequeue.consumer.options import ConsumerOptions
-from lakequeue.consumer.outages import Health
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
 from lakequeue.consumer.shared_hands import Controls, SharedHands
@@ -49,9 +48,7 @@ from lakequeue.errors import (
 )
 from lakequeue.model.clock import (
     MICROS,
-    NEVER,
     Duration,
-    Interrupt,
     duration_micros,
     from_micros,
     seconds,
@@ -59,7 +56,7 @@ from lakequeue.model.clock import (
 )
 from lakequeue.model.messages import UNAVAILABLE, Message
 from lakequeue.model.pauses import Pause
-from lakequeue.model.waiting_work import WaitingThreads, Waits
+from lakequeue.model.waiting_work import Waits
 from lakequeue.renewal import holds
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
@@ -78,22 +75,21 @@ class QueueLoop(RunLoop):
     """Receives from one queue of a consumer, and settles, during a run.
 
     Args:
-        options, controls, observers, fatal: see ``RunLoop``.
         hands: the hands that handle the messages of all queues.
+        options, controls, observers, fatal: see ``RunLoop``.
 
     Attributes:
-        woken: ends the waits of ``run``. Set with ``interrupt``, and when there may be messages.
         pool: the active messages.
         work: calls the handler with messages.
     """
 
     def __init__(
         self,
+        hands: SharedHands,
         options: ConsumerOptions,
         controls: Controls,
-        observers: Observers,
-        hands: SharedHands,
-        fatal: Callable[[], None],
+        observers: Sequence[Observer],
+        fatal: Callable[[RunLoop], None],
     ) -> None:
         super().__init__(options, controls, observers, fatal)
         self._hands = hands
@@ -101,7 +97,6 @@ class QueueLoop(RunLoop):
         self._pauses = list[Pause]()
         self._hungry = threading.Event()
         self._hungry.set()
-        self.woken = Interrupt()
         self.pool = pool = Pool(self._rules(), hands.totals)
         self._heartbeat = HeartbeatScheduler(self._clock, self.report, self._extend, self.fail, self._gone)
         self._calls = Calls(options, observers, pool.is_over, self.report, self.fail)
@@ -124,8 +119,8 @@ class QueueLoop(RunLoop):
             renewal=options.renewal,
             longest=known.visibility_timeout_micros if timeout is None else duration_micros(timeout),
             prefetch=options.prefetch,
-            batch=options.batch or 1,
-            batch_wait=duration_micros(1 if options.batch_wait is None else options.batch_wait),
+            batch=options.size,
+            batch_wait=options.batch_wait_micros,
             fifo=self.queue.fifo,
             largest=known.profile_rules.max_batch,
             weight=options.weight,
@@ -135,20 +130,12 @@ class QueueLoop(RunLoop):
             claims=lambda free: FreeHands(partial(self._locked, free)),
         )
 
-    def run(self, until_empty: bool, heartbeats: WaitingThreads | None = None) -> Waits[None]:
-        """Consumes until stopped, see ``Consumer.run``. ``woken`` ends the waits that it yields."""
-        self._heartbeat.start(heartbeats)
-        with self.interrupt.waking(self.woken.set):
-            try:
-                yield from self._consume(until_empty)
-            finally:
-                self._hands.leave(self.pool)
-                yield from self._wind_down()
-        self._raise_failure()
+    def run(self, until_empty: bool) -> Waits[None]:
+        self._heartbeat.start(self._hands.heartbeats)
+        yield from super().run(until_empty)
 
-    def health(self) -> Health:
-        """Returns the health of the consumer for this queue."""
-        return self._health(len(self.pool), self.pool.busy, self.pool.ahead.longest_round / MICROS)
+    def _load(self) -> tuple[int, int, float]:
+        return len(self.pool), self.pool.busy, self.pool.ahead.longest_round / MICROS
 
     @property
     def handled(self) -> int:
@@ -197,19 +184,11 @@ class QueueLoop(RunLoop):
         with self._lock:
             return free()
 
-    def _now(self) -> int:
-        return to_micros(self._clock.now())
-
     # --- passes
 
     def _consume(self, until_empty: bool) -> Waits[None]:
         not_before = self._now()
-        while True:
-            self.interrupt.clear()
-            if self._stopping or self._hands.all_empty:
-                return
-            if (final := self.outages.final) is not None:
-                raise final
+        while self._begins_pass() and not self._hands.all_empty:
             self._log_pauses()
             try:
                 action = yield from self._prepare(not_before, until_empty)
@@ -226,7 +205,7 @@ class QueueLoop(RunLoop):
                 self.report(holds.Gone(list(self.pool.active)))
                 raise
             except (OverLimit, RequestThrottled, QueueClientError) as error:
-                not_before = to_micros(self._next_try(error))
+                not_before = self._next_try(error)
                 continue
             receives = isinstance(action, events.Receive)
             if receives or messages:
@@ -241,7 +220,7 @@ class QueueLoop(RunLoop):
                 self._hands.found_empty(self.pool, empty)
             elif isinstance(action, events.Receive):
                 self.report(_RECEIVED_NOTHING)
-                yield from self._wait_until(action.event or began + duration_micros(BETWEEN_RECEIVES))
+                yield from self._wait_until(action.event or began + BETWEEN_RECEIVES)
 
     def _claim(self, action: Any, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
         """Performs an ``Exchange`` or a ``Receive``. Returns the messages, or raises why the claim was refused."""
@@ -281,12 +260,6 @@ class QueueLoop(RunLoop):
             _log.info("%s is no longer paused", name)
         self._pauses = pauses
 
-    def _wait_until(self, instant: int | None) -> Waits[None]:
-        """Waits until an instant, or until there is something to do."""
-        self.woken.clear()
-        if not self.interrupt.is_set():
-            yield NEVER if instant is None else from_micros(instant)
-
     def _receive(self, room: int, at_once: bool, held_back: bool) -> Waits[Sequence[Message]]:
         shortest = settings(self.queue).limits("receive_wait_time").low
         request = Request(
@@ -303,7 +276,8 @@ class QueueLoop(RunLoop):
     def _begin(self, messages: Sequence[Message]) -> None:
         """Gives received messages to the pool, as one turn for each FIFO group."""
         received_at = self._clock.now()
-        self._observers.received(messages, received_at)
+        for observer in self._observers:
+            observer.received(messages, received_at)
         now = to_micros(received_at)
         kept = {message.receipt_handle: hold_of(message, now) for message in messages}
         self.report(events.MessagesReceived(self._turns(messages, now), kept))
@@ -393,7 +367,8 @@ class QueueLoop(RunLoop):
                 self.fail(QueueDoesNotExist(failure.message))
             waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
             verdicts[int(failure.id)] = Verdict.FAILED if waits else Verdict.LOST
-        self._observers.extended(verdicts.count(Verdict.EXTENDED))
+        for observer in self._observers:
+            observer.extended(verdicts.count(Verdict.EXTENDED))
         return verdicts
 
     def _gone(self, handles: Sequence[str]) -> Sequence[str]:
@@ -408,8 +383,8 @@ class QueueLoop(RunLoop):
             return ()
 
     def _lose(self, action: events.Lose) -> None:
-        if action.found and action.jobs:
-            self._observers.lost(len(action.jobs))
+        for observer in self._observers if action.found and action.jobs else ():
+            observer.lost(len(action.jobs))
         for job in action.jobs:
             job.context.lost.set()
 
@@ -418,6 +393,7 @@ class QueueLoop(RunLoop):
     def _wind_down(self) -> Waits[None]:
         """Hands back messages that have not begun, waits for handlers, then hands back unfinished messages."""
         began = self._now()
+        self._hands.leave(self.pool)
         try:
             self.report(events.RunEnds())
             while True:

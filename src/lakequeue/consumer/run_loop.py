@@ -1,43 +1,49 @@
-"""Base of the loops that receive from a queue: keeps the error that ends a run, and reports the loop's health."""
+"""Base of the loops that receive from a queue: runs them, keeps the error that ends a run, and reports health."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
-from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.observers import Observer
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import Controls
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueServiceError
-from lakequeue.model.clock import Interrupt
+from lakequeue.model.clock import NEVER, Interrupt, from_micros, to_micros
+from lakequeue.model.waiting_work import Waits
 
 _log = logging.getLogger("lakequeue")
-_REFUSED_PAUSE = timedelta(seconds=0.5)
-"""Pause after a receive that the queue refused for now."""
-BETWEEN_RECEIVES = timedelta(seconds=0.2)
-"""Minimum time from one empty receive to the next, if receives do not wait."""
+_REFUSED_PAUSE = 500_000
+"""Pause after a receive that the queue refused for now, in microseconds."""
+BETWEEN_RECEIVES = 200_000
+"""Minimum microseconds from one empty receive to the next, if receives do not wait."""
 
 
-class RunLoop:
+class RunLoop(ABC):
     """Base of the loops that receive from one queue during a run.
 
     Args:
         options: the consumer's options for this queue.
         controls: requests to the consumer, such as to stop.
         observers: record the events of messages.
-        fatal: stops all loops of the consumer.
+        fatal: stops all loops of the run to which the given loop belongs.
 
     Attributes:
         interrupt: set when something changed that the loop must act on.
+        woken: ends the waits of ``run``. Set with ``interrupt``, and when there may be messages.
         outages: follows outages of storage.
         unended: number of messages whose handlers had not ended when the run ended.
         handed_back: number of these messages that were made visible.
     """
 
     def __init__(
-        self, options: ConsumerOptions, controls: Controls, observers: Observers, fatal: Callable[[], None]
+        self,
+        options: ConsumerOptions,
+        controls: Controls,
+        observers: Sequence[Observer],
+        fatal: Callable[[RunLoop], None],
     ) -> None:
         self._options = options
         self.queue = queue = options.queue
@@ -48,35 +54,71 @@ class RunLoop:
         self._error: BaseException | None = None
         self._failures = 0
         self.unended = self.handed_back = 0
-        self.interrupt = Interrupt()
+        self.interrupt, self.woken = Interrupt(), Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
+
+    def run(self, until_empty: bool) -> Waits[None]:
+        """Consumes until stopped, see ``Consumer.run``. ``woken`` ends the waits that it yields."""
+        with self.interrupt.waking(self.woken.set):
+            try:
+                yield from self._consume(until_empty)
+            finally:
+                yield from self._wind_down()
+        if self._error is not None:
+            raise self._error
+
+    @abstractmethod
+    def _consume(self, until_empty: bool) -> Waits[None]: ...
+
+    @abstractmethod
+    def _wind_down(self) -> Waits[None]:
+        """Waits for handlers, and gives up messages whose handlers do not end in time."""
+
+    @abstractmethod
+    def _load(self) -> tuple[int, int, float]:
+        """Returns the number of active messages, the number of these in handlers, and ``Health.round_seconds``."""
+
+    def health(self) -> Health:
+        """Returns the health of the consumer for this queue."""
+        error, (active, begun, round_seconds) = self.outages.error, self._load()
+        reason = None if error is None else error.message
+        return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)
 
     def fail(self, error: BaseException) -> None:
         """Ends the run with an error, which ``run`` raises. Ends all loops if it is no LakeQueueError."""
         self._error = self._error or error
         if not isinstance(error, LakeQueueError):
-            self._fatal()
+            self._fatal(self)
         self.interrupt.set()
 
-    def _next_try(self, error: QueueServiceError | QueueClientError) -> datetime:
+    def _next_try(self, error: QueueServiceError | QueueClientError) -> int:
         """Returns when to receive again after an error. Raises the error if waiting cannot fix it."""
         if isinstance(error, QueueServiceError):
             _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
-            return self._clock.now() + _REFUSED_PAUSE
+            return self._now() + _REFUSED_PAUSE
         if not self.outages.failed("receiving", error):
             raise error
         self._failures += 1
-        return self.outages.next_try(self._failures)
+        return to_micros(self.outages.next_try(self._failures))
 
     @property
     def _stopping(self) -> bool:
         return self._controls.stopping or self._error is not None
 
-    def _raise_failure(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _begins_pass(self) -> bool:
+        """Begins a pass of ``_consume``. Returns False if the run is to end. Raises the error of a long outage."""
+        self.interrupt.clear()
+        if self._stopping:
+            return False
+        if self.outages.final is not None:
+            raise self.outages.final
+        return True
 
-    def _health(self, active: int, begun: int, round_seconds: float = 0.0) -> Health:
-        error = self.outages.error
-        reason = None if error is None else error.message
-        return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)
+    def _wait_until(self, instant: int | None) -> Waits[None]:
+        """Waits until an instant, or until there is something to do."""
+        self.woken.clear()
+        if not self.interrupt.is_set():
+            yield NEVER if instant is None else from_micros(instant)
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())

@@ -15,8 +15,13 @@ from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.totals import Totals
 from lakequeue.model.clock import Clock, Duration, from_micros, to_micros
+from lakequeue.model.waiting_work import WaitingThreads
 
 _Work: TypeAlias = Callable[[Sequence[Job]], Any]
+MOST_THREADS = 8
+"""Maximum number of threads that receive from several queues, and of threads that extend receipts. All threads may
+wait for storage.
+"""
 STOP_TIMEOUT = 30
 """Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
 
@@ -42,6 +47,7 @@ class SharedHands:
         totals: sums over the queues.
         lock: protects the totals, and the pools of all queues.
         receiving: the ``QueueLoop`` of each queue that still receives, by pool. Add all before ``start``.
+        heartbeats: threads that extend the receipts of all queues.
         hands: the threads or tasks, after ``start``.
     """
 
@@ -51,6 +57,7 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self.receiving: dict[Pool, Any] = {}
+        self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Hands[Any]
 
     def start(self, handler: Handler, broken: Callable[[BaseException], None]) -> None:
