@@ -381,7 +381,7 @@ class System:
         folder, name = self.disk.place(path, self._below(dir_fd))
         folder.change({name: None}, self.world.stamp)
 
-    def unlink_below(self, root: str, name: str, descriptor: int | None) -> int:
+    def unlink_below(self, root: str, name: str, descriptor: int | None = None) -> int:
         """As that of ``no_links``."""
         size = self.stat(f"{root}/{name}", descriptor).st_size
         self.unlink(f"{root}/{name}", descriptor)
@@ -460,7 +460,7 @@ class System:
             node.data = b""
         return OpenFile(self, node, writes=True, process=self.world.running)
 
-    def stamp(self, path: str, *, create: bool = True) -> float:
+    def stamp(self, path: str, *, create: bool) -> float:
         """As that of ``no_links``."""
         file = self.file(path, "ab" if create else "rb")
         file.node.modified = self.world.stamp

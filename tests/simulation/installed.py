@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import stat
 import sys
 import uuid
 import weakref
@@ -143,6 +144,26 @@ def memory() -> dict[tuple[Any, str], Any]:
     }
 
 
+def links_of(system: System) -> SimpleNamespace:
+    """What the code under test finds in ``no_links``: the same functions, on a disk without links."""
+    return SimpleNamespace(
+        crooked=lambda root, name, is_kind=stat.S_ISREG, descriptor=None: None,
+        open_table=lambda local: system.open(local),
+        Opener=no_links.Opener,
+        open_folder=system.open_folder,
+        above=system.above,
+        folders=system.folders,
+        names=system.names,
+        unlink=system.unlink_below,
+        mkdir=lambda root, path, descriptor: system.mkdir(path, dir_fd=descriptor),
+        move=lambda root, source, target: system.rename(f"{root}/{source}", f"{root}/{target}"),
+        rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),
+        rmtree=system.rmtree,
+        touch=lambda folder, name: system.stamp(f"{folder}/{name}", create=True),
+        stamp=system.stamp,
+    )
+
+
 @contextmanager
 def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None) -> Iterator[Any]:
     """Puts the world under the code; yields its disk or store."""
@@ -167,22 +188,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "obstore": store,
         "shutil": SimpleNamespace(copyfileobj=None),
         "space_of": lambda _: Space(2**40, 2**20 * 3, None),
-        "no_links": SimpleNamespace(
-            crooked=lambda *_: None,
-            open_table=system.open,
-            Opener=no_links.Opener,
-            open_folder=system.open_folder,
-            above=system.above,
-            folders=system.folders,
-            names=system.names,
-            unlink=system.unlink_below,
-            mkdir=lambda root, path, descriptor: system.mkdir(path, dir_fd=descriptor),
-            move=lambda root, source, target: system.rename(f"{root}/{source}", f"{root}/{target}"),
-            rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),
-            rmtree=system.rmtree,
-            touch=lambda folder, name: system.stamp(f"{folder}/{name}"),
-            stamp=system.stamp,
-        ),
+        "no_links": links_of(system),
         "monotonic": lambda: world.monotonic,
         "sleep": world.sleep,
         "from_url": store.from_url,
