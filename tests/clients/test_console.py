@@ -20,16 +20,34 @@ from lakequeue import Consumer, Context, LakeQueue, Message, Queue, SendEntry, _
 from lakequeue.entry_verbs import report_consumer
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
+from lakequeue.serve.console import attention
+from lakequeue.serve.console.routes import STATIC
 from lakequeue.testing import ManualClock
 from serve.serving import serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.clients
 
 UNITS = ("hours", "minutes", "seconds")
 MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&amp;"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _looks_at_each_question() -> Iterator[None]:
+    """The server looks anew for what needs attention; it would answer for half a minute what it saw before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "KEPT_SECONDS", 0)
+        yield
+
+
+def ask_often(route: Route) -> None:
+    """Pages ask with each refresh for what needs attention; they would each quarter of a minute."""
+    source = (STATIC / "attention.js").read_text(encoding="utf-8")
+    often = source.replace("const INTERVAL = 15_000;", "const INTERVAL = 0;")
+    assert often != source
+    route.fulfill(body=often, content_type="text/javascript")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +92,7 @@ def visiting(browser: Browser, address: str) -> Visiting:
     def visiting(at: str = address, **options: Any) -> Iterator[Visit]:
         context = browser.new_context(**options)
         context.set_default_timeout(PATIENCE * 1_000)
+        context.route("**/attention.js", ask_often)
         visit = Visit(context.new_page(), at)
         visit.page.on("request", lambda request: visit.asked.add("/".join(request.url.split("/")[:3])))
         visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
@@ -933,7 +952,6 @@ def test_a_deletion_counts_what_a_rewind_could_restore(lake: LakeQueue, visit: V
     shows(dialog).to_contain_text(told + "A rewind can no longer bring back the 2 deleted messages, either.")
 
 
-@pytest.mark.spec("JOB-14")
 def report_idle(queue: Queue, name: str, number: int = 4711, running: int = 0) -> None:
     """Reports a consumer as its process does each minute."""
     now = queue.clock.now()
@@ -942,6 +960,7 @@ def report_idle(queue: Queue, name: str, number: int = 4711, running: int = 0) -
     report_consumer(queue, str(number), ConsumerFile(name, [queue.key], process))
 
 
+@pytest.mark.spec("JOB-14")
 def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue, visit: Visit):
     queue = lake.create_queue("worked")
     for number, running in (4711, 0), (4712, 2):
@@ -1106,7 +1125,7 @@ def test_what_is_deleted_soon_can_be_kept_longer(lake: LakeQueue, visit: Visit):
 
 def test_the_list_marks_a_queue_whose_messages_died(lake: LakeQueue, visit: Visit):
     with_letters(lake, "died-orders", SendEntry("a"))
-    visit.open("#/?text=died-orders")
+    visit.open("#/?text=died-")  # both queues: what a list does not show is counted once a minute
     shows(visit.row("died-orders").locator(".badge.bad")).to_have_text("1 message in died-letters")
 
 
