@@ -1,4 +1,4 @@
-"""``Lease``: messages received at once and processed as a DataFrame."""
+"""``Lease``: many messages that are received together, and processed as a DataFrame."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Delivery:
 
 
 class Lease:
-    """Messages claimed at once; get one from ``Queue.lease``.
+    """Messages claimed together; get a lease from ``Queue.lease``.
 
     Settling takes one commit per shard, without Spark. Methods return ``LeaseCounts(done, lost)``; ``lost``
     messages no longer belong to the lease.

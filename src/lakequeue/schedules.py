@@ -20,7 +20,7 @@ class Schedules:
     """The schedules of a root and region; get them from ``LakeQueue.schedules``. Thread-safe.
 
     Due messages are sent by ``lakequeue serve``, ``consume`` and ``schedule run``, the compaction job, and
-    programs that use ``run_due`` or ``running``; each message once, even by several of them (JOB-7).
+    programs that use ``run_due`` or ``running``. Each message is sent once, even if several of them run (JOB-7).
     """
 
     def __init__(self, runtime: OpenSchedules) -> None:
@@ -103,10 +103,8 @@ class Schedules:
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
-        """Ends a pause, without sends for times during the pause. Removes a schedule without a later time.
-
-        Raises:
-            InvalidParameterValue: no schedule has this name.
+        """Ends a pause, without sends for times during the pause. Removes a schedule without a later time. Raises
+        InvalidParameterValue if no schedule has this name.
         """
         self._runtime.root.check_clock(f"schedule {name}")
         now = self._runtime.root.clock.now()

@@ -161,7 +161,6 @@ def opened_root(
 
 def wait(query: StreamingQuery, report: Callable[[StreamingQuery], None] = lambda query: None) -> bool:
     """Waits until a query ends, and returns True. After SIGTERM or SIGINT, stops the query and returns False.
-
     Calls ``report`` each second, and at the end of the query.
     """
     stopped = threading.Event()

@@ -134,9 +134,8 @@ def chosen(where: str | None, parameters: list[str] | None, error: str | None) -
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses texts of the form NAME=VALUE. A repeated name is an error.
-
-    With ``secret``, no value appears in an error, and the last value of a repeated name counts.
+    """Parses texts of the form NAME=VALUE. A repeated name is an error. With ``secret``, no value appears in an
+    error, and the last value of a repeated name counts.
     """
     found: dict[str, str] = {}
     for text in texts or ():

@@ -57,7 +57,7 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """Returns the reason as a JSON object, formatted as by Spark."""
+        """Returns the reason as a JSON object, in the format in which Spark writes it."""
         return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 

@@ -25,10 +25,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the fields of a line.
-
-        The error of a handler has its ``stack`` even without ``stacks``, because a handler is the user's code.
-        """
+        """Returns the fields of a line. An error of a handler has its ``stack`` in any case: it is users' code."""
         line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -104,7 +104,7 @@ class SendEntry:
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch; None for the position in the batch.
+        id: id in a batch; if it is None, the position in the batch is the id.
         delay: seconds or timedelta; None for the queue's delay.
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
@@ -135,7 +135,8 @@ class ValidEntry:
         delay_micros: delay in microseconds. None on FIFO queues, which use the queue's current delay (DLY-10).
         dedup_id: deduplication id. Never None on FIFO queues.
         size: number of bytes that count towards batch and message limits.
-        batch: application id and version in a shard's Delta log, for a message that is sent once; None for others.
+        batch: application id and version that the message's commit records in the Delta log, so that a repeated
+            send adds nothing; None if nothing is recorded.
     """
 
     body: str

@@ -25,7 +25,7 @@ _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a let
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
-    """Returns the shard of a message group: ``crc32`` of its id modulo the number of shards, as in Spark."""
+    """Returns the shard of a group: ``crc32`` of its id modulo the number of shards. Spark computes the same."""
     return zlib.crc32(group_id.encode()) % shards
 
 

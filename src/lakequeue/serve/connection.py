@@ -115,7 +115,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def end(self) -> None:
-        """Ends the connection once. uvloop does not call `connection_lost` for an incomplete connection."""
+        """Ends the connection if it is open. uvloop calls no `connection_lost` for an incomplete connection."""
         if self.transport is not None and not self.lost.is_set():
             self.transport.abort()
             self.connection_lost(None)

@@ -54,7 +54,7 @@ class MetDamage:
             self._met.pop(key, None)
 
     def queues(self, now: datetime) -> set[str]:
-        """Returns the keys of queues of which calls found damaged tables within ``KEPT``."""
+        """Returns the keys of queues in which calls found damaged tables within ``KEPT``."""
         return {_key_of(table) for table, at in list(self._met.values()) if now - at <= KEPT}
 
     def look_again(self, key: str, now: Callable[[], datetime], is_damaged: Callable[[], bool]) -> None:

@@ -54,7 +54,7 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns a queue's figures, read again if due; None before a read, or if groups are not tenants."""
+        """Returns a queue's figures, summed again if ``read`` and due; None if unknown or not for tenants."""
         if not settings(queue).groups_are_tenants:
             return None
         with self._lock:

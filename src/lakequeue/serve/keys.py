@@ -95,7 +95,7 @@ class _PendingSignature:
 
 
 class Keys:
-    """Authenticates requests that are signed with a known key."""
+    """The access keys of a server. Authenticates requests that are signed with one of these keys."""
 
     def __init__(self, keys: Mapping[str, Key]) -> None:
         self._keys = keys

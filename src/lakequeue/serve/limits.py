@@ -242,7 +242,7 @@ class CountedAnswers:
         self._admit()
 
     def _admit(self) -> None:
-        """Wakes receives for which there is memory, in their order for each key."""
+        """Wakes waiting receives that now have memory; of each key, those that began to wait first."""
         with self.budget.lock:
             full = set()
             for room, (answer, size) in list(self._waiting.items()):

@@ -116,7 +116,7 @@ class LeaseRelease:
         failure: why the messages failed; recorded as by ``RecordFailure``.
         failed_together: number of messages, if they failed as one batch.
         unseen: True to count the messages as not received by this lease.
-        unread: as ``unseen``, but unreadable messages stay hidden until the timeout.
+        unread: as ``unseen``, but the messages stay hidden until their timeout, because they cannot be read.
         unmark: True if the lease's delivery can no longer append. If False, messages become undecided (TAB-6).
     """
 
@@ -262,9 +262,8 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table, unless an id is recorded already (TAB-4).
-
-    Answers with the recorded id; None if no message has the delivery's mark, or the mark is for an earlier table.
+    """Records the id of the delivery table, unless an id is recorded already (TAB-4). Answers with the recorded
+    id; None if no message has the delivery's mark, or the mark is for an earlier table.
     """
 
     slot: int
@@ -318,7 +317,7 @@ class ClaimResult:
     A result with ``moving`` or ``unresolved`` has no messages: first move the dead letters, then claim again.
 
     Attributes:
-        lease_id: of this claim, or of the claim that it repeats.
+        lease_id: lease of this claim, or of the claim that this claim repeats.
         order: on FIFO shards, claimed offsets as ranges in the order of delivery (FIF-5).
         moving: True if a move must be completed first.
         unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
@@ -326,7 +325,7 @@ class ClaimResult:
         passed: number of messages left because no handler was free.
         halved: True if the claim met messages of a failed batch. The receive then takes no further messages.
         unpaid: number of further messages that the claim could take with more tokens.
-        mark: of the claimed messages, if the claim is for a delivery.
+        mark: mark of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.
     """
@@ -364,8 +363,8 @@ class LeaseCounts:
     """Numbers of messages affected by a verb of a lease.
 
     Attributes:
-        done: deleted, released or extended.
-        lost: no longer held by the lease.
+        done: messages that were deleted, released or extended.
+        lost: messages that the lease no longer holds.
         released: failed messages that ``delete_except`` made visible.
     """
 

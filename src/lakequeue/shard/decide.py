@@ -137,9 +137,8 @@ class ShardMachine:
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
-        """Applies commands in order at one instant. A refused command changes nothing (ERR-8).
-
-        The machine keeps the new state: commit the decision and call ``committed``, or discard the machine.
+        """Applies commands in order at one instant. A refused command changes nothing (ERR-8). The machine keeps
+        the new state: commit the decision and call ``committed``, or discard the machine.
         """
         state = self._at(now)
         results, counts = [], Counter[str]()

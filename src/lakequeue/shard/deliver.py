@@ -22,7 +22,7 @@ from lakequeue.shard.runs import VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 DECIDE_EVERY = 30 * MICROS
-"""Microseconds between two attempts to decide a mark."""
+"""Microseconds between two attempts to decide a delivery."""
 
 
 def target(state: ShardState) -> DeliveryTarget:

@@ -27,10 +27,7 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 
 class ShardIndex:
-    """Runs, head and log of a shard, with indexes of the messages below the offset ``scanned``.
-
-    Messages from the head on are fresh: never received.
-    """
+    """Runs, head and log of a shard. Messages below ``scanned`` are indexed; from the head on, all are fresh."""
 
     def __init__(self, head: Head, runs: list[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         self.head = head
@@ -223,9 +220,8 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes further fresh messages, if the first of them could be served before ``place``.
-
-        ``place``: an instant of availability and an offset; None for any. Returns True if messages were indexed.
+        """Indexes further fresh messages, if the first of them could be served before ``place``: an instant of
+        availability and an offset; None for any. Returns True if messages were indexed.
         """
         if self.scanned >= self.log.end:
             return False

@@ -122,9 +122,8 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, even those that have ended; a timeout of 0 releases them.
-
-    Raises InvalidParameterValue if a receipt would end over 12 hours after its receive (VIS-9).
+    """Extends the lease's receipts, even those that have ended; a timeout of 0 releases them. Raises
+    InvalidParameterValue if a receipt would end over 12 hours after its receive (VIS-9).
     """
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))

@@ -159,10 +159,7 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns a number for each queue with a concern, lower for a more urgent kind of concern.
-
-        Uses the concerns that another view read last, and reads nothing itself.
-        """
+        """Returns a number per queue with a concern, lower if more urgent, by the concerns that were read last."""
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)
@@ -170,7 +167,7 @@ class Attention:
         return ranks | {each["queue"]: -1 for each in damaged}
 
     def _concerns(self, caller: Caller, seen: _Seen) -> tuple[list[dict[str, Any]], list[Concern]]:
-        """Returns the concerns about unreadable queues, and the others, of queues that the caller may see."""
+        """Returns concerns about unreadable queues, and all other concerns, of queues that the caller may see."""
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:

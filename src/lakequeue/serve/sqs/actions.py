@@ -119,9 +119,7 @@ class Actions:
 
     async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
         """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
-
-        Raises:
-            QueueServiceError, QueueClientError: as in the Python API.
+        Raises QueueServiceError and QueueClientError as the Python API does.
         """
         try:
             return await self._answer(action, parameters, base_url)

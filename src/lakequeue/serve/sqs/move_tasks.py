@@ -195,11 +195,9 @@ class MoveTasks:
         return task.handle
 
     def cancel(self, handle: str) -> int:
-        """Ends a task before its next step. Returns the number of messages moved so far.
-
-        Raises:
-            InvalidParameterValue: the text is not a task handle.
-            ResourceNotFoundException: the task is not active.
+        """Ends a task before its next step. Returns the number of messages moved so far. Raises
+        InvalidParameterValue unless the text is a task handle, ResourceNotFoundException if the task is not
+        active.
         """
         id, arn = parse_task_handle(handle)
         task = self._update(

@@ -21,11 +21,7 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hands out available messages, if any, under a new lease (RCV-2, RCV-3, RCV-14, RCV-16).
-
-    Raises:
-        OverLimit: the shard has its maximum of messages in flight; delete some, or wait (INF-3).
-    """
+    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). Raises OverLimit (INF-3)."""
     if command.delivery is not None:
         command = attrs.evolve(command, attempt_id=None)
     result, changed = _claim(state, command)
