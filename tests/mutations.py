@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,6 +157,13 @@ def trust_the_answer(opened: OpenedDeliveryTable, snapshot: Any, marked: Any, ro
     return snapshot
 
 
+def append_once(opened: OpenedDeliveryTable, snapshot: Any, marked: Any, rows: Any, **_: Any) -> Any:
+    """Appends, and takes a refusal for an arrival."""
+    with suppress(CommitRefused):
+        snapshot.append(marked.delivery, rows, False)
+    return marked.delete()
+
+
 def refused_is_arrived(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
     """Blocks, and takes a refusal for an arrival."""
     snapshot = opened.read()
@@ -178,6 +186,7 @@ def delete_first(opened: OpenedDeliveryTable, snapshot: Any, marked: Any, rows: 
 
 a_block_looks_like_an_append = replace(DeliveryIdentity, "block", property(lambda delivery: delivery.version))
 an_acknowledged_append_counts_unseen = replace(protocol, "append", trust_the_answer)
+a_refused_append_is_an_arrival = replace(protocol, "deliver", append_once)
 a_refused_block_is_an_arrival = replace(protocol, "close", refused_is_arrived)
 a_repair_blocks_nothing = replace(protocol, "block_all", lambda *_: None)
 messages_are_deleted_first = replace(protocol, "deliver", delete_first)

@@ -129,6 +129,13 @@ def _clean(table: DeltaTable) -> None:
     table.cleanup_metadata()
 
 
+def _append_and_clean(table: DeltaTable) -> None:
+    """Removes the entry on which the delivery would build."""
+    for _ in range(2):
+        write_deltalake(table, OTHERS, mode="append")
+    _clean(table)
+
+
 def _add_column(table: DeltaTable) -> None:
     given = OTHERS.append_column("more", pa.array(["a", "b"]))
     write_deltalake(table, given, mode="append", schema_mode="merge")
@@ -143,6 +150,7 @@ WRITERS: dict[str, Callable[[DeltaTable], object]] = {
     "orders": lambda table: table.optimize.z_order(["id"]),
     "vacuums": lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False),
     "cleans its log": _clean,
+    "appends and cleans its log": _append_and_clean,
     "adds a column": _add_column,
     "adds a constraint": lambda table: table.alter.add_constraint({"small": "id < 1000000"}),
     "sets a property": lambda table: table.alter.set_table_properties(

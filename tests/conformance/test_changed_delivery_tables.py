@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,13 @@ from deltalake import write_deltalake
 from concurrency.power_cuts import disk
 from lakequeue import Consumer, LakeQueue, NoRenewal, Queue
 from lakequeue.errors import TableUnavailable
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations.copy import ShardCopies
+from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, each_case, replace
+from mutations import Case, Mutation, Patch, a_refused_append_is_an_arrival, each_case, replace, shown_by
 from small_disk import mounted, take_bytes
 
 MESSAGES = 12
@@ -65,7 +70,8 @@ class Place:
         return sorted(map(int, polars.read_delta(str(self.table))["id"].to_list()))
 
     def waiting(self) -> list[int]:
-        """The messages that can be received, at once."""
+        """The messages that can be received, at once, after a receive that decides."""
+        self.queue.receive(1, visibility_timeout=0)
         return sorted(int(each.body) for each in self.queue.receive(100, visibility_timeout=0))
 
     def expire(self) -> None:
@@ -122,8 +128,8 @@ def test_a_table_that_is_deleted_while_a_consumer_delivers_decides_nothing(tmp_p
     place.clock.advance(60)
     place.queue.receive(1, visibility_timeout=0)
     assert place.left() == waiting and place.stored() == []
-    [found] = place.queue.undecided()
-    assert place.queue.decide(delivered=False) == found.messages
+    assert [each.messages for each in place.queue.undecided()] == [4]
+    assert place.queue.decide(delivered=False) == 4
 
 
 @pytest.mark.spec("TAB-25", "TAB-26")
@@ -214,7 +220,86 @@ def a_commit_that_was_not_synced_may_be_gone(folder: Path) -> None:
         place.check_all_once()
 
 
+def what_cannot_be_asked_has_no_rows(patch: Patch) -> None:
+    real = protocol.decide
+
+    def decide(table: Any, marked: Any) -> bool:
+        try:
+            return real(table, marked)
+        except TableUnavailable:
+            return bool(marked.decide(False))
+
+    patch.setattr(protocol, "decide", decide)
+
+
+def a_refused_block_blocks(opened: OpenedDeliveryTable, delivery: Any) -> tuple[DeliveryStatus, Any]:
+    snapshot = opened.read()
+    state = protocol.state_of(snapshot, delivery)
+    if state is DeliveryStatus.OPEN:
+        with suppress(CommitRefused):
+            snapshot.block(delivery)
+        state = DeliveryStatus.BLOCKED
+    return state, snapshot
+
+
+def a_newer_delivery_is_overlooked(patch: Patch) -> None:
+    real = protocol.state_of
+
+    def state_of(snapshot: Any, delivery: DeliveryIdentity) -> DeliveryStatus:
+        newer = snapshot.delivered(delivery.app_id) > delivery.block
+        return DeliveryStatus.OPEN if newer else real(snapshot, delivery)
+
+    patch.setattr(protocol, "state_of", state_of)
+
+
+def changed(how: str) -> Any:
+    return shown_by(test_the_table_is_changed_while_a_consumer_delivers, lambda folder: (folder, how))
+
+
+def copied(how: str) -> Any:
+    return shown_by(test_a_copied_root_and_the_original_can_both_deliver, lambda folder: (folder, how))
+
+
+deleted, full = (
+    shown_by(test, lambda folder: (folder,))
+    for test in (
+        test_a_table_that_is_deleted_while_a_consumer_delivers_decides_nothing,
+        test_the_disk_of_the_table_is_full_while_a_consumer_delivers,
+    )
+)
+
 MUTATIONS = [
+    Mutation(
+        "a table that cannot be asked has no rows",
+        what_cannot_be_asked_has_no_rows,
+        dict.fromkeys((changed("read-only"), changed("renamed"), deleted, full), "TAB-22 TAB-26"),
+    ),
+    Mutation(
+        "another table is asked like the earlier table",
+        replace(OpenedDeliveryTable, "_compare", lambda *_: None),
+        {deleted: "TAB-22"},
+    ),
+    Mutation("a refused block blocks", replace(protocol, "close", a_refused_block_blocks), {full: "TAB-26"}),
+    Mutation(
+        "a refused append is an arrival",
+        a_refused_append_is_an_arrival,
+        {full: "TAB-25"},
+    ),
+    Mutation(
+        "a copy has the delivery id of the original",
+        replace(ShardCopies, "_own", lambda _, __, attributes: dict(attributes)),
+        {copied("copy"): "TAB-11"},
+    ),
+    Mutation("a newer delivery is overlooked", a_newer_delivery_is_overlooked, {copied("cp -r"): "TAB-25"}),
+]
+
+
+@each_case(MUTATIONS)
+def test_a_change_is_survived_by_a_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda _: (tmp_path,))
+
+
+POWER_CUTS = [
     Mutation(
         "a table is not synced before its messages are deleted",
         replace(DeltaDeliveryTable, "sync", lambda *_: None),
@@ -224,7 +309,7 @@ MUTATIONS = [
 
 
 @pytest.mark.powercut
-@each_case(MUTATIONS)
+@each_case(POWER_CUTS)
 def test_the_power_of_the_table_is_cut(case: Case, tmp_path: Path) -> None:
     case.run(lambda _: (tmp_path,), (TableUnavailable,))
 
