@@ -38,7 +38,7 @@ class Commands(CommandGroup):
         return super().parse_args(ctx, self._own_first(args))
 
     def _own_first(self, args: Sequence[str]) -> list[str]:
-        """Moves the group's options to the front of the arguments."""
+        """Moves the global options to the front of the arguments."""
         own, taken = _values(self), dict[str, bool]()
         group: Any = self
         first, rest = list[str](), list[str]()

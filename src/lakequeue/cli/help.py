@@ -82,7 +82,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
-"""Modules, functions and examples of the commands, by panel. An example should fit 60 characters."""
+"""Modules, functions and examples of the commands, by section of the help. Examples have up to 60 characters."""
 
 
 def name_of(place: str) -> str:

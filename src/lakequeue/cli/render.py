@@ -236,7 +236,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Placeholder for a name on the line above. It never occurs in names."""
+"""Marks a cell whose name is printed on the line above. Names never contain this character."""
 
 
 @contextmanager

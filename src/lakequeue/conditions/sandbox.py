@@ -140,7 +140,7 @@ class Worker:
 
 
 class Sandbox:
-    """The workers of this process, with the niceness ``nice``. Thread-safe."""
+    """The worker processes of this process, which run with niceness ``nice``. Thread-safe."""
 
     nice = 0
 

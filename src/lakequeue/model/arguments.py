@@ -281,7 +281,7 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Returns a duration in microseconds in the attribute's range. With ``zero``, 0 is also valid."""
+    """Converts a duration to microseconds. Refuses it outside the attribute's range; ``zero`` also allows 0."""
     parameter = parameter or field
     try:
         micros = duration_micros(value)

@@ -40,7 +40,7 @@ class ConsumerProcess:
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file. ``requests`` are numbers by kind; ``received`` is a number of messages."""
+    """Content of the file. ``requests``: number of storage requests by kind; ``received``: number of messages."""
 
     name: str
     queues: Sequence[str]

@@ -114,7 +114,7 @@ class Schedule:
         return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
 
     def first_after(self, instant: datetime) -> datetime | None:
-        """Returns the first time after an instant, or None. Raises InvalidParameterValue for a wrong ``cron``."""
+        """Returns the next due time after an instant, if any. Raises InvalidParameterValue for a bad ``cron``."""
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:

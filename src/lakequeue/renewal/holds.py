@@ -15,7 +15,7 @@ from lakequeue.renewal.policies import Hold, Renewal
 
 _SECOND = 1_000_000
 _WATCH = _SECOND
-"""Microseconds between two searches for messages that other processes deleted, as by a cancellation (HBN-26)."""
+"""Microseconds between two searches for messages that other processes deleted, such as by ``cancel`` (HBN-26)."""
 
 
 class Verdict(Enum):

@@ -394,7 +394,7 @@ class Decision:
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
     counts: dict[str, int] = attrs.field(factory=dict)
-    """Number of changed messages by rule, for the commit info of the table."""
+    """Number of changed messages by kind of command, such as ``delete``, for the commit info of the table."""
 
 
 @attrs.frozen

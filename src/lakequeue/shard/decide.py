@@ -53,7 +53,7 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A cap on messages in flight is near if it is at most this many times the number of messages in flight."""
+"""A shard does not count as drained if its cap is at most this many times the number of messages in flight."""
 
 
 class ShardMachine:

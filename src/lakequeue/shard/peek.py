@@ -61,7 +61,7 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """Returns the ``limit`` highest messages of runs in descending order, as runs in ascending order."""
+    """Returns the ``limit`` messages with the highest offsets. Takes runs highest first, returns lowest first."""
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

@@ -190,7 +190,7 @@ class MessageLog(Protocol):
         """Yields each message group of the ranges with its number of messages. A group may come again."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the one group ("": no group) of all messages from an offset on; None if there may be several."""
+        """Returns the group of all messages from an offset on, "" without a group; None if groups may differ."""
 
 
 class RunMap:

@@ -217,7 +217,7 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records the first held offset, so that a change does not hold earlier messages again (INF-9)."""
+        """Records the first held offset. A change of attributes never holds messages before it again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:

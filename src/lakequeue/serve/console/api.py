@@ -57,7 +57,7 @@ MAX_TESTED = 100_000
 """Maximum number of messages read for a page with a condition."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
-"""The errors of this many newest dead letters of a queue are counted."""
+"""Maximum number of dead letters of a queue, newest first, whose errors are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000

@@ -72,7 +72,7 @@ def _rendered(name: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Returns the id of a heading, as on the site of the documentation."""
+    """Returns the id of a heading, which is its id on the documentation's site, too."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 

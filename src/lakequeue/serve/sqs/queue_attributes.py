@@ -181,7 +181,7 @@ def add_permission(
 
 
 def remove_permission(policy: str | None, label: str) -> str:
-    """Returns the policy without a permission as JSON; "" if it was the last. Raises InvalidParameterValue."""
+    """Removes permission ``label``. Returns the policy as JSON, "" if empty. Raises InvalidParameterValue."""
     document = _document(policy, "")
     left = [statement for statement in document["Statement"] if statement.get("Sid") != label]
     if len(left) == len(document["Statement"]):
