@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lakequeue.model.messages import Message
 
 WINDOW = 250_000
-"""Minimum work to claim ahead, in microseconds of handler time. A usual round takes only some milliseconds."""
+"""Minimum work to claim ahead, in microseconds of handler time. Usual rounds are shorter: some milliseconds."""
 ROUNDS = 3
 """Number of rounds for which the work claimed ahead lasts, each as long as the longest recent round. A round takes
 half a second or more on an object store with other processes.
@@ -22,7 +22,7 @@ GROWTH = 8
 MOST = 1_000
 """Maximum number of messages that a consumer without ``prefetch`` claims ahead and handles."""
 MOST_BYTES = 32 << 20
-"""Limits how many messages a consumer without ``prefetch`` holds: their bodies have about this many characters."""
+"""Maximum number of characters in the bodies that a consumer without ``prefetch`` holds, by their average size."""
 
 
 class Ahead:

@@ -62,19 +62,13 @@ class Context:
         return hold is not None and hold.exhausted
 
     def raise_if_lost(self) -> None:
-        """Ends the handler if its receipt is lost, because its result is no longer needed.
-
-        Raises:
-            LeaseLost: the receipt is lost.
-        """
+        """Raises LeaseLost if the receipt is lost, because the handler's result is then no longer needed."""
         if self.lost:
             raise LeaseLost(0, 1)
 
     def sleep(self, duration: Duration) -> bool:
-        """Waits by the queue's clock. Returns True after the wait, and False early if the receipt is lost.
-
-        Raises:
-            RuntimeError: called in an event loop, which would block. Use ``sleep_async`` there.
+        """Waits by the queue's clock. Returns True after the wait, and False early if the receipt is lost. Raises
+        RuntimeError in an event loop, which the wait would block: use ``sleep_async`` there.
         """
         try:
             asyncio.get_running_loop()
@@ -140,11 +134,7 @@ def handler_problem(handler: Any, batch: bool) -> str | None:
 
 
 def checked_outcome(result: object) -> Outcome:
-    """Returns the outcome for the result of a handler.
-
-    Raises:
-        TypeError: the result is no outcome. The message counts as failed.
-    """
+    """Returns the outcome for a handler's result. Raises TypeError for another result, which counts as failed."""
     if result is None:
         return Outcome.SUCCESS
     if isinstance(result, Outcome):
@@ -158,11 +148,7 @@ def checked_outcome(result: object) -> Outcome:
 
 
 def results_of(result: object, count: int) -> Sequence[object]:
-    """Returns the results for messages of a batch, from a handler's result for all or a list of results.
-
-    Raises:
-        TypeError: the list has another length.
-    """
+    """Returns each message's result: from one result for all, or a list. Raises TypeError for another length."""
     if not isinstance(result, list | tuple):
         return [result] * count
     if len(result) == count:

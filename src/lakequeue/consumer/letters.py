@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Letters:
-    """The messages of a pool that wait for more of their kind (HBN-28). Not thread-safe.
+    """Messages of a pool that failed on their last receive, and wait for more such (HBN-28). Not thread-safe.
 
     A move to a dead-letter queue takes three commits, for any number of messages. So while a consumer gets further
     messages, those that failed on their last receive wait for each other. Their hands go on meanwhile.

@@ -9,7 +9,7 @@ from lakequeue.consumer.jobs import Turn
 
 
 class Line:
-    """The line of a pool. Every turn in it has a waiting message, or had one when a hand last asked for work.
+    """The queue of a pool's turns. Each turn has a message to begin, or had one when a hand last asked for work.
 
     Args:
         is_again: returns True for a turn that begins before turns with a first receive.
@@ -41,7 +41,7 @@ class Line:
             self.leave(turn)
 
     def leave(self, turn: Turn) -> None:
-        """Removes a turn that the caller took out of ``ready``. The next turn of its group may begin."""
+        """Removes a turn, already taken out of ``ready``, from ``groups``. Its group's next turn becomes ready."""
         if turn.group is None:
             return
         turns = self.groups[turn.group]

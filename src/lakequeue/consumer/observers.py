@@ -34,7 +34,7 @@ class Observer(Protocol):
         ...
 
     def handling(self, message: Message) -> AbstractContextManager[None]:
-        """Returns a block that surrounds each call of the handler, in its thread."""
+        """Returns a context manager that surrounds each call of the handler, in its thread."""
         ...
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:

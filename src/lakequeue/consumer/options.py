@@ -143,9 +143,7 @@ class ConsumerOptions:
 
     def retry_micros(self, message: Message, now: int) -> int:
         """Returns a failed message's delay in microseconds, by ``retry_delay``, at most until its receipt ends.
-
-        Raises:
-            Exception: the function of ``retry_delay`` raised an error, or returned no duration.
+        Raises the error of the function ``retry_delay``, or an error if the function returned no duration.
         """
         delay = self.retry_delay
         assert delay is not None and message.received_at is not None
@@ -206,10 +204,8 @@ class ConsumerOptions:
 
 
 def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
-    """Returns the queues of a consumer, each with its weight.
-
-    Raises:
-        InvalidOptions: there is no queue, a value is no queue or occurs twice, or the weights do not fit.
+    """Returns the queues of a consumer, each with its weight. Raises InvalidOptions if there is no queue, a value
+    is no queue or occurs twice, or the weights do not fit.
     """
     queues: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     wrong = [queue for queue in queues if not isinstance(queue, Queue)]

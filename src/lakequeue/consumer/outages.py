@@ -99,7 +99,7 @@ class OutageMonitor:
 
     Args:
         policy: when to log and to give up.
-        name: of the queue.
+        name: name of the queue.
         clock: the queue's clock.
         wake: called when an outage begins or is too long, if another thread than the receiving thread has noticed.
 
@@ -128,7 +128,7 @@ class OutageMonitor:
             doing: the kind of call: ``receiving``, ``extending`` or ``deleting``.
 
         Returns:
-            True if waiting may fix the error. Otherwise it counts as no outage.
+            True if waiting may fix the error. Otherwise the error begins no outage.
         """
         if is_permanent(error):
             return False

@@ -69,11 +69,7 @@ class Endpoint:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Answers scrapes during the block.
-
-        Raises:
-            OSError: the port is in use, or the address is not of this machine.
-        """
+        """Answers scrapes during the block. Raises OSError if the port or address cannot be used."""
         port, host = self._address
         try:
             server, thread = start_http_server(port, host, self._registry)
