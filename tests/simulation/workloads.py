@@ -284,11 +284,11 @@ class Client:
         self.history.told = self.history.told or first
         return first and ("is not what this process read" in error or "was replaced during a commit" in error)
 
-    def _is_torn(self, error: str) -> bool:
-        """Whether an error may be damage by a restore, which the check must find."""
+    def _is_torn(self, error: str, met: int | None = None) -> bool:
+        """Whether an error may be damage by a restore, which the check must find. ``met``: the step; None: now."""
         if self.history.restored is None or not self.history.tears:
             return False
-        self.history.damaged.append((self.world.steps, error))
+        self.history.damaged.append((self.world.steps if met is None else met, error))
         return True
 
     def is_out(self, error: str) -> bool:
@@ -617,7 +617,8 @@ class Client:
                 elif "is not what this process read" in each or "was replaced during a commit" in each:
                     allowed = self.process == 0 and self.history.restored is not None
                 elif "is damaged" in each:
-                    allowed = bool(self.world.flips) or self._is_torn(each)
+                    # told at the end; the damage may have been mended since it was met
+                    allowed = bool(self.world.flips) or self._is_torn(each, met=call.began)
                 else:
                     allowed = place == "store" or "was held by another process" in each or self.is_out(each)
                 if not allowed:
