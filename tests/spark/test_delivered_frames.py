@@ -12,12 +12,14 @@ import polars
 import pytest
 from deltalake import DeltaTable, Field, Schema
 
+from concurrency.harness import elsewhere
 from lakequeue import LakeQueue, Lease, Queue, SendEntry
 from lakequeue.errors import LeaseLost, RowsRefused, TableUnavailable, UnsupportedOperation
 from lakequeue.spark import stream_from_queue
 from lakequeue.spark.rows import results
 from lakequeue.storage.delivery import table as tables
 from lakequeue.testing import ManualClock
+from spark.delivery_stream_worker import STEPS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,6 +147,38 @@ def test_a_driver_that_was_paused_between_its_files_and_its_commit_is_refused(pl
         with pytest.raises(LeaseLost):
             slow.append(rows_of(slow.messages))
     assert (place.stored(), place.waiting()) == ([1], [2])
+
+
+class Killed(BaseException):
+    """The driver dies."""
+
+
+@pytest.mark.spec("TAB-26", "TAB-30")
+@pytest.mark.parametrize("step", STEPS)
+def test_rows_of_a_lease_whose_driver_died_at_a_step_are_in_the_table_once(place: Place, step: str):
+    """As `test_stream_kills.py` shows with processes that are killed."""
+    first = place.lease(0)
+    first.append(rows_of(first.messages))  # so that there is a table
+    lost = place.lease(1, 2)
+    owner, name, after = STEPS[step]
+    real = getattr(owner, name)
+
+    def die(*arguments: Any, **options: Any) -> None:
+        if after:
+            real(*arguments, **options)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, die)
+        with pytest.raises(Killed):
+            lost.append(rows_of(lost.messages))
+    assert place.clock is not None
+    place.clock.advance(61)
+    queue = elsewhere(place.queue)
+    while lease := queue.lease():
+        lease.append([{"id": int(body)} for body in lease.arrow(["body"])["body"].to_pylist()])
+    counts = queue.counts()
+    assert (place.stored(), counts.visible + counts.in_flight + counts.undecided) == ([0, 1, 2], 0)
 
 
 # --- streams

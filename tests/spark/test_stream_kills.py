@@ -75,7 +75,14 @@ def stored(table: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.spec("TAB-26", "TAB-31")
-@pytest.mark.parametrize("step", delivery_stream_worker.STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [
+        # `test_delivered_frames.py` shows each step without a JVM for each
+        pytest.param(step, marks=() if step in ("files written", "committed", "deleted") else pytest.mark.long)
+        for step in delivery_stream_worker.STEPS
+    ],
+)
 @pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.long, id="without its checkpoint")])
 def test_a_driver_that_is_killed_at_a_step_delivers_each_message_once(
     tmp_path: Path, checkpoint: str, spark: SparkSession, step: str, kept: bool
