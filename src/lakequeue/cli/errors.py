@@ -21,7 +21,7 @@ from lakequeue.model.causes import cause_of, of_spark
 
 
 class Commands(CommandGroup):
-    """The group of all commands. Accepts its options in any place, and turns errors into exit codes."""
+    """The group of all commands. Accepts global options after a command, too. Turns errors into exit codes."""
 
     builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
     """Functions that import and build each command on first use. Importing all commands takes 0.1 s."""

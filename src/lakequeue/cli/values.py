@@ -105,7 +105,7 @@ def at_least(low: float) -> Callable[[str | float], float]:
 
 
 from_now = at_least(-LONGEST)
-"""Parses a duration from now in seconds, which may be negative. Callers count it forwards or backwards."""
+"""Parses a duration in seconds, which may be negative. Callers add it to the present, or subtract it."""
 
 
 def shown_size(size: int) -> str:

@@ -34,7 +34,7 @@ OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
 )
-"""Operators that DuckDB parses as functions."""
+"""Allowed operators that DuckDB parses as functions."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "text": (
         *("lower", "upper", "length", "len", "strlen", "trim", "ltrim", "rtrim", "left", "right", "substr"),
@@ -65,7 +65,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""Functions for filters. No message content can make these functions crash."""
+"""Allowed functions, by kind of argument. No message content can make these functions crash."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),

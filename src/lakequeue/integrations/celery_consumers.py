@@ -27,7 +27,7 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""A worker holds a task for at most this many seconds until its ETA. For a later ETA, it sends the task again."""
+"""A worker holds a task up to this many seconds until its ETA. If more remain, it sends the task with a delay."""
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds without a prefetch count."""
 _SETTLING = 10

@@ -58,7 +58,7 @@ def name_hash(region: str, name: str) -> str:
 
 
 def new_key(region: str, name: str) -> str:
-    """Returns a new key for a queue, so that later queues of the name share nothing with it."""
+    """Returns a new key for a queue, so that a later queue of the same name shares nothing with this queue."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"
 
 

@@ -14,9 +14,9 @@ from lakequeue.model.clock import from_micros, to_micros
 NO_REASON = "paused"
 """Stored as the reason of a pause when the caller gave none. Texts about the pause omit this word."""
 ENDS = "ends the pause"
-"""What ``Pause.command`` does."""
+"""Effect of ``Pause.command``, in words."""
 _RESUMED = "\n"
-"""Key of the last resume among the starts of pauses. No message group can have this name."""
+"""Key under which ``started`` stores the queue's last resume. No message group can have this name."""
 
 
 @attrs.frozen

@@ -66,7 +66,7 @@ class WaitingThreads:
         self._waiting: dict[_Piece, datetime] = {}
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
-        """The idle thread that waits for the next instant of waiting work."""
+        """Event of the idle thread that waits for the earliest instant of waiting work."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
@@ -117,7 +117,7 @@ class WaitingThreads:
                     self._timer = None
 
     def _next(self) -> _Piece | None:
-        """Takes ready work. Without ready work, returns None."""
+        """Takes ready work, and returns it; None if no work is ready."""
         piece = self._ready.popleft() if self._ready else None
         if piece is None and self._waiting:
             first = min(self._waiting, key=self._waiting.__getitem__)

@@ -16,7 +16,7 @@ MOST = 1_000
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20
-"""A queue rests for at least this many times the duration of its last check, because a check reads every file."""
+"""A queue is not checked again for this many times the duration of its last check, which reads every file."""
 
 
 def _in_thread(work: Callable[[], None]) -> None:

@@ -189,7 +189,7 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task. ``written`` is None if Spark did not need the task's rows."""
+    """The result of a task. ``written`` is None if the send was made before and needs no rows."""
 
     send: PlannedSend
     written: Written | None

@@ -242,7 +242,7 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns the fields of a problem, those that depend on the caller's permissions included."""
+        """Returns the fields of a problem, including fields that depend on the caller's permissions."""
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
         return attrs.asdict(concern) | {"may": _may(caller, concern)}
