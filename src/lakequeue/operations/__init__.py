@@ -1,1 +1,1 @@
-"""One module per verb: its effect on the shards of a queue."""
+"""What each verb does to the shards of a queue: one module for each verb."""

@@ -28,20 +28,20 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""On an object store, a warning is logged if a burst is less than the rate limit allows in these seconds."""
+"""If a burst on an object store is less than the rate limit allows in this many seconds, a warning is logged."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """Raised if the shards from ``first`` on have no tables yet."""
+    """Raised to create missing tables: the shards with number ``first`` or higher have none."""
 
     row: QueueRow
     first: int
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by Python name. An SQS name returns the value in the form of SQS."""
+    """Attributes by Python name. For an SQS name, returns the value that SQS would return."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)
@@ -54,7 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes. With ``wire``: by SQS name, as strings, with counts (QUE-23)."""
+    """Returns attributes; if ``wire``, as SQS does: by SQS name, as strings, with counts of messages (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -73,7 +73,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in every shard (QUE-25). ``changes`` gets the current attributes."""
+    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` gets the newest attributes."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -168,14 +168,14 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the records of redrives that were requested through the SQS API."""
+    """Returns the redrives requested through the SQS API, as JSON that only the server reads; or None."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Applies ``change`` to the newest records of redrives, and stores the result."""
+    """Replaces the requested redrives by the result of ``change``, which gets the newest."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))

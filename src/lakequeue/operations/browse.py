@@ -47,14 +47,14 @@ ROWS = 4096
 PAGE = 256
 """Number of messages that an export keeps in memory in addition to its batches."""
 FEW_BACK = 16
-"""Number of messages in the first read from the end of a shard."""
+"""Number of messages that are read first when a shard is read from its end."""
 _FEW = 16
-"""Number of messages to build at a time. Messages above ``_FEW_BYTES`` on average are built one by one."""
+"""Number of messages that are built at a time; one if they have more than ``_FEW_BYTES`` on average."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""In a long search, batches may grow to this many times their first size."""
+"""In a long search, a batch may have up to this many times as many messages as the first."""
 BYTES = 8 * 2**20
-"""Maximum bytes in memory of all batches of a queue. With many shards, each may still use an eighth of it."""
+"""Maximum bytes in memory of all shards' batches of a queue. The batch of a shard has at least an eighth of it."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -97,7 +97,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields the messages that meet a condition, with their indexes in the batch."""
+        """Yields the messages of the batch that meet a condition, each with its index in the batch."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -106,7 +106,7 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """Yields the messages at some indexes of the batch. Yields large messages one by one, without a copy."""
+        """Yields the messages at these indexes of the batch; large ones one by one, so that no copy is kept."""
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -126,13 +126,13 @@ def batches(
 ) -> Iterator[MessageBatch]:
     """Yields the stored messages of a shard from an offset on, in batches of bounded size.
 
-    The first batch has up to ``rows`` messages. Later batches have up to half as many as all batches before, but
-    ``rows`` to ``growth`` times ``rows``. The states are those at the instant when the batch was read. Call it
-    within ``OpenQueue.service``.
+    The first batch has up to ``rows`` messages. Later ones may have half as many as all batches before together,
+    at least ``rows`` and at most ``growth`` times ``rows``. States are as of the read of the batch. Call it within
+    ``OpenQueue.service``.
 
     Args:
         history: True for rewindable messages instead of stored messages.
-        newest: True for batches from the offset downwards. Within a batch, the order is always that of sending.
+        newest: True for batches from the offset downwards. The order within a batch does not change.
     """
     most, browsed = growth * rows, 0
 
@@ -157,7 +157,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, with its place. ``message`` is None after the last tested message."""
+    """A message that meets the condition, and its place. ``message`` is None after the last tested message."""
 
     came_at: datetime
     shard: int
@@ -172,14 +172,14 @@ class Search:
     Attributes:
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
-        places: offset by shard: the first to read, or with ``newest`` the end before which to read; None for all.
-            Afterwards, where a next search begins.
+        places: by shard, the first offset to read, or with ``newest`` the offset before which to read; None reads
+            all. Afterwards, the places at which the next search begins.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.
         history: True for rewindable messages instead of stored messages (RWD-4).
         budget: maximum number of messages to test, so that a search for a rare message ends.
-        found, tested: number of messages that met the condition, and that were tested.
-        unfinished: True if the search ended by ``budget``.
+        found, tested: numbers of messages that met the condition, and of messages that were tested.
+        unfinished: True if the search ended because it had tested ``budget`` messages.
     """
 
     queue: OpenQueue
@@ -250,7 +250,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields all messages for a condition by time of sending, in bounded memory. Later sends may be missing."""
+    """Yields the messages that meet a condition by send time, in bounded memory. Later sends may be missing."""
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:
@@ -295,7 +295,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Yields offsets and rows as ``_read``, from the end. The bytes of a part determine the next part's size."""
+    """Yields offsets and rows like ``_read``, from the end. The bytes of a part determine the next one's size."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

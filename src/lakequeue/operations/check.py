@@ -21,11 +21,11 @@ from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 READS = 3
-"""Number of reads of a table. Only problems that all reads find are reported."""
+"""Maximum number of reads of a table that has problems. Only problems that each read finds are reported."""
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root or queue; see ``LakeQueue.check``. ``space``: also warn of a full disk."""
+    """Returns all damage of a root or queue; see ``LakeQueue.check``. ``space``: also warns of a full disk."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -39,7 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of a queue, or without a name all shards of the root. Raises QueueDoesNotExist."""
+    """Returns the shards of the queue ``name``, or of all queues; each with its row. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:
@@ -90,7 +90,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems that several reads find, because other processes may remove files during a read."""
+    """Returns the problems that each of ``READS`` reads finds, as a removal of files may disturb a single read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

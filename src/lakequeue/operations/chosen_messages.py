@@ -1,4 +1,4 @@
-"""Operations on messages chosen by id, without receipts."""
+"""Operations on messages that are chosen by id, without receipts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Microseconds around the time in an id that are searched first: the clocks of sender and shard may differ."""
+"""Microseconds before and after the time in an id that are searched first: the sender's clock may be wrong."""
 
 
 @attrs.frozen
 class ChosenCounts:
-    """Numbers of chosen messages that were changed, that stayed (by state), and that are missing."""
+    """Counts of chosen messages: changed, unchanged by state (``stayed``), and missing."""
 
     done: int
     stayed: Counter[MessageState]
@@ -39,7 +39,7 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes the given messages that are visible, and returns the counts. A rewind can restore the messages."""
+    """Deletes the messages that are visible, and returns the counts. A rewind can restore the messages."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -48,7 +48,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible. ``in_flight``: also messages in flight, without notice to consumers."""
+    """Makes delayed messages visible. ``in_flight``: also messages in flight, whose consumers are not notified."""
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}
     with queue.service("make_visible") as call:
         outcome = _apply(queue, message_ids, states, lambda spans: MakeVisible(spans, in_flight))
@@ -87,7 +87,7 @@ def cancel(queue: OpenQueue, message_id: str) -> bool:
 
 
 def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
-    """Makes a delayed or visible message visible at an instant. Result and errors as ``Queue.reschedule``."""
+    """Makes a delayed or visible message visible at ``at``. Returns and raises as ``Queue.reschedule`` does."""
     if queue.fifo:
         raise UnsupportedOperation("Messages of FIFO queues keep their order, so none has a delay of its own.")
     instant, retention, done = check_instant("at", at), queue.attributes.retention_micros, 0
@@ -131,7 +131,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields places of messages with an id: first those sent near the time in the id, then all."""
+    """Yields where messages with an id are: first those sent near the time in the id, then all."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -151,7 +151,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns what Spark's tasks must read to find the messages with an id: for each task, its places."""
+    """Returns what Spark's tasks must read to find the messages with an id, by task: ranges of offsets."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():
@@ -165,7 +165,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, after completing their moves. Returns the number of deleted messages."""
+    """Deletes messages in any state, once moves of them have ended. Returns how many were deleted."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
@@ -182,7 +182,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Runs one command per shard on messages that have these states at its commit. Returns the counts."""
+    """Applies a command to each shard's chosen messages that are in one of ``states``. Returns the counts."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

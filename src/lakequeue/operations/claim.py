@@ -33,7 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """A consumer's hands that can begin last receives at once. ``passed``: messages left for lack of a hand."""
+    """Hands of a consumer that are free for last receives. ``passed``: messages left, because no hand was free."""
 
     free: Callable[[], int]
     passed: int = 0
@@ -41,28 +41,28 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """A claim under one lease, at the home shard first, then at the next shards for the missing messages."""
+    """A claim under one lease: at the home shard, and if messages are missing, at the next shards, too."""
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. Each shard gets a claim for the messages that are still missing."""
+    """The claim for all shards together. A shard's own claim asks for the messages that are still missing."""
     enough: int = 0
-    """A claim asks no further shard once it has this many messages; 0 for ``wanted.max_messages``."""
+    """Number of messages with which no further shard is asked; 0 for ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if the process may write into the delivery table, to decide undecided messages."""
+    """True if this process may write blocks into the delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """The commits that move dead letters. An error after the first one leaves the receive's outcome unknown."""
+    """The commits that move dead letters. If the receive fails after one of them, its outcome is unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
-    """True if the claim found no message, and another process would find none now."""
+    """True if the claim found no message, and a claim by another process would find none now."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns the messages by shard, and the error of a full shard or None."""
+        """Claims messages. Returns them by shard, and the error of a shard at its in-flight limit, or None."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal
@@ -99,7 +99,7 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides undecided deliveries of a shard (TAB-26). Returns True if a claim may now find more messages."""
+        """Decides undecided deliveries of a shard (TAB-26). Returns True if another claim may find more."""
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans
@@ -110,7 +110,7 @@ class ClaimPlan:
         return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)
 
     def _is_last(self, place: int, shard: OpenShard, claimed: ClaimResult) -> bool:
-        """Adds the messages of a shard. Returns True if the claim needs no further shard."""
+        """Adds the messages that a shard gave. Returns True if no further shard must be asked."""
         if self.hands is not None:
             self._free = (self._free or 0) - claimed.last
             self.hands.passed += claimed.passed

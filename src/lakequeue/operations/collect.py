@@ -30,7 +30,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class Sent(Future[SendResult]):
-    """The result of a collected send. If the future is dropped unread, its error is reported."""
+    """The result of a collected send. If nobody reads it before it is dropped, its error is reported."""
 
     _report: Callable[[BaseException], None] | None
 
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Collector:
-    """Messages that wait in order for a common commit, until ``linger`` is over or the buffer is full (SND-19)."""
+    """Messages that wait for a common commit: at most for ``linger``, or until the buffer is full (SND-19)."""
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -70,7 +70,7 @@ class Collector:
         _collectors.add(self)
 
     def reset(self) -> None:
-        """Drops all messages in a forked process, because the parent sends them."""
+        """Forgets the messages in a forked process: its parent sends them."""
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._size = self._added = self._finished = 0
@@ -88,7 +88,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Adds a copy of a message once there is space. Returns its result's future. ``at``: end of its delay."""
+        """Waits for space, and adds a copy of a message. Returns its result's future. ``at``: end of the delay."""
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:
@@ -124,7 +124,7 @@ class Collector:
             raise error
 
     def _report(self, error: BaseException) -> None:
-        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call this method."""
+        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call it."""
         if self._unasked is None:
             self._unasked = error
             _log.error("a collected send failed, and nobody asked for its result: %s", error)

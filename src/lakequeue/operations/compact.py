@@ -44,11 +44,11 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Messages of a deleted queue stay for this many microseconds, for leases that may read them."""
+"""Microseconds for which messages of a deleted queue stay, because leases may still read them."""
 FOLDERS_KEPT = 3600
-"""An empty directory stays for this many seconds, for a writer that may use it."""
+"""Seconds for which an empty directory stays, because a process may be about to write into it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within`` in seconds. A pass without ``within`` keeps files for readers for this long."""
+"""Maximum of ``within``, in seconds; also how long a pass without ``within`` keeps files for readers."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -57,7 +57,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define
 class CompactionSummary:
-    """Results of one pass for a queue, or for the root's own tables.
+    """What one pass did for a queue, or for the root's own tables.
 
     Attributes:
         queue: name of the queue; None for the root's own tables.
@@ -76,18 +76,18 @@ class CompactionSummary:
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments that lost an unneeded part, at least half."""
+    """Number of segments that lost rows or bodies that were no longer needed, at least half of them."""
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
     """Number of removed files, including log entries."""
     bytes_freed: int = 0
     failures: list[str] = attrs.field(factory=list)
-    """Descriptions of failed steps. The next pass repeats the steps."""
+    """One text for each failed step. The next pass repeats these steps."""
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error of the block, so that later steps run. ``last``: also records ReplacedLog."""
+        """Records an error of the block, so that later steps run. ReplacedLog ends the pass, unless ``last``."""
         try:
             yield
         except QueueDoesNotExist:
@@ -121,7 +121,7 @@ Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
 
 @attrs.frozen
 class QueuePass:
-    """A pass over one queue that another process can run."""
+    """A pass over one queue, as a value that another process can run."""
 
     store: Store
     queue: str
@@ -129,10 +129,10 @@ class QueuePass:
     key: str
     note: Note | None
     within: float | None = None
-    """Seconds; see ``compact_root``."""
+    """Seconds for which readers need files; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass if the queue exists. ``elsewhere``, on another machine, refuses network file systems."""
+        """Makes the pass if the queue exists. ``elsewhere``: on another machine; refuses network disks."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:
@@ -154,7 +154,7 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Makes passes in other processes. Yields index and results of each pass as it ends."""
+"""Function that makes passes in other processes. Yields the index and the results of each pass that ends."""
 
 
 def in_processes(processes: int) -> Deal:
@@ -186,7 +186,7 @@ def _end_with_parent() -> None:
 
 
 def can_be_dealt(root: Root) -> bool:
-    """True if other processes would compact a root exactly as this process does."""
+    """True if other processes can compact a root as this process would."""
     return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
 
 
@@ -204,9 +204,8 @@ def compact_root(
 ) -> list[CompactionSummary]:
     """Makes one pass over every queue of a root, in all regions; see ``LakeQueue.compact``.
 
-    With ``deal``, other processes make the passes over queues; this process does the rest. With ``within``, every
-    queue gets a pass, and files are removed unless a reader that began in the last ``within`` seconds may need
-    them (DUR-65).
+    If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, every queue gets a
+    pass, and files are removed unless a reader that began in the last ``within`` seconds may need them (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):
@@ -365,7 +364,7 @@ def _statistics(queue: OpenQueue, counted: Depth) -> StatsRow:
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
-    """Removes the row of a deleted queue, then its tables. A later pass completes an interrupted one."""
+    """Removes the row of a deleted queue, then its tables. If that is interrupted, a later pass completes it."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         # by a wrong clock it would be too early

@@ -25,25 +25,25 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""A queue counts as unread if its visible messages wait for this many seconds without a receive."""
+"""A queue counts as unread if messages are visible, and no consumer has received for this many seconds."""
 STUCK_SECONDS = 3600
-"""A consumer is stuck if its oldest receive is older than this many seconds and than the visibility timeout."""
+"""A consumer counts as stuck if it received a message longer ago than this, in seconds, and than the timeout."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""A queue grows if within ``GROWTH_SECONDS`` its visible messages increase by at least this number and share."""
+"""A queue counts as growing if its visible messages grew within an hour by at least this number and this share."""
 COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
-"""A warning says if no compactor made a pass for this many seconds."""
+"""Seconds since the last pass of a compactor after which a warning is given."""
 FULL_SHARE = 0.95
 """A queue counts as full if it has used at least this share of a limit."""
 EXPIRING_SHARE = 0.25
 """The oldest message expires soon if less than this share of its retention is left."""
 LETTERS = 1_000
-"""Number of newest dead letters of a queue whose errors are counted."""
+"""Number of newest dead letters of a queue whose errors are counted by class."""
 ERRORS = 5
-"""Maximum number of listed classes of errors."""
+"""Maximum number of classes of errors that are listed."""
 REDRIVEN = 3
-"""Maximum number of classes of errors with a command that redrives them."""
+"""Maximum number of classes of errors for which a command is shown that redrives their messages."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
@@ -71,7 +71,7 @@ class Concern:
     group: str | None = None
     """Paused message group; None for the whole queue."""
     consumer: str | None = None
-    """Name of a consumer that holds messages without a known process."""
+    """Name of a consumer that has messages in flight, although no process of this name is known."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
     """Number of dead letters by class of error, most frequent first."""
 
@@ -82,14 +82,14 @@ class Concern:
 
     @property
     def advice(self) -> Advice:
-        """The problem, with the most frequent errors of dead letters, and its cure."""
+        """This concern as advice: its text, with the most frequent errors of dead letters, and its remedies."""
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns this concern about dead letters with their errors, and with a redrive of each frequent error."""
+        """Returns this concern about dead letters with their errors, and commands to redrive frequent ones."""
         if len(errors) < 2:
             return attrs.evolve(self, errors=errors)
         peek, redrive = self.steps
@@ -112,7 +112,7 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the newest ``LETTERS`` dead letters with an error by class of error, most frequent first."""
+    """Counts the errors of the newest ``LETTERS`` dead letters by class, most frequent first."""
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -136,7 +136,7 @@ def found(
     Args:
         now: the queue's depth.
         known: the queue's consumers, including idle consumers.
-        sources: names of the queues with this queue as dead-letter queue.
+        sources: names of the queues whose dead letters come to this queue.
         before: number of visible messages ``GROWTH_SECONDS`` ago; None if unknown.
     """
     counts, quoted = now.counts, shlex.quote(name)
@@ -241,7 +241,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
 
 
 def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
-    """Returns what to do about a message that a consumer holds for too long."""
+    """Returns commands for messages that a consumer keeps for too long."""
     if held.processes:
         pairs = [
             (
@@ -286,7 +286,7 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
-    """Returns the names of queues by the location of their dead-letter queue."""
+    """Returns the names of queues, keyed by the region and name of their dead-letter queue."""
     sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
         place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
@@ -296,14 +296,14 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns the number of visible messages ``GROWTH_SECONDS`` ago by queue key, if a compactor counted them."""
+    """Returns how many messages were visible ``GROWTH_SECONDS`` ago, by queue key, if a compactor counted them."""
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats_rows.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns each queue's first count of the last hour, if at least 50 minutes old. Instants are microseconds."""
+    """Returns each queue's oldest count of the last hour, if 50 minutes old or older. ``now``: microseconds."""
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

@@ -22,7 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round: errors of receipts, claimed messages, and why nothing was claimed."""
+    """Results of a round: why receipts were not settled, the claimed messages, and why there are none."""
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()
@@ -38,9 +38,9 @@ def exchange(
     """Settles receipts, then claims messages without waiting, with one commit per shard.
 
     Args:
-        wanted: pairs of a handle and the seconds until its message becomes visible. None deletes the message.
+        wanted: receipt handles, each with the seconds until its message becomes visible; None deletes the message.
         request: the receive to make; None to claim nothing.
-        failures: reasons of failed handlers by receipt handle, stored with the messages.
+        failures: by receipt handle, why the handler failed, to be stored with the message.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

@@ -1,4 +1,4 @@
-"""The consumers of a queue: by their messages in the ledger, or idle ones by their files. May be incomplete."""
+"""The consumers of a queue, by their messages in flight or, if idle, by their files. Some may be missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Newest reports of running consumers by queue key."""
+"""The last reports of running consumers, keyed by the key of each queue from which they receive."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -52,7 +52,7 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
 
 
 def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
-    """Returns the consumers without messages in flight. Reads nothing."""
+    """Returns the running consumers that have no messages in flight. Reads nothing."""
     return _merged({}, running.get(queue.key, ()))
 
 
@@ -78,7 +78,7 @@ def all_consumers(
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns the last minutes' reports of the running consumers of a root. Empty if they cannot be read."""
+    """Returns reports of a root's running consumers, three minutes old or newer. Empty if they cannot be read."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -103,14 +103,14 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests of running consumers to the object store by kind, and messages received, since their start."""
+    """Requests to the object store, by kind, and received messages, of all running consumers since they began."""
 
     requests: Mapping[str, int]
     received: int
 
     @classmethod
     def of(cls, running: Running) -> StoreUse | None:
-        """Returns the sum over all processes of consumers. None on a disk, or if no consumer runs."""
+        """Adds up the requests of all consumer processes. None on a disk, or if no consumer runs."""
         newest: dict[tuple[str, int], ConsumerFile] = {}  # consumers of one process count the same requests
         for file in sorted((file for files in running.values() for file in files), key=lambda file: file.received):
             newest[file.process.host, file.process.pid] = file

@@ -2,10 +2,11 @@
 
 The catalog's rows come last, in one commit, so a killed copy has no effect (DUR-40).
 
-For each shard, the copy takes a snapshot of the ledger, then of the log, so the log has every message of the
-ledger. A shard is copied again if messages from another queue arrived in its log. If the other queue's copied
-ledger does not know their move, the move is made again in the copy (DUR-41). If only some snapshots have a bulk
-send, the copy gets the send's other files and manifest. A repetition, or a compaction, then completes the send.
+Of each shard, the copy takes a snapshot of the ledger, then of the log, so the log has every message of the
+ledger. A shard is copied again if messages from another queue arrived meanwhile. If the copied log has messages of
+a move that the copied ledger of the other queue does not know, the move is made again in the copy (DUR-41). If
+only some copied shards have a bulk send, the copy also gets the send's other files and manifest. A repetition of
+the send, or a compaction, then completes the send.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
-"""Maximum number of attempts to copy shards whose files vanished or whose messages moved."""
+"""Maximum number of attempts to copy shards that change meanwhile."""
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
-"""Key of a queue, and number of a shard."""
+"""A shard: the key of its queue, and its number."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _log = logging.getLogger("lakequeue")
@@ -67,7 +68,7 @@ class ShardCopy:
     log: TableSnapshot
     epoch: int
     move_number: int
-    """Number of the last move to another queue in the ledger."""
+    """Number of the last move to another queue, according to the ledger."""
     counts: StateCounts
 
     @property
@@ -75,7 +76,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if messages of other queues, or of the bulk sends ``sends``, arrived since the snapshot."""
+        """True if moved messages, or messages of the bulk sends ``sends``, came to the log after the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -84,7 +85,7 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """One run of a copy: takes snapshots, copies files, writes logs, and checks the copy."""
+    """Makes one copy: takes snapshots, copies files, writes Delta logs, and checks the result."""
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
         self._source, self._progress = source, progress
@@ -99,7 +100,7 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards, and with ``whole`` the root's other tables. Returns rows with their copies.
+        """Copies the shards, and if ``whole`` the root's other tables. Returns each queue's row, and its shards.
 
         Raises:
             QueueClientError: files kept vanishing, or messages kept moving between queues.
@@ -133,7 +134,7 @@ class ShardCopies:
         ]
 
     def _take(self, places: Sequence[Place]) -> list[Place]:
-        """Takes snapshots of shards. Returns the shards whose files vanished before they were read."""
+        """Takes snapshots of shards. Returns the shards that changed while their snapshot was taken."""
 
         stale, deleted = list[Place](), set[str]()
 
@@ -150,7 +151,7 @@ class ShardCopies:
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
-        """Returns snapshots of a shard's tables. Raises QueueDoesNotExist, FileNotFoundError if files vanished."""
+        """Takes snapshots of a shard's tables. Raises QueueDoesNotExist; FileNotFoundError: the shard changed."""
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
         machine, ledger, reader = _opened(self._from, self._source.path, key, number)
@@ -163,7 +164,7 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Returns shards that got messages of other queues or of bulk sends after their snapshot."""
+        """Returns the shards to whose logs moved messages or bulk sends came after their snapshot."""
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -178,7 +179,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds to the snapshots the files of bulk sends that have reached other shards."""
+        """Adds files to snapshots: of bulk sends that other shards have already, and these shards do not."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -205,7 +206,7 @@ class ShardCopies:
         return shard.log.transactions.get(app_id, 0) >= manifest.version
 
     def _copy_files(self) -> list[Place]:
-        """Copies missing files. Returns the shards whose files vanished."""
+        """Copies the files that are missing. Returns the shards whose files were removed meanwhile."""
         self._find_unfinished()
         tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
         tables += [(place, shard.log) for place, shard in self._shards.items()]
@@ -220,7 +221,7 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Returns shards that were added during the copy. Updates the rows of their queues."""
+        """Reads the queues' rows again. Returns the shards that were added during the copy."""
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
@@ -242,7 +243,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of a table of the root itself, unless the target has the table."""
+        """Copies the files of one of the root's own tables. Returns None if the target has such a table."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -256,7 +257,7 @@ class ShardCopies:
         raise QueueClientError(f"{paths[0]} changes faster than it can be copied; try again")
 
     def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
-        """Writes the logs of a shard, and reads the copied shard as a new process would."""
+        """Writes the Delta logs of a copied shard, and reads the shard as a new process would."""
         (key, number), shard = item
         moves = _moves(shard.log.transactions)
         ids = {name: version for name, version in shard.log.transactions.items() if name not in moves}
@@ -273,7 +274,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Returns the attributes of a queue. A delivery id is replaced by a new one (TAB-11)."""
+        """Returns the attributes of a copied queue. They have a new delivery id if they had one (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -282,7 +283,7 @@ class ShardCopies:
 
 
 def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
-    """Returns the newest state of a shard, and the handles on ledger and log that it was read from."""
+    """Returns the newest state of a shard, and the handles on its ledger and log."""
     ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
 
     def log() -> ShardLog:

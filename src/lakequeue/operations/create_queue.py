@@ -37,7 +37,7 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens one with equal attributes (QUE-15). ``update`` changes its attributes (QUE-36)."""
+    """Creates a queue, or opens it if its attributes are equal (QUE-15). ``update``: changes them (QUE-36)."""
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = deliveries.located(redrive_policies.located(given, root.region), root)
@@ -81,13 +81,13 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Makes the tables of a queue and adds its row. Returns the current row of the name.
+    """Creates the tables of a new queue, and adds its row. Returns the row that the name has then.
 
-    Returns the row of another process if that was first, or None if a compactor may remove the tables by now.
+    That is another process's row if it was faster. None: it took so long that a compactor may remove the tables.
 
     Args:
-        checked: the fence of the name at the last ``check``. A changed fence repeats ``check``.
-        check: raises an error if the queue must not be created.
+        checked: the fence of the name when ``check`` was last called. Later, ``check`` is called again.
+        check: function that raises an error if the queue must not be created.
 
     Raises:
         RequestThrottled: other processes created too many queues of this name. Nothing was changed.

@@ -23,7 +23,7 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes, with an absolute path if a table's path is given. Refuses invalid tables (TAB-1)."""
+    """Returns the attributes, with an absolute path for a table's path. Refuses invalid tables (TAB-1)."""
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
         if found[name]:
@@ -44,7 +44,7 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns the attributes with a new delivery id, or without delivery id if the queue has no table (TAB-1)."""
+    """Returns the attributes with a new delivery id; without one if the queue has no delivery table (TAB-1)."""
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
@@ -77,7 +77,7 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id. Drops the old marks, which nothing can decide any more (TAB-9, TAB-12)."""
+    """Gives a queue a new delivery id, and drops old marks, which nothing can decide any more (TAB-9, TAB-12)."""
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
     now = queue.now()

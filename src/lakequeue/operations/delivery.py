@@ -34,7 +34,7 @@ class Delivering:
 
     Attributes:
         settle: deletes messages after the append.
-        leased: the messages, without released messages.
+        leased: the messages that were not released.
         counts: numbers of messages that the append deleted, and that the lease no longer held.
     """
 
@@ -81,14 +81,14 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible. If an append was tried, the table's log decides about them (TAB-26)."""
+        """Makes all messages visible; if an append was tried, undecided until the table's log is read (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
         """Makes failed messages visible. Raises LeaseLost if the lease does not hold all of them.
 
         Args:
-            failed: reasons by receipt handle. Without a reason (None), the receive is not counted.
+            failed: by receipt handle, why the handler failed. With None, the receive is not counted.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
@@ -123,7 +123,7 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Records an attempt to append. Returns True if an earlier attempt was recorded."""
+        """Records that an append is tried. Returns True if one was recorded before."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
@@ -158,7 +158,7 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends a Spark DataFrame (TAB-30). Writes its files first, so its errors do not affect the lease."""
+        """Appends a Spark DataFrame (TAB-30). Writes its files first, so the lease survives their errors."""
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
 
@@ -196,7 +196,7 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the table has their commit. Else raises QueueClientError or LeaseLost."""
+        """Deletes the messages if the table has their commit; else raises QueueClientError or LeaseLost."""
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -216,7 +216,7 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused attempt, and gives parts of the messages new delivery numbers (TAB-27).
+        """Ends a refused delivery, and makes a new delivery of each part of its messages (TAB-27).
 
         Args:
             parts: the receipt handles of each part; None for a single part.
@@ -250,6 +250,6 @@ class Delivering:
 def claim(
     queue: OpenQueue, most: int, visibility_timeout: Duration | None, consumer: str | None
 ) -> Delivering | None:
-    """Claims messages of one shard for a delivery. Returns None if no message is visible."""
+    """Claims messages of one shard for a delivery. Returns None if no message can be received."""
     leased = leases.lease(queue, most, visibility_timeout, consumer)
     return None if leased is None else Delivering(leased)

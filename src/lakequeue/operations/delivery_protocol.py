@@ -1,6 +1,6 @@
 """The protocol of deliveries into a table: who may append, if rows arrived, and who decides (TAB-25).
 
-The table's log accepts the append or the block of a delivery, never both. See ``docs/guides/tables.md``.
+The table's log accepts either the rows of a delivery or its block, never both. See ``docs/guides/tables.md``.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Makes later appends of these deliveries fail, with one commit. Each has its own application id."""
+        """Makes one commit after which these deliveries cannot append. No two may share an application id."""
         ...
 
 
 class DeliveryTable(Protocol):
-    """A delivery table, which may be missing."""
+    """A delivery table, which need not exist yet."""
 
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns the newest snapshot, reused if possible. Threads never share a snapshot."""
+        """Returns the newest snapshot; a kept one if it is still the newest. Threads never share a snapshot."""
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps an unused snapshot for the next delivery."""
+        """Keeps a snapshot, on which nothing was committed, for the next delivery."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
@@ -74,31 +74,31 @@ class DeliveryTable(Protocol):
 
 
 class DeliveryMarks(Protocol):
-    """The messages in the ledger that are marked with slot and number of one delivery."""
+    """One delivery's mark on messages in a shard's ledger: a slot and a number."""
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
     @property
     def was_recorded(self) -> bool:
-        """True if the table's id was recorded when the messages were marked."""
+        """True if the ledger had the table's id when the messages were marked."""
         ...
 
     def table_id(self) -> str | None:
-        """Returns the recorded id of the table. None without one, "" if the marks belong to an earlier table."""
+        """Returns the table's id in the ledger; None if it has none; "" if the marks are of an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id unless one is recorded. Returns the recorded id, or None if the mark is gone."""
+        """Records the table's id, unless the ledger has one. Returns the ledger's; None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
 
     def is_there(self) -> bool:
-        """Returns False if the newest ledger no longer has the delivery's mark."""
+        """True if messages in the newest ledger still have the delivery's mark."""
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes the messages or makes them visible; with ``unrecorded``, only if no table id is recorded."""
+        """Deletes or releases the marked messages. ``unrecorded``: only if the ledger has no table id."""
         ...
 
 
@@ -106,14 +106,14 @@ class DeliveryStatus(Enum):
     """State of a delivery, according to the log of its table."""
 
     OPEN = "open"
-    """The log has no rows and no block. The rows may still arrive."""
+    """The log has neither rows nor block of the delivery. The rows may still arrive."""
     ARRIVED = "arrived"
     BLOCKED = "blocked"
     """The table will never have the rows, because a block prevents it."""
     TAKEN = "taken"
-    """The table will never have the rows, because another root used the number."""
+    """The table will never have the rows, because another copy of the root has used the delivery's number."""
     UNKNOWN = "unknown"
-    """A newer delivery of the slot arrived, and the log has lost the entry of this delivery."""
+    """The log no longer shows if the rows arrived: its entry is trimmed, and a newer delivery used the slot."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
@@ -134,7 +134,7 @@ def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> Delivery
 
 @attrs.frozen
 class OpenedDeliveryTable:
-    """A delivery table with its id recorded in the ledger."""
+    """A delivery table whose id is recorded in the ledger."""
 
     table: DeliveryTable
     table_id: str
@@ -146,11 +146,11 @@ class OpenedDeliveryTable:
         """Opens the table for a delivery, creates it if missing, and records its id in the ledger (TAB-22).
 
         Args:
-            schema: returns the schema of a new table; None if a missing table is not created.
+            schema: returns the schema for a new table; None: a missing table is an error.
 
         Raises:
             TableUnavailable: the table is missing, or has another id.
-            LeaseLost: the mark is gone.
+            LeaseLost: no message has the delivery's mark any more.
         """
         known, snapshot = marked.table_id(), table.latest()
         if snapshot is None and known is None and schema is not None:
@@ -190,12 +190,12 @@ def append(
     merge_schema: bool = False,
     tried: bool = False,
 ) -> None:
-    """Appends the rows of a delivery. Returns when a new snapshot has them and they are on disk (TAB-25).
+    """Appends the rows of a delivery. Returns once they are in the table and on disk (TAB-25).
 
-    Never delete the messages before it returns.
+    Do not delete the messages before it has returned.
 
     Args:
-        tried: True if an earlier holder of the lease may have appended.
+        tried: True if the rows may have been appended before, under the same lease.
 
     Raises:
         RowsRefused: the table does not accept these rows. Block the delivery before another attempt.
@@ -249,10 +249,9 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks deliveries, and all earlier deliveries in their slots, in one commit (TAB-11).
+    """Blocks these deliveries, and all earlier deliveries of their slots, by one commit (TAB-11).
 
-    Rows of a blocked delivery cannot arrive later. A slot is one of a shard's series of numbered deliveries. Each
-    of ``deliveries`` has another slot.
+    After that, their rows can no longer arrive. Each of ``deliveries`` has a slot of its own.
 
     Raises:
         TableUnavailable: the table is missing, or cannot be reached or written.

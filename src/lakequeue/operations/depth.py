@@ -21,14 +21,14 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Lost races are counted in at most this many newest entries of each log."""
+"""Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of entries to read per log, and maximum number for all shards of a queue."""
+"""Minimum number of these entries for each log, and maximum number for all shards of a queue together."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts in the compactor's notes, which exist only for queues without undecided messages."""
 LEAST_NOTED = 32
-"""Depths of at least this many queues come from the compactor's notes. If fewer are asked for, each is opened."""
+"""Minimum number of queues whose depths are taken from the compactor's notes, with one read. Fewer are opened."""
 
 _T = TypeVar("_T")
 
@@ -40,7 +40,7 @@ class ShardDepth(NamedTuple):
     oldest_age: int | None
     """Microseconds since the oldest stored message was sent; None without messages."""
     sent: int
-    """Number of messages ever sent."""
+    """Number of messages that were ever sent to the shard."""
 
     @classmethod
     def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
@@ -58,7 +58,7 @@ class Depth:
     """Microseconds since the epoch."""
     counts: QueueCounts
     sent: int
-    """Number of messages ever sent."""
+    """Number of messages that were ever sent to the queue."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
     """Number of stored messages by shard. Empty for depths of the past."""
 
@@ -83,7 +83,7 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Returns messages sent and consumed per second since an earlier depth, or (None, None)."""
+        """Returns how many messages were sent and consumed per second since an earlier depth; or (None, None)."""
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
             return None, None
@@ -91,7 +91,7 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from visible to deleted since an earlier depth (Little's law), or None."""
+        """Returns the average seconds in which messages, once visible, were deleted since ``before``; or None."""
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
         return waiting / consumed if consumed is not None and consumed > 0 else None
@@ -116,7 +116,7 @@ def by_priority(queue: OpenQueue) -> list[QueueCounts]:
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """True if only the rate limit keeps messages from a receive (JOB-11)."""
+    """True if a receive would find messages if the queue had no rate limit (JOB-11)."""
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -180,7 +180,7 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns by key the compactor's depths of unchanged queues, in a tenth of the time of opening the queues."""
+    """Returns depths of unchanged queues by key, from the compactor's notes: ten times as fast as opening them."""
     if len(rows) < LEAST_NOTED:
         return {}
     notes, store = root.notes.newest(), root.engine.store

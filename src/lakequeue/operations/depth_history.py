@@ -22,9 +22,9 @@ from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""A longer time between two points is a gap."""
+"""If two points are further apart than this, nothing is known of the time between them."""
 MOST = 50
-"""Maximum number of ledger versions to open, and of instants to sample."""
+"""Maximum number of ledger versions that are opened, and of further instants for which the depth is computed."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
@@ -39,7 +39,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the time spans since ``begin`` without points, if they are over a minute and visible in a plot."""
+    """Returns the spans since ``begin`` without a known depth, if over a minute, and visible in a plot."""
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
     gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]
@@ -52,7 +52,7 @@ def _of_row(minute: int, row: StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """Returns depths from readable ledger versions: at their commits, and at regular instants between."""
+    """Returns depths from old versions of the ledgers: when they were committed, and at regular instants."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
@@ -66,7 +66,7 @@ def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
 
 
 class _Past:
-    """The ledger versions of a shard that can still be opened."""
+    """The old versions of a shard's ledger that can still be read."""
 
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
         path, log = shard.tables.receipts, shard.ledger.log()
@@ -81,7 +81,7 @@ class _Past:
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """Returns the depth of the shard at an instant, or None if that version cannot be opened."""
+        """Returns the depth of the shard at an instant; None if the version of that time cannot be read."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None
@@ -92,7 +92,7 @@ class _Past:
 
 
 def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_versions.Version]:
-    """Returns at most ``MOST`` versions since an instant, evenly spaced in time if there are more."""
+    """Returns the versions since an instant; at most ``MOST``, evenly spaced in time."""
     at = [version.committed_at for version in versions]
     versions = versions[max(0, bisect_right(at, since) - 1) :]
     if len(versions) <= MOST:
@@ -116,6 +116,6 @@ class _PastLedger:
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """Returns the depth of the shard at an instant at which this version was the newest version."""
+        """Returns the depth of the shard at an instant when this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

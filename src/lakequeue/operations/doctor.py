@@ -32,13 +32,13 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""A warning is given if the newest commit is more than this many seconds ahead of this machine's clock."""
+"""A warning is given if the newest commit is this many seconds ahead of this machine's clock."""
 LARGE_LEDGER = 200_000
 """A shard with more runs than this gets a warning, because it is slow."""
 LOST_SHARE = 0.5
-"""A shard gets a warning if it has more than this number of lost races per commit."""
+"""A shard gets a warning if its processes lost more than this number of races for each commit."""
 LEAST_COMMITS = 20
-"""Minimum number of commits of a shard for ``LOST_SHARE`` to apply."""
+"""Minimum number of commits of a shard before ``LOST_SHARE`` counts."""
 
 
 @attrs.frozen
@@ -59,33 +59,33 @@ class RootHealth:
     free_bytes: int | None
     """Free bytes on the file system of a local root; None on an object store."""
     free_files: int | None
-    """Number of files that can be added to the file system; None without a limit."""
+    """Number of files that the file system can still hold; None without a limit."""
     compacted_seconds_ago: float | None
-    """Seconds since the last pass over the whole root; None without a pass."""
+    """Seconds since a compactor's last pass over the whole root ended; None if there was none."""
     clock_behind: float
     """Seconds by which the newest commit is ahead of this machine's clock; 0 if the clock is right."""
     queues: int
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards, largest ledger first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """Queues, statistics and schedules that cannot be read, one text each."""
+    """A text for each queue, and for statistics or schedules, that cannot be read."""
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose dead-letter queue does not exist, or is the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
-    """Reasons of the pauses of whole queues, keyed by queue."""
+    """Reasons why whole queues are paused, keyed by queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Reasons of the pauses of message groups, keyed by queue and then by group."""
+    """Reasons why message groups are paused, keyed by queue and then by group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
     """Pauses of queues and of message groups, as lists keyed by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
     """Queues and schedules that an operator should check, most urgent first."""
     shortage: Shortage | None = None
-    """Resource that the root's disk runs short of, or None."""
+    """What the root's disk is short of; None if it has enough space."""
     unreserved: list[str] = attrs.field(factory=list)
     """Missing parts of the reserve for a full disk (``storage.reserve``)."""
     store_use: StoreUse | None = None
-    """Requests of running consumers to the object store. None without consumers, or on a disk."""
+    """Requests of running consumers to the object store; None on a disk, or if none run."""
 
     @property
     def warnings(self) -> list[str]:

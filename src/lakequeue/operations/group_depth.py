@@ -60,7 +60,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """Adds up the groups of all shards of a queue, with the columns of ``group_sums``."""
+    """Adds up the groups of the given shards of a queue. Returns the columns of ``group_sums``."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):

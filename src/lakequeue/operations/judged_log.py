@@ -40,9 +40,9 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum estimated bytes of a batch in memory. 8,192 messages with the largest bodies would take 8 GiB."""
+"""Maximum bytes of a batch in memory, by an estimate: 8,192 messages with the largest bodies would take 8 GiB."""
 FEW = 16
-"""Number of messages of the first batch, so that a reader of a single message opens few files."""
+"""Number of messages in the first batch. It is small, so that a reader of a single message opens few files."""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""
@@ -56,11 +56,11 @@ class JudgedShard:
     messages: str
     """Path of the log's table."""
     files: Sequence[LogFile]
-    """Files with messages that are not purged, by offset."""
+    """Files of the log with messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
-    """An instant in microseconds for each file, after its last message was sent; None if unknown."""
+    """For each file, an instant in microseconds by which all of its messages had been sent; None if unknown."""
     outdated: bool
-    """True if stored messages of this snapshot may have been emptied; see ``emptied_rows``."""
+    """True if rows of messages that this ledger stores may have been emptied since; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -116,7 +116,7 @@ class JudgedShard:
             yield self.judge.judge(offsets, came_at, rows, names)
 
     def _stored(self, folder: Folder, needed: Sequence[str], condition: ds.Expression | None) -> Iterator[_Stored]:
-        """Yields columns of the files that may have messages that meet a condition, by offset."""
+        """Yields columns of files, by offset: of those that may have messages that meet a condition."""
         purged = self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
@@ -160,11 +160,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns one condition per possible state. Each message of the range meets one of them."""
+        """Returns a condition for each state that the messages may have. Each message meets one of these."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that is true for every message of a range that is in ``state``."""
+        """Returns a condition which the messages of the range meet if they are in ``state``."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -207,7 +207,7 @@ class JudgedShard:
 
 
 def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
-    """Joins the batches of small files, because a ``Judge`` takes as long for one message as for a thousand."""
+    """Joins batches of small files: a ``Judge`` needs as long for one message as for a thousand."""
     parts: list[_Stored] = []
     rows = size = 0
     most = FEW
@@ -234,7 +234,7 @@ def _one(parts: Sequence[_Stored]) -> _Stored:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Returns the number of rows of a row group that fit into a batch with these columns."""
+    """Returns how many rows of a row group fit into a batch with these columns."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -246,10 +246,10 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of the parts that may have rows for which a condition is true.
+    """Returns the indexes of the parts, such as files, that may have rows which meet ``condition``.
 
     Args:
-        known: conditions for each part. Each row of the part meets at least one of them.
+        known: for each part, conditions of which each of its rows meets at least one.
     """
     if condition is None:
         return list(range(len(known)))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""A batch is small up to this number of messages and this size of its files in bytes."""
+"""A lease is small up to this number of messages, and up to this size of their files in bytes."""
 
 
 @attrs.frozen
@@ -54,15 +54,15 @@ class LeasedMessages:
     lease_id: str
     parts: Sequence[ClaimedPart]
     tried: bool = False
-    """True if rows of a delivery may have been appended under this lease."""
+    """True if rows may have been appended to the delivery table under this lease."""
 
     @property
     def mark(self) -> Mark | None:
-        """The delivery mark of a claim for a delivery. None for other claims."""
+        """The mark of messages that were claimed for a delivery; None if they were not."""
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Returns some messages of a claim for a delivery, with a new mark."""
+        """Returns those of the messages in ``spans``, which have got the new mark ``mark``."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -125,7 +125,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns the places of the messages, and the inputs of their receipt handles, for use in any process."""
+    """Returns where the messages are stored, and what their receipt handles are made of, for any process."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -147,7 +147,7 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``, the last of which is small."""
+    """Splits the messages into tasks of about ``TASK_BYTES``. Of many, the last message has its own task."""
     places, columns = stored(leased)
     if not places:
         return []
@@ -165,7 +165,7 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
-    """Yields adjacent messages of a file, cut into pieces for tasks, with the bytes of each piece."""
+    """Cuts the places of a file into pieces for tasks. Yields them with their bytes."""
     first, last, size = places[0].first_position, places[-1].last_position, places[0].size
     step = -(-(last - first + 1) // max(1, -(-size // spark_tasks.TASK_BYTES)))
     starts = range(first, last + 1, step)
@@ -185,14 +185,14 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Returns the counts of messages, and the new end of the lease in microseconds."""
+    """Extends the lease. Returns how many messages it holds or has lost, and its new end in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages visible, and returns their counts. ``unseen`` counts them as not received."""
+    """Makes all messages visible, and returns their numbers. ``unseen``: the receive does not count."""
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -212,7 +212,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
     """Deletes all messages of the lease except ``kept``, which become visible. Returns the counts.
 
     Args:
-        kept: receipt handles or message ids, each with a reason of failure or None.
+        kept: receipt handles or message ids, each with the reason why the message failed, or None.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.
@@ -231,7 +231,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns failed messages by shard and offset, with their reasons. Arguments and errors as `delete`."""
+    """Returns why messages failed, by shard and offset. ``failed`` and errors: as for ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -300,13 +300,13 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease of a receipt handle, or None if it has ended. Raises ReceiptHandleIsInvalid."""
+    """Returns the lease to which a receipt handle belongs; None if it has ended. Raises ReceiptHandleIsInvalid."""
     leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
     return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages of a lease that were not settled or received again, even after its timeout; or None."""
+    """Returns a lease's messages that were neither settled nor received again, even after its timeout; or None."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -327,7 +327,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. None if it is lost, or if its delivery table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. None: it is lost, or its delivery table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None
@@ -346,7 +346,7 @@ def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMes
 
 
 def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
-    """Returns the number of visible messages that this lease handed back because its batch failed."""
+    """Returns how many messages of this lease are visible again because they failed as one batch."""
     now, found = queue.now(), 0
     for shard in queue.shards:
         runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])
@@ -355,7 +355,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
 
 
 def taken(leased: LeasedMessages) -> bool:
-    """True if another lease has received stored messages of this lease."""
+    """True if messages of this lease were received again, by another lease."""
     return any(
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts

@@ -1,4 +1,4 @@
-"""Computes the states of messages in Arrow, for all reads except those of the state machine and SQL text."""
+"""Computes the states of messages in Arrow. Only the state machine, and views in SQL text, compute their own."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ SCHEMA = pa.schema(
 )
 """The columns of SQL's ``messages``, also for conditions.
 
-``state`` is a ``MessageState``. A moved message is deleted, and a purged message has no row. ``visible_at`` is
-when the message becomes or became visible; NULL unless visible, in flight or delayed. ``settled_at`` is when it
-was deleted, if the history knows. ``receive_count`` is NULL for expired messages, and deleted ones without
-``settled_at``. ``consumer`` has the message in flight. ``sent_at`` of a dead letter is its first send, except on
-FIFO queues (DLQ-4). ``moved_at`` is when it came from another queue. ``attempts`` are failed attempts. ``age``
-is seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard queues have no
-sequence numbers.
+``state`` is a ``MessageState``; here, a moved message is ``deleted``, and a purged message has no row.
+``visible_at`` is when a message becomes or became visible; NULL unless it is visible, in flight or delayed.
+``settled_at`` is when it was deleted, if that is known. ``receive_count`` is NULL for expired messages, and for
+deleted ones without ``settled_at``. ``consumer`` is the name of the consumer that has the message in flight.
+``sent_at`` of a dead letter is its first send, except on FIFO queues (DLQ-4). ``moved_at`` is when it came from
+another queue. ``attempts`` are failed attempts. ``age`` is the seconds since ``sent_at``. ``message_attributes``
+are texts, binary values in base64. Standard queues have no sequence numbers.
 """
 REWINDABLE = "rewindable"
 """Name of a column: True if a rewind may restore the message."""
 TYPED_ATTRIBUTES = "typed_attributes"
 """Name of a column: ``message_attributes`` with their types."""
 SNAPSHOT = "snapshot"
-"""Name of a column: the snapshot of the message, as ``KEY/SHARD/VERSION`` of the table."""
+"""Name of a column: the version of the log in which the message was found, as ``KEY/SHARD/VERSION``."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -88,7 +88,7 @@ _RUNS = pa.schema(
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log from which states follow."""
+"""Columns of the log from which states are computed, and which are therefore always read."""
 STATES = [
     MessageState(name)
     for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
@@ -102,7 +102,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes states of a shard's messages from a ledger snapshot and an instant, in microseconds."""
+    """Computes the states of a shard's messages at an instant, from a snapshot of its ledger. In microseconds."""
 
     queue: str
     region: str
@@ -111,16 +111,16 @@ class Judge:
     attributes: QueueAttributes
     instant: int
     held_from: int
-    """First held offset. The end of the log if no message is held (INF-9)."""
+    """Offset of the first held message; the end of the log if no message is held (INF-9)."""
     runs: pa.RecordBatch
-    """Runs by offset, with the history."""
+    """The runs of the ledger by offset, history included."""
     snapshot: str | None = None
 
     @classmethod
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` at ``now``, or at the last commit if that is later. ``runs``: from ``stored_runs``."""
+        """Makes a ``Judge`` for ``now``, or the last commit if that is later. ``runs``: from ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -130,7 +130,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns columns of ``JUDGED``, from arrival instants and the columns ``log_columns`` of messages."""
+        """Returns columns of ``JUDGED`` for messages, from their arrival and their columns ``log_columns``."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -197,7 +197,7 @@ class Judge:
         )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
-        """Returns when the delays of messages end, or ``NO_INSTANT``."""
+        """Returns when the delay of each message ends; ``NO_INSTANT`` for messages without a delay."""
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
         return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
 
@@ -222,7 +222,7 @@ def log_columns(names: Collection[str]) -> list[str]:
 
 
 def integers(instants: pa.Array) -> Integers:
-    """Returns instants in microseconds, ``NO_INSTANT`` for NULL."""
+    """Returns instants as microseconds, and ``NO_INSTANT`` for NULL."""
     numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
 

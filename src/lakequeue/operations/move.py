@@ -58,25 +58,25 @@ def _destination(row: QueueRow) -> Destination:
 
 @attrs.frozen
 class DeadLetterMoves:
-    """Claims messages for a receive, and moves the dead letters that the claim finds (DLQ-2)."""
+    """Claims messages for a receive, and moves the dead letters that its claims find (DLQ-2)."""
 
     queue: OpenQueue
     settling: Settling | None
     """Receipts to settle before the claims, in the same commits."""
     steps: Steps
-    """Steps of the receive that move dead letters."""
+    """The commits of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of missing dead-letter queues, whose messages stay."""
+    """ARNs of dead-letter queues that do not exist, so that their dead letters stay."""
 
     def resolve(self) -> None:
-        """Finds the dead-letter queue of the redrive policy in the catalog, if this process does not know it."""
+        """Looks up the redrive policy's dead-letter queue in the catalog, if this process does not know it."""
         policy = self.queue.attributes.redrive
         if policy is not None and policy.dead_letter_queue not in self.queue.dead_letter_queues:
             with suppress(Exception):  # a claim that meets dead letters reports what fails
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard after its dead letters have moved. ``look``: see ``ShardLedger.command``."""
+        """Claims messages of a shard, and moves the dead letters found. ``look``: see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -181,7 +181,7 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns the destination of all messages, or None if they go to their source queues."""
+    """Returns where all messages go; None if each goes to its source queue. Raises errors for a wrong queue."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -195,7 +195,7 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Raises an error unless a policy names this queue as dead-letter queue, or it has dead letters."""
+    """Raises UnsupportedOperation unless a policy names this queue as dead-letter queue or it has dead letters."""
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -215,7 +215,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns offsets of redrivable messages by destination, which is ``only``, or else the source queue."""
+    """Returns the offsets of messages to redrive, by destination: ``only``, or else their source queues."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -267,13 +267,13 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move whose messages have arrived or cannot arrive."""
+    """A move whose messages have been copied, or cannot be because the target is gone. ``end``: how to end it."""
 
     end: Moved | MoveBack
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, unless another process has ended the move and counts them."""
+        """Counts the dead letters, unless another process has ended the move, and so counts them."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 
@@ -284,7 +284,7 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of an unfinished move to the move's target. Returns None if no move is unfinished."""
+    """Copies the messages of an unfinished move to the log of its target. None if there is no such move."""
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None
@@ -302,7 +302,7 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
-    """Copies the messages to the log of the target. Returns False if the target was deleted."""
+    """Copies the messages of a move to the log of its target. Returns False if the target was deleted."""
     _, move = outgoing[0]
     source = MoveSource(queue.key, shard.number, move.number)
     attributes = QueueAttributes.from_wire(target.attributes)

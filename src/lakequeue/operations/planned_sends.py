@@ -25,18 +25,18 @@ Columns = Sequence[tuple[str, str]]
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write. The send is passed to these processes and back."""
+    """A bulk send whose rows other processes write. It is passed to them, and back to commit it."""
 
     columns: Columns
     order_by: str | None
     """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writer for tasks. In a stream, a task sets the key, because only the task knows the batch number."""
+    """Writes rows in tasks. A task of a stream sets the key, because only the task knows the batch number."""
     needed: bool = True
-    """False if the send was made before or its files are complete, so that tasks write nothing."""
+    """False if the send was made before, or all its files exist, so that tasks need not write."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
-        """Returns the send of a micro-batch of a stream, equal in all tasks."""
+        """Returns the send of one micro-batch of a stream. All tasks of the batch get an equal one."""
         staging = self.writer.staging
         staging = staging.of_key(SendKey.of_batch(stream, number), staging.key.files[:8])
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))

@@ -44,14 +44,14 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Further waiters poll this many times less often than the first waiter, which normally wakes them."""
+"""Poll intervals of waiters behind the first are this many times as long. Normally the first waiter wakes them."""
 
 MOST_FAILURES = 32
-"""A receive stops splitting unreadable ranges after this many failed reads."""
+"""Number of failed reads after which a receive no longer splits ranges of unreadable messages."""
 LONGEST_READ = 5.0
-"""A receive stops splitting unreadable ranges after reading for this many seconds."""
+"""Seconds of reading after which a receive no longer splits ranges of unreadable messages."""
 UNREADABLE_BYTES = 2**20
-"""Assumed bytes of an unreadable message: the maximum."""
+"""Bytes that an unreadable message is assumed to have: the maximum."""
 
 Row = dict[str, Any]
 """A message as values by column."""
@@ -64,20 +64,20 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 class Room(Protocol):
-    """Memory for the messages of a receive, reserved before the receive reads them."""
+    """Memory for the messages of a receive, which the receive reserves before it reads them."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes. Returns False if memory is short. Thread-safe."""
+        """Reserves ``size`` bytes for bodies and attributes. False if fewer are free. Thread-safe."""
         ...
 
     async def wait(self, size: int) -> None:
-        """Waits for ``size`` free bytes, and reserves them. On errors, the receive makes its messages visible."""
+        """Waits until ``size`` bytes are free; reserves them. If it raises, claimed messages become visible."""
         ...
 
 
 @attrs.frozen
 class Request:
-    """Arguments of a receive, of which only types are checked."""
+    """Arguments of a receive, as the caller gave them. Only their types are checked."""
 
     max_messages: int | None = None
     visibility_timeout: Duration | None = None
@@ -88,36 +88,36 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """A receive asks no further shard once it has this many messages; 0 for ``max_messages``."""
+    """Number of messages with which no further shard is asked; 0 for ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if the process may write into the delivery table, to decide undecided messages (TAB-26)."""
+    """True if this process may write blocks into the delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """False if the receive's consumer runs handlers: other processes poll first. None if no consumer receives."""
+    """False if the receive's consumer runs handlers: idle processes poll first. None if no consumer receives."""
 
 
 @attrs.frozen
 class _Poll:
-    """A receive with checked arguments. Durations are microseconds."""
+    """A receive with checked arguments. Durations are in microseconds."""
 
     wanted: Claim
-    """The claim. Each poll adds a new lease id."""
+    """What to claim. Each poll claims under a new lease id."""
     deadline: Callable[[], int]
-    """Returns the end of the wait in microseconds. Called after each poll."""
+    """Returns the instant at which the wait ends, in microseconds. Asked again after each poll."""
     refuse_late: bool
-    """True if a full queue refuses a receive also after its wait (INF-7)."""
+    """True if too many messages in flight refuse a receive also at the end of its wait (INF-7)."""
     request: Request
 
 
 @attrs.frozen
 class _Claimed:
-    """Messages that a poll has claimed but not read."""
+    """Messages that a poll has claimed, but not read yet."""
 
     queue: OpenQueue
     lease_id: str
     parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
     left_nothing: bool
-    """True if the poll left no message that another process could claim now."""
+    """True if, after the claim, no message was left that another process could claim."""
 
     @property
     def own(self) -> list[ClaimedPart]:
@@ -138,7 +138,7 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible, because no caller gets them. Returns True if all are visible."""
+    """Makes claimed messages visible, because no caller gets them. Returns True if that worked for all."""
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -161,7 +161,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages. Yields the instants to wait for. New messages and the caller's interrupt set ``wake``."""
+    """Receives messages. Yields the instants until which to wait. New messages, and an interrupt, set ``wake``."""
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:
@@ -178,7 +178,7 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """Receives messages for asyncio, waiting without a thread. If cancelled, claimed messages become visible."""
+    """Receives messages for asyncio, without a thread that waits. If cancelled, makes claimed ones visible."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -247,12 +247,12 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Joins the queue's waiters, which call ``wake`` when this receive should poll. Yields None without a wait."""
+    """Adds a waiter for this receive; the queue calls ``wake`` when it should poll. None if it does not wait."""
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 class _Polls:
-    """The polls of a receive: ``claim``, then ``read``. Without a message, either returns the next instant."""
+    """The polls of a receive: ``claim``, then ``read``. Without a message, they return the next poll's instant."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -270,7 +270,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages, or returns the instant before which there can be none."""
+        """Claims messages. If there can be none yet, returns the instant of the next poll."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -293,7 +293,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages, or returns the next claim's instant. Raises OverLimit if refused (INF-7)."""
+        """Reads claimed messages. If none, returns the instant of the next poll, or raises OverLimit (INF-7)."""
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
@@ -329,7 +329,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns a claim's messages by send time or priority. ``lease_id``: to undo unreadable receives (DUR-8)."""
+    """Returns claimed messages by send time or priority. ``lease_id``: unreadable ones do not count (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
@@ -353,7 +353,7 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Merges messages of shards by send time (RWD-10, RWD-12). Keeps the order of each group or shard."""
+    """Merges the messages of shards by send time (RWD-10, RWD-12). The order of a group or a shard stays."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked
@@ -396,7 +396,7 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages, and offsets of unreadable messages. Raises an error only if all are unreadable."""
+    """Returns claimed messages, and the offsets of unreadable ones. Raises an error if all are unreadable."""
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
@@ -440,7 +440,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the count of a receive for messages that no caller gets. They stay hidden until their timeout."""
+    """Undoes the count of a receive for messages that nobody gets. They stay hidden until their timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:
@@ -448,7 +448,7 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if a stored message has no body, because another ledger emptied its row."""
+    """Raises DamagedTable if a message that the ledger stores has no body: another ledger emptied its row."""
     if offset is None:
         return
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))

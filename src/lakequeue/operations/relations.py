@@ -64,7 +64,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation. Arrow's own scanner would hold Python objects in its threads."""
+    """One read of a relation. Replaces Arrow's scanner, whose threads would hold Python objects."""
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
         self.projected_schema = schema
@@ -92,21 +92,21 @@ class Scan:
 
 
 class Relation(ds.Dataset):
-    """A relation as an Arrow dataset. ``columns`` and ``filter`` of a read limit which files it opens."""
+    """A relation as an Arrow dataset. Reads open only the files that ``columns`` and ``filter`` need."""
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
         # a dataset of Arrow itself has no constructor; nothing of it is used but its type
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """The error that ended the last read. Readers through C report only its text."""
+        """The error that ended the last read, because readers through C report only its text."""
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> Scan:
-        """Begins a read."""
+        """Begins a read of columns of the rows that meet ``filter``."""
         shown = list(self._schema.names if columns is None else columns)
         schema = pa.schema([self._schema.field(name) for name in shown])
         # an expression does not list its fields: a name that only occurs in its text is read in vain
@@ -145,7 +145,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns relations of these queues with all columns of ``JUDGED``. ``stats`` shows the whole root."""
+    """Returns relations with all columns of ``JUDGED``, of these queues only; ``stats`` has the whole root."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -159,7 +159,7 @@ def judged(root: Root) -> Relation:
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """Returns the shards that may have messages for a condition."""
+    """Returns the shards that may have messages which meet a condition, each with its queue's row."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
@@ -205,7 +205,7 @@ class _RootTables:
     """Instant at which states are computed; None for the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues to read, such as the queues that existed at ``as_of``; None for all queues that exist now."""
+    """The queues to read, such as those that existed at ``as_of``; None for all queues that exist now."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:
@@ -288,7 +288,7 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards whose queue and number can meet the condition over ``schema``."""
+        """Returns the shards that may have rows which meet the condition, by queue, region and number."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
@@ -297,7 +297,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues whose name and region can meet the condition over ``schema``."""
+        """Returns the queues that may have rows which meet the condition, by name and region."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

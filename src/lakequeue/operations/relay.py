@@ -50,7 +50,7 @@ def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 @attrs.frozen
 class RelayOptions:
-    """A table as a source of messages; see ``LakeQueue.relay``. ``columns``: table columns by message column."""
+    """A table whose rows become messages; see ``LakeQueue.relay``. ``columns``: its columns by message column."""
 
     table: str = attrs.field(converter=root_of)
     body: str = "*"
@@ -73,7 +73,7 @@ def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
 
 
 class _TableRelay:
-    """A pass over the versions whose rows are not in the queue."""
+    """One call of a relay: sends the versions of the table that are not in the queue yet."""
 
     def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
         self._queue, self._wanted = queue, wanted
@@ -107,7 +107,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the queue's log says the table is relayed, at least ``start``, which it records."""
+        """Returns how far the table was relayed, by the queue's log. Records ``start`` first, if further."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1
@@ -176,7 +176,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and the number of its sent pieces in a number. ``MOST_PIECES`` means all pieces."""
+    """Encodes a version, and how many of its pieces were sent, as one number. ``MOST_PIECES``: all of them."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -185,7 +185,7 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with the row's change as attribute ``change_type``."""
+    """Yields messages with an attribute ``change_type``: how the change feed says that the row was changed."""
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:

@@ -27,12 +27,12 @@ from lakequeue.storage.stores import Store
 _COLUMNS = pa.schema([*FILES][:3])
 """Columns of a file that the body of its message contains."""
 _TRIES = 10
-"""Maximum number of listings in a call if other processes are faster. Then RequestThrottled is raised."""
+"""Maximum number of listings in a call if other processes are faster. Then the call raises RequestThrottled."""
 
 
 @attrs.frozen
 class Pattern:
-    """Files below the directory ``base`` that match ``rest``: ``*`` in a name, ``**`` for any directories."""
+    """Files below the directory ``base`` that match ``rest``: ``*`` is any name, ``**`` any directories."""
 
     base: str
     rest: str
@@ -50,7 +50,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that is true for matching paths, relative to the directory."""
+        """Returns a function that is true for a matching path. The path is relative to ``base``."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))
@@ -105,7 +105,7 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends decided batches that the queue lacks, because their process ended."""
+        """Sends the batches that were decided but are not in the queue, because a process has ended."""
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

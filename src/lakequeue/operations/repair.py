@@ -80,7 +80,7 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields steps that set back instants in the root's own tables, for all queues or for ``name``."""
+    """Yields steps that set back instants in the root's own tables: for all queues, or for ``name`` only."""
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -112,7 +112,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Runs a repair. Yields the engine and the counter of steps, or None if the repair only reports steps."""
+    """Context of a repair. Yields the engine, and the counter of commits; None if nothing is to be changed."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -182,7 +182,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the messages from an offset on that a ledger has not deleted."""
+    """Returns the messages from offset ``low`` on, below ``end``, that a ledger has neither deleted nor purged."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -192,18 +192,18 @@ def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> S
 
 @attrs.frozen
 class _Before:
-    """The messages that could be received before a repair."""
+    """The messages of a shard that could be received before the repair."""
 
     messages: SpanSet
     newest: bool
-    """True if the snapshot is the newest. Otherwise messages may have been received or deleted since."""
+    """True if they are as of now. False: of an older ledger, so some may have been received or deleted since."""
     found: FoundShard
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes ``blank``, ranges of messages that lost their bodies. Adds ``twice`` messages from ``end`` on.
+        """Removes messages without body, the ranges ``blank``, and adds ``twice`` messages from offset ``end`` on.
 
-        The added messages shared an offset with another message, and get a new one.
+        The added messages had an offset that another message has, too, and get a new one.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -211,7 +211,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds messages that the repair loses or repeats (DUR-36). ``left``: messages to receive after it."""
+        """Adds which messages are lost or come again (DUR-36). ``left``: can be received after the repair."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
@@ -274,7 +274,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head with an empty bucket, and a move number of at least ``moves``."""
+    """Returns an older ledger's head without tokens of the rate limit; its move number is at least ``moves``."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -287,7 +287,7 @@ _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the mess
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """Yields texts about unreadable log entries whose content is not recorded elsewhere."""
+    """Yields texts about log entries that cannot be read, and whose messages were not found elsewhere."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:
@@ -303,7 +303,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may have seen. Each lost entry counts as one epoch."""
+    """Returns the highest epoch that a process may have seen: each lost entry may have been one."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -311,7 +311,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of the shard's last move that arrived anywhere, which the next move must exceed."""
+    """Returns the number of this shard's last move that arrived anywhere. The next move needs a higher one."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):
@@ -383,9 +383,9 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new row for a queue with a directory but without a row in the catalog, or None.
+    """Returns a new catalog row for a queue that has a directory but lost its row; None if there is none.
 
-    Without ``adopt``, returns None if the name is taken or several queues may have the name.
+    Without ``adopt``, also returns None if another queue has the name, or several lost queues may have had it.
 
     Args:
         taken: the row that has the name now, or None.

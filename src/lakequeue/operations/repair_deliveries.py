@@ -1,4 +1,4 @@
-"""Deliveries into a table when a ledger goes back to an older version, or is made anew (TAB-11)."""
+"""What a repair does about deliveries, if a ledger goes back to an older version or is made anew (TAB-11)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""A repair blocks this many slots of a shard. A shard is not expected to have more deliveries at a time."""
+"""Number of slots of a shard that a repair blocks. More deliveries of a shard at a time are not expected."""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
     """Removes the delivery marks from a ledger's rows (TAB-11).
 
-    Returns the rows, notes about the messages that had marks, and an epoch above those of all deliveries. Without
-    a delivery table, returns the rows unchanged, no notes, and 0.
+    Returns the rows, notes for the operator about messages that had marks, and an epoch that is higher than the
+    number of any delivery so far. If the queue has no delivery table: the rows unchanged, no notes, and 0.
     """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
@@ -42,10 +42,10 @@ def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[st
 def block_step(
     root: Root, row: QueueRow, shard: int, epoch: int, left: Iterable[tuple[int, int]]
 ) -> tuple[list[RepairStep], list[str]]:
-    """Returns the step after which no delivery of a claim up to ``epoch`` lands, or a note why there is none.
+    """Returns the step after which no delivery claimed up to ``epoch`` can append, or a note why it is impossible.
 
-    The step comes before the commit that makes the messages visible. Otherwise a process that holds a lease from
-    before could append their rows after that commit.
+    Apply the step before the commit that makes the messages visible. Else a process with an old lease could append
+    their rows after that commit.
 
     Args:
         left: offsets of the messages that may be in such deliveries.

@@ -40,9 +40,9 @@ MOST = 1_000
 """Maximum number of schedules of a root, because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds that the end of ``running()`` waits for unfinished sends. Later sends are made at the next start."""
+"""Seconds for which the end of ``running()`` waits for sends. Sends that are left are made at the next start."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""Approximate number of messages in a commit, and bytes of their bodies."""
+"""About how many messages, and bytes of their bodies, go into one commit."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -88,7 +88,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Replaces a schedule by the result of ``change``. None removes the schedule."""
+        """Replaces a schedule by what ``change`` returns for it; removes it if that is None."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -99,7 +99,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns the due time of a schedule's newest message in its queue, or None."""
+        """Returns the due time of a schedule's last message in the queue, or None."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -107,7 +107,7 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields failing and overdue schedules by name. ``thorough`` also reads their newest messages."""
+        """Yields schedules that fail or are overdue, by name. ``thorough``: also reads their last messages."""
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, problem, hint = "schedule fails", None, ""
@@ -126,7 +126,7 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Returns a queue's or all schedules, with future instants set back to ``now``, by old id (DUR-83)."""
+        """Sets future instants back to ``now`` in all schedules or a queue's; returns them by old id (DUR-83)."""
         found = {}
         for row in self._table.rows():
             if queue is None or (row.region, row.queue) == (self.root.region, queue):
@@ -140,7 +140,7 @@ class OpenSchedules:
         self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once. Its due times stay."""
+        """Sends the message of a schedule at once. Its next due times do not change."""
         row = self._found(self.listed(), name)
         return send(find(self.root, row.queue), _entry(row, self.root.clock.now(), uuid.uuid4().hex))
 
@@ -175,7 +175,7 @@ class OpenSchedules:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Sends due messages at the start of each minute, in a thread, during the block."""
+        """Sends due messages during the block, in a thread, at the start of each minute."""
         stop = threading.Event()
         thread = start_thread(self.root.clock, lambda: self._run_on(stop), "lakequeue schedules")
         try:
@@ -196,7 +196,7 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends due messages. Yields each schedule, its number of sent messages, and its new row or None."""
+        """Sends due messages. Yields each schedule, its number of messages, and its new row; None removes it."""
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
         for row in rows:
@@ -223,7 +223,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns a result or error for each; None if it was sent before."""
+        """Sends due messages. Returns for each the result, or the error, or None if it was sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -235,7 +235,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of sent messages, and the row after these due times."""
+        """Returns how many messages were sent, and the schedule's row after these due times."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

@@ -33,16 +33,16 @@ from lakequeue.storage.layout import stream_id
 from lakequeue.storage.messages.append import NewMessage
 
 Entries = Mapping[int, ValidEntry]
-"""Messages by their index in the caller's batch."""
+"""Messages, keyed by their index in the caller's batch."""
 
 Send: TypeAlias = SendEntry | Sequence[SendEntry]
 """One message, or a batch."""
 Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientError
-"""Result of a send."""
+"""Result of one send: of a message, of a batch, or an error."""
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Wraps each send: gets verb, queue name and entries, yields the entries to send. Set by ``lakequeue.otel``."""
+"""Context around each send, set by ``lakequeue.otel``: gets verb, queue and entries; yields entries to send."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -158,19 +158,19 @@ def traced(
 
 
 def in_turn(queue: OpenQueue) -> list[OpenShard]:
-    """Returns all shards of a queue, beginning with the shard for this process's sends."""
+    """Returns all shards, in the order in which this process tries them for sends."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
 def of_priority(queue: OpenQueue, shards: list[OpenShard], priority: int) -> list[OpenShard]:
-    """Returns the shards for messages of a priority (JOB-5)."""
+    """Returns those of ``shards`` that take messages of this priority (JOB-5)."""
     return [shard for shard in shards if shard.number % queue.attributes.classes == priority]
 
 
 def _deliver(
     queue: OpenQueue, check: Callable[[], list[Any]]
 ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
-    """Appends entries that pass ``check``, in one commit per shard. Returns a result or failure per entry."""
+    """Appends the entries that ``check`` accepts, in one commit per shard. Returns the result of each entry."""
     version, checked = queue.validated(check)
     done: dict[int, SendResult | QueueServiceError] = {}
     failed: dict[int, QueueServiceError | QueueClientError] = {}
@@ -205,7 +205,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Yields entries with their possible shards: one for a group or deduplication id, else all of a priority."""
+    """Groups entries by the shards that may take them: one for a group or deduplication id, else several."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id
@@ -228,7 +228,7 @@ def _append(
     version: int,
     done: dict[int, SendResult | QueueServiceError],
 ) -> None:
-    """Appends entries to the first shards that accept them. Adds results to ``done`` after each commit."""
+    """Appends entries to the first shard that accepts them. Adds their results to ``done`` after each commit."""
     id_format = attributes.profile_rules.message_id_format
     ids = new_message_ids(len(entries), queue.now(), id_format)
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}

@@ -47,13 +47,13 @@ class BulkSend:
     """Options of a bulk send; see ``Queue.send_arrow``."""
 
     key: SendKey = attrs.field(default=None, converter=_key)
-    """Key made from the send id, equal in all attempts of a call."""
+    """Identifies the send, by its send id. Equal in all attempts of a call."""
     order_by: str | None = None
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number that decides in all processes to which shard rows without group or priority go; None: each send."""
+    """Number that chooses the shards of rows without group, alike in all processes; None: this process chooses."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
@@ -76,7 +76,7 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns how to treat rows that break a rule; None refuses the send. Raises InvalidOptions."""
+    """Returns what to do with rows that break a rule; None: they end the send. Raises InvalidOptions."""
     problems = option_problems(on_bad_row, table)
     if problems:
         raise InvalidOptions(problems)
@@ -98,7 +98,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes, and returns their number. Repeats ``stage`` if attributes change."""
+    """Sends the rows that ``stage`` writes. Returns their number. Calls ``stage`` again if attributes change."""
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)
@@ -120,7 +120,7 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns the shards for ``BulkSend.turn``: all if groups choose shards, else one for each priority."""
+    """Returns the shards that ``BulkSend.turn`` chooses: all if groups decide, else one for each priority."""
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]
@@ -138,7 +138,7 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
-    """Completes bulk sends that reached only some shards because their process was killed."""
+    """Completes bulk sends that only some shards have, because their process was killed."""
     target = bulk_target(queue)
     for manifest in bulk_send.abandoned(target):
         bulk_send.complete(target, manifest)
@@ -147,7 +147,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def complete_batch(queue: OpenQueue, key: SendKey) -> None:
-    """Completes a batch that reached only some shards."""
+    """Completes a batch of a stream that only some shards have."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and bulk_send.reached_shards(target.open, manifest):
@@ -156,7 +156,7 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes manifests of complete or abandoned bulk sends. Returns the files of the other sends by shard."""
+    """Removes manifests that are no longer needed. Returns the files of incomplete bulk sends by shard."""
     return bulk_send.sweep_manifests(bulk_target(queue))
 
 
@@ -215,7 +215,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """Rows that are read once, or again if the queue's attributes change."""
+    """The rows to send. They are read once, or again if the queue's attributes change meanwhile."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -57,12 +57,12 @@ class Settling:
     """Receipts to settle in one commit per shard, and their results.
 
     Args:
-        failures: reasons of failed handlers by receipt handle, stored with the messages.
+        failures: by receipt handle, why the handler failed, to be stored with the message.
         deletes: True to delete receipts without a timeout, False to refuse them (VIS-10).
 
     Attributes:
         waiting: indexes and commands by shard, until they are committed or failed.
-        errors: for each receipt why it was not settled. None: settled or waiting.
+        errors: for each receipt, why it was not settled; None if it was, or still waits.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits the waiting commands of a shard. Returns the error of the commit, or None."""
+        """Commits the waiting commands of a shard. Returns the error of the commit; None if it landed."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -115,7 +115,7 @@ class Settling:
         return None
 
     def settled(self, shard: int, results: Sequence[Result]) -> None:
-        """Records the results of a shard's commands, in order."""
+        """Records the results of the waiting commands of a shard, in their order."""
         done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
         for (indexes, _), result in done:
             for index in indexes:
@@ -159,7 +159,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible that no handler has begun. They count as not received (HBN-23)."""
+    """Makes messages visible for which no handler was called. The receive is not counted (HBN-23)."""
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -173,7 +173,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
 
 
 def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
-    """Returns the handles of deleted messages."""
+    """Returns the handles of those messages that are no longer stored."""
     with queue.service("gone") as call:
         of_shards: dict[int, dict[int, str]] = {}
         for text in handles:
@@ -199,12 +199,12 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds, checked again by the newest attributes if invalid."""
+    """Returns a visibility timeout in microseconds. If it is invalid, checks it again by the newest attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that ends a receipt after ``timeout`` microseconds, or a delete without ``timeout``."""
+    """Returns the command that makes a message visible in ``timeout`` microseconds; None: that deletes it."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

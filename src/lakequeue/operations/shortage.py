@@ -15,9 +15,9 @@ from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
 from lakequeue.storage.reserve import Space, space_of
 
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
-"""Numbers of free bytes and files of a disk below which space is short, see ``Space``."""
+"""Space of a disk is short if fewer bytes or files than these are free; see ``Space``."""
 FULL_BYTES = 2**20
-"""Free bytes below which the disk counts as full. A commit may need as much."""
+"""A disk counts as full if fewer bytes than this are free: a commit may need as many."""
 _SHOWN = 3
 
 
@@ -45,7 +45,7 @@ class Shortage:
         return bool(self.steps)
 
     def without_names(self) -> Shortage:
-        """Returns this shortage without names of queues, for callers who may not see every queue."""
+        """Returns this shortage without names of queues, for callers who may not see all queues."""
         return attrs.evolve(self, steps=_steps("QUEUE"), largest={}) if self.largest else self
 
     @property

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 64 << 20
-"""Bytes of the files, or of a part of a file, that one task reads."""
+"""Bytes of files, or of a part of a file, that one task reads."""
 RANGE_BYTES = 16 << 20
-"""Bytes of the files that a task of a view reads at once."""
+"""Bytes of files in one range of a view, which a task reads at a time."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Number of messages, and bytes of their files, in one value of Spark in a view."""
+"""Maximum number of messages, and bytes of their files, that a view passes to Spark as one value."""
 OPENING = 4 << 20
-"""Cost of opening a file in bytes, as in Spark."""
+"""Bytes that are added to the size of each file for the cost of opening it, as in Spark."""
 NO_OFFSET = (1 << 63) - 1
 """An offset after all other offsets."""
 
 _T = TypeVar("_T")
 
 Place = tuple[Any, ...]
-"""Queue, region and shard. A piece also has its first and last offset."""
+"""Queue, region and shard; in a piece, also its first and last offset."""
 Piece = tuple[int | None, int | None]
 
 
@@ -82,7 +82,7 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Returns pieces that contain all messages of a shard: first and last offset, and bytes."""
+    """Divides the messages of a shard into pieces. Returns first and last offset of each, and its bytes."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -97,7 +97,7 @@ def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
 
 
 def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
-    """Yields places, each with consecutive pieces of its shard."""
+    """Groups pieces that follow one another in a shard. Yields the shard's place, and its pieces."""
     place: Place | None = None
     pieces: list[Piece] = []
     for queue, region, shard, *piece in asked:
@@ -112,7 +112,7 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in the pieces. If the last has no end, later shards count, too."""
+    """Returns the condition that a message is in the pieces. If the last has no end, higher shards count, too."""
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]
@@ -127,7 +127,7 @@ _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """Returns, for each task, ranges of about ``TASK_BYTES`` whose messages may meet a condition."""
+    """Divides the messages that may meet a condition among tasks: about ``TASK_BYTES`` of ranges for each."""
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 
@@ -151,7 +151,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
 def read(
     root: Root, condition: pc.Expression, asked: Sequence[Place], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields columns of the data source for the messages of a task that meet the condition."""
+    """Yields columns of the data source: of a task's messages that meet the condition."""
     from lakequeue.operations.relations import judged  # as above
 
     names = [_JUDGED.get(name, name) for name in columns]

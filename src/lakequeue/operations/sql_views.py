@@ -39,7 +39,7 @@ _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
 """Maximum number of shards, because Spark plans a scan of each with separate jobs."""
 _CHUNK = 100_000
-"""Number of offsets that one task matches with their runs."""
+"""Number of offsets in a chunk. One task finds the runs of the messages of a chunk."""
 
 _TYPES = {
     **{pa.string(): "STRING", layout.INSTANT: "TIMESTAMP", pa.bool_(): "BOOLEAN"},
@@ -205,7 +205,7 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the messages of a queue with their states, and if a rewind may restore them.
+    """Returns a query for the messages of a queue, with their states, and True if a rewind may restore them.
 
     A window over messages and runs, in chunks of offsets, finds the run of each message without a range join.
     Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted.
@@ -258,7 +258,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the heads with the first held offset, NULL without a cap on delayed messages (INF-9)."""
+    """Returns a query for the heads, with the first held offset; NULL if delayed messages have no cap (INF-9)."""
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
         return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
@@ -283,7 +283,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages with their run or NULL. Unfiltered ledgers need 53 jobs instead of 68."""
+    """Returns a query for messages with their run or NULL. Unfiltered ledgers take 53 Spark jobs, not 68."""
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)

@@ -50,7 +50,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns that the functions read, without those of the place."""
+    """Returns the columns that the functions read. The columns of the place are known before."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -60,7 +60,7 @@ def found_by(relation: str) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _log_at(store: Store, path: str, version: int) -> ShardLog:
-    """Returns the log of a shard at a version, whose files stay for 24 hours."""
+    """Returns the log of a shard at a version. Its files stay for 24 hours, even if the version is trimmed."""
     try:
         table: Table = past_versions.opened(store, path, version)
     except FileNotFoundError:  # trimmed since
@@ -107,7 +107,7 @@ class TaskReader:
             yield _list_of(pa.Table.from_pylist(rows, _SHARDS))
 
     def ranges(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the pieces of shards, one list per shard."""
+        """Yields, for each shard, its ranges as one list, each of them a list of pieces."""
         queues = self._queues()
         for queue, region, shard in asked:
             row = queues.get((queue, region))
@@ -121,7 +121,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of a relation at places."""
+        """Yields the rows of a relation: one value for each piece or place in ``asked``."""
         if relation == "queues":
             yield from self._depths(asked)
             return
@@ -137,7 +137,7 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the relation ``queues``. Counts many queues at once from the compactor's notes."""
+        """Yields the rows of ``queues``. For many queues, counts come from the compactor's notes."""
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -149,7 +149,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages, in order. NULL or empty for erased messages and deleted queues."""
+        """Yields a column of messages, in order. NULL or empty if a message is erased or its queue deleted."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -169,14 +169,14 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields all rows of the relation ``stats`` for each input row. The view gives it a single input row."""
+        """Yields all rows of ``stats`` for each input row. The view gives only one."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Yields each stretch of messages of one snapshot with ascending offsets: the snapshot, and the offsets."""
+    """Divides messages into stretches of one snapshot with ascending offsets. Yields snapshot and offsets."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -196,7 +196,7 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """Returns a column for the messages at these offsets. Missing messages get NULL."""
+    """Returns a column for the messages at the ``wanted`` offsets; NULL for those that ``rows`` lacks."""
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)
@@ -209,7 +209,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
-    """Yields the rows of each piece as one value. ``lasts``: last offset of each piece."""
+    """Yields the rows of each piece, as one value. ``lasts`` has the last offset of each piece."""
     left: pa.RecordBatch | None = None
     for last in lasts:
         rows: list[pa.RecordBatch] = []
@@ -278,7 +278,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of tasks of a step. On two cores, 300 small queues took 5.5 s with 6, 6.6 s with 64."""
+    """Returns the number of tasks of a step. On 2 cores, 300 small queues took 5.5 s with 6 tasks, 6.6 with 64."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores

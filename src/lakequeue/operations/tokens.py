@@ -1,7 +1,7 @@
 """The rate limit of a queue with several shards: one bucket, in the ledger of shard 0 (JOB-11).
 
-Before a receive claims messages in another shard, it takes tokens by a commit to shard 0. Afterwards it returns
-unused tokens. So every received message has taken a token.
+Before a receive claims messages of another shard, it takes tokens for them by a commit to shard 0. Then it returns
+the tokens that it did not use. So a token was taken for each received message.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the ``look_at`` with which this receive read the shards."""
+    """Number of the read by ``look_at`` in which this receive has read the shards."""
 
     def may_be_left(self) -> bool:
-        """Returns False if the rate limit's bucket is empty. True without a limit, or with a single shard."""
+        """False if the bucket of the rate limit is empty. True without a limit, or if the queue has one shard."""
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True
@@ -44,11 +44,11 @@ class Tokens:
 
     @property
     def spent(self) -> bool:
-        """True if the bucket was read and is empty, so that the receive asks no further shard."""
+        """True if the bucket was read and is empty, so that no further shard is worth asking."""
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Takes tokens for messages of a shard, then claims these messages with ``claim``."""
+        """Takes tokens for messages of a shard, then calls ``claim`` for as many messages."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0
@@ -80,14 +80,14 @@ class Tokens:
         return result
 
     def read(self) -> bool:
-        """Reads the bucket. Returns True if it has tokens."""
+        """Reads the bucket in shard 0. Returns True if it has tokens."""
         self._read, now = True, self._queue.now()
         left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now), self.look)
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 
     def _charged(self, count: int) -> int:
-        """Takes at most ``count`` tokens. Returns the number of taken tokens."""
+        """Takes up to ``count`` tokens from the bucket. Returns how many it got."""
         wanted = min(count, self._left)
         paid = self._charge(wanted) if wanted else 0
         if paid < wanted:

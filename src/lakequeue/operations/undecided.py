@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
-"""Microseconds between two attempts of a process to decide a slot."""
+"""Microseconds after a failed attempt to decide a delivery, before this process tries its slot again."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class LedgerMarks:
-    """The messages with one delivery mark in a shard's ledger."""
+    """The messages of a shard that have one delivery's mark, as the ledger has them."""
 
     queue: OpenQueue
     shard: OpenShard
     mark: Mark
     table: str | None
-    """The delivery table in the shard's ledger."""
+    """Path, URI or name of the delivery table, according to the ledger."""
     delivery: DeliveryIdentity
     delete: Callable[[], LeaseCounts]
-    """Deletes the messages by their lease."""
+    """Deletes the messages under the lease of the delivery."""
     was_recorded: bool = False
 
     @classmethod
@@ -118,7 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a catalog's table, which the reader of a stream cannot reach without Spark."""
+    """Decides deliveries into a table of a catalog, which a stream's reader, without Spark, cannot reach."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()

@@ -32,7 +32,7 @@ Progress = Callable[[int, int, str], None]
 """Gets the number of converted tables, the number of all tables, and the next queue."""
 _FORMER = 5
 _EMPTIED = -1.0
-"""Value of ``delay_seconds`` that marks an emptied message in layout 5."""
+"""Value of ``delay_seconds`` with which layout 5 marks an emptied message."""
 _TOGETHER = re.compile(r'\{"together": ([1-9][0-9]{0,9}), ')
 _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
@@ -102,7 +102,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
-    """True if a process has a file below a directory open, or watches a directory there."""
+    """True if a process has a file below the directory ``top`` open, or watches a directory there."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -116,7 +116,7 @@ def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
 
 
 def _names(pid: int, top: str) -> bool:
-    """True if a process was started with a directory as root, as the arguments of ``lakequeue`` show."""
+    """True if a process runs lakequeue with the directory ``top`` as root, by its arguments or environment."""
     with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
         given = os.fsdecode(line.read()).split("\0")
         variables = os.fsdecode(environment.read()).split("\0")
@@ -157,7 +157,7 @@ def _commit(
 
 
 def _begin_here(table: Table) -> None:
-    """Removes the log before this version, and files that only that part of the log names."""
+    """Removes all earlier versions from the log, and the files that only they name."""
     folder, found = table.folder, listed(table.folder)
     before = [file.name for number in found.entries for file in read_entry(folder, number).added]
     before += [file.name for number in found.checkpoints for file in read_checkpoint(folder, number).files()]

@@ -1,4 +1,4 @@
-"""Waits for messages to claim, by receives and by consumers with something to settle."""
+"""Waits for messages to claim, of receives, and of consumers that have something to settle."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Poll interval of the watching process, as a multiple of the longest interval. Changes end a wait earlier."""
+"""Pause between polls of the process that watches, in multiples of ``poll_interval``. A change ends it early."""
 WATCHED_CLAIM_FACTOR = 60
-"""Maximum time between claims, as a multiple of the longest poll interval, while a process watches the logs."""
+"""Maximum time between two claims while a process watches the logs, in multiples of ``poll_interval``."""
 
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Joins the waiters, which call ``wake`` to poll. ``idle``: True if a consumer has nothing else to do."""
+    """Adds a waiter for the block. It calls ``wake`` when it should poll. ``idle``: see ``Request.idle``."""
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:
@@ -43,7 +43,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """True if memory shows that no shard has messages to claim. False if only a claim can show it."""
+    """True if the state in memory shows that a claim would find nothing. False if only a claim can show it."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))
@@ -51,7 +51,7 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """True if all shards were recently empty, and no send came since. Takes one request per shard."""
+    """True if all shards were empty at recent reads, and no send came since. Takes one request per shard."""
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -65,26 +65,26 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait between a poll that found no message and the next poll. Changes such as deletes do not end it.
+    """The wait between a poll that found no message and the next poll. A change without a message does not end it.
 
-    While another process watches the queue's logs, and shows that it leaves no message to other processes, this
-    process does not read the logs.
+    If another process watches the queue's logs, and has shown lately that it leaves no message to others, this
+    process does not read the logs until it is woken.
     """
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """Waiter that changes wake; None if nothing wakes the wait."""
+    """The waiter that a change wakes; None if changes wake nothing."""
     _clear: Callable[[], None]
-    """Function to call before each check, so that later changes wake the waiter."""
+    """Call it before each check, so that a change after that wakes the waiter again."""
     _interrupt: Interrupt | None
     _deadline: int
     _pause: int
-    """Time until the next poll, in microseconds."""
+    """Microseconds until the next poll."""
     _known: int | None
-    """Number of known changes before the poll, if the poll left no message to other processes."""
+    """Value of ``changes`` before a poll that left no message to others; None if it left some, or was reported."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check was left to the watcher. ``next`` does not wait if the watcher's stamp is old."""
+    """True if the last check relied on the watcher. If its stamp is old by now, ``next`` does not wait."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -92,7 +92,7 @@ class VainWait:
         return self._queue.now() + WATCHED_CLAIM_FACTOR * self._queue.root.poll_interval
 
     def next(self) -> datetime:
-        """Returns the instant to wait for now."""
+        """Returns the instant until which to wait."""
         now, interval = self._queue.now(), self._queue.root.poll_interval
         place = None if self._waiter is None else self._waiter.place
         trusted = 0 if place is None else int(place.trusted_for(interval / MICROS) * MICROS)
@@ -108,7 +108,7 @@ class VainWait:
         return from_micros(min([self._deadline, now + pause, *known]))
 
     def is_over(self) -> bool:
-        """True if it is time to poll, after a wait for the instant of ``next``."""
+        """True if it is time to poll. Called after a wait until the instant of ``next``."""
         if self._waiter is None:
             return True
         self._clear()
@@ -131,13 +131,14 @@ class VainWait:
 def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
-    """Waits until there may be messages to claim, for an instant, or for an event. ``idle``: see ``waiting``.
+    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set.
 
     Args:
-        wake: set with ``interrupt``, and when there may be messages.
+        wake: event that is set when there may be messages, and together with ``interrupt``.
+            idle: see ``waiting``.
 
     Returns:
-        False if there may be messages now, so that it did not wait.
+        False if there were messages to claim at once, so that it did not wait; else True.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:
