@@ -5,7 +5,7 @@ share commits.
 
 A cancelled call does not begin, or ends in its thread. So a cancelled send or change may take effect. Messages
 claimed by a cancelled ``receive`` or ``lease`` become visible at once, or at the end of their visibility timeout
-if storage fails or the process dies. The receive counts.
+if storage fails or the process dies. Their receive count includes this receive.
 """
 
 from __future__ import annotations

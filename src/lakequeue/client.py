@@ -395,7 +395,7 @@ class LakeQueue(RootProperties):
         return copy(self._runtime, to._runtime, queue, progress)
 
     def upgrade(self, progress: Progress | None = None) -> int:
-        """Converts a root of layout 5 to the present layout. Returns the number of queues, 0 without work.
+        """Converts a root of layout 5 to the present layout. Returns the number of converted queues.
 
         End all processes that use the root first. The upgrade may be killed and repeated. To go back, see
         docs/operation/upgrading.md.

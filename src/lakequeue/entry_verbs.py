@@ -323,7 +323,7 @@ def space(lake: LakeQueue) -> Space | None:
 
 def shortage(lake: LakeQueue) -> Shortage | None:
     """Returns the shortage of bytes or files on the root's disk; None if enough are free."""
-    from lakequeue.operations import shortage  # imports what inspects tables
+    from lakequeue.operations import shortage  # imports modules that inspect tables
 
     return shortage.shortage(lake._runtime)
 

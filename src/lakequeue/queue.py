@@ -512,7 +512,7 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """The earliest instant to which ``rewind`` can go, valid for a second; None without rewind (RWD-24)."""
+        """Earliest instant for ``rewind``, which accepts it for one more second; None without rewind (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:

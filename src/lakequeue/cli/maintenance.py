@@ -61,7 +61,7 @@ def counts(
         counted if queue is None or by_priority else counted[0],
         render.table([*render.titles(columns), "oldest"], rows),
     )
-    for error in failed.values():  # the others are counted all the same
+    for error in failed.values():  # the other queues were counted
         raise error
 
 
@@ -95,7 +95,7 @@ def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
             empty="no consumer runs, or has messages in flight",
         ),
     )
-    for error in failed.values():  # the others are listed all the same
+    for error in failed.values():  # the other queues were listed
         raise error
 
 

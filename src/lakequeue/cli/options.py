@@ -48,7 +48,7 @@ def profile_names(incomplete: str) -> list[str]:
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
-# the default of a parameter comes first, as in typer; ... if there is none, or if it is given elsewhere
+# the default of a parameter comes first, as in typer; ... means no default, or a default in the signature
 
 
 def argument(default: Any, help: str, metavar: str, **more: Any) -> Any:

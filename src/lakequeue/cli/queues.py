@@ -96,7 +96,7 @@ def list_(
     known |= {queue.name: queue for queue in named(lake, set(targets.values()) - known.keys())}
     counted, failed = depths_of([*known.values()])
     for name, error in failed.items():
-        ctx.obj.note(f"{name}: {error}")  # the others are listed all the same
+        ctx.obj.note(f"{name}: {error}")  # the other queues are listed
     stored = {name: depth.stored for name, depth in counted.items()}
     counts = {name: attrs.asdict(depth.counts) for name, depth in counted.items()}
     answer = [

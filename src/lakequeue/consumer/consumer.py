@@ -204,7 +204,7 @@ class Consumer:
             try:
                 yield from loop.run(until_empty)
             except BaseException as error:
-                loop.fail(error)  # one that is not of the queue ends the others
+                loop.fail(error)  # an error that is not about the queue ends the other loops, too
                 errors.append(error)
                 _log.error("nothing more is received from %s: %s", loop.queue.name, error)
             finally:

@@ -168,12 +168,12 @@ def _wrong_result(handler: Any) -> str | None:
         annotated = typing.get_type_hints(handler).get("return", Outcome)
     except Exception:  # a name that only a type checker imports, an object that carries no annotations
         return None
-    # None where a class is expected, else a class that can hold neither; anything less plain is left alone
+    # refuses plain classes that are neither None nor an Outcome; other annotations are not judged
     plain = isinstance(annotated, type) and typing.get_origin(annotated) is None
     fits = not plain or annotated in (Any, object, type(None)) or issubclass(annotated, Outcome)
     return None if fits else str(annotated.__name__)
 
 
 def _stir(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop has ended, and with it who waited
+    with suppress(RuntimeError):  # the loop has ended, and its waiting tasks with it
         loop.call_soon_threadsafe(wake.set)

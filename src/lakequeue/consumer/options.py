@@ -137,7 +137,7 @@ class ConsumerOptions:
         """Returns the messages of a batch as the handler gets them: a list, or an Arrow table."""
         if not self.as_arrow:
             return messages
-        from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
+        from lakequeue.consumer.arrow_batches import table_of  # imports the modules of leases
 
         return table_of(messages)
 

@@ -230,7 +230,7 @@ class Channel(virtual.Channel):
             self.broker.send(queue, dumps(message), eta_of(message), message["properties"].get("priority") or 0)
         except QueueDoesNotExist:
             if "task" in message["headers"] or "correlation_id" not in message["properties"]:
-                raise  # else it is a reply, and its recipient is gone
+                raise  # other messages are replies whose recipient is gone
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for queue in self.broker.attended({queue for _, _, queue in self.get_table(exchange)}):

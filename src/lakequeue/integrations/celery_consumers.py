@@ -135,7 +135,7 @@ class Subscription:
         try:
             self.consumer.run()
         except Exception as error:
-            if not self._cancelled:  # else the queue may have been deleted
+            if not self._cancelled:  # a cancelled queue may have been deleted
                 self._put((self, error))
 
     async def _handle(self, message: Message, context: Context) -> Outcome:

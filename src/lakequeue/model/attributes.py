@@ -33,7 +33,7 @@ class _Attribute(NamedTuple):
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] | None = None  # wire value by allowed value
     limits: Limits | None = None  # range, unless each profile has its own
-    only: str = ""  # queues that have it: fifo, standard, or lake for standard queues of that profile; else all
+    only: str = ""  # kind of queues that have it: fifo, standard, or lake (standard queues of that profile)
     fixed: bool = False  # only set at creation
     per_shard: bool = False  # at least one for each shard
     field: str = ""

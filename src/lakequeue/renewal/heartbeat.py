@@ -64,7 +64,7 @@ class HeartbeatScheduler:
         """Ends the scheduler. Extends and reports nothing after this method returns."""
         self._stopped.set()
         self._wake.set()
-        with self._beating:  # it may be extending
+        with self._beating:  # waits for an extension that is in progress
             pass
 
     def beat(self) -> datetime:

@@ -225,7 +225,7 @@ class ShardMachine:
             again = state.now + deliver.DECIDE_EVERY
             change = again if change is None else min(change, again)
         pace = state.attributes.pace
-        several = state.attributes.shards > 1  # whose messages are charged here, too
+        several = state.attributes.shards > 1  # the messages of other shards are charged here, too
         if pace is None or state.pace_left or not (several or state.available.size):
             return change
         let_through = pace.next_at(state.head.paced_to, state.now)

@@ -69,7 +69,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
     """Makes messages visible because the target of their move is gone. They keep their receive count."""
     runs = _of(state, command.number)
-    for run, part in runs:  # they count anew (DLQ-13)
+    for run, part in runs:  # their receives are counted from 0 again (DLQ-13)
         count, (_, attempts) = run.receive_count, parse_note(part.note)
         state.hand_back(run._replace(move=None, receives_before=count, failed_attempts=attempts))
     return sum(run.size for run, _ in runs), bool(runs)

@@ -35,7 +35,7 @@ class MovePart(NamedTuple):
 
     number: int
     target: Destination
-    note: str | None  # what dead letters keep of the handlers that failed with them, see `model.failures`
+    note: str | None  # why and how often handlers failed, for dead letters; see `model.failures`
     redrive: bool  # whether the messages arrive as if never received (DLQ-8)
 
 
@@ -58,16 +58,16 @@ class Run(NamedTuple):
     visible_at: int | None = None
     received_at: int | None = None
     first_received_at: int | None = None
-    receives_before: int = 0  # of the receives, those before they came here as dead letters or a move failed
+    receives_before: int = 0  # receives before the messages came here as dead letters, or before a move failed
     failed_attempts: Attempts = ()  # the last ones (JOB-10)
     move: MovePart | None = None  # of a `moving` run
     mark: Mark | None = None  # of a run in flight that a lease delivers into a table (TAB-2)
-    attempt_id: str | None = None  # the receive request attempt whose answer the run is a part of (ATT-3)
+    attempt_id: str | None = None  # the receive request attempt that returned the run (ATT-3)
     attempted_at: int | None = None
-    attempt_place: int | None = None  # rank of the run in that answer
-    consumer: str | None = None  # who has the messages in flight, if it gave a name and no attempt id
-    failure: DeadLetterReason | None = None  # why the handler failed that had them last
-    failed_together: int | None = None  # number of messages of the batch that failed so, if one did
+    attempt_place: int | None = None  # rank of the run among the runs that the attempt returned
+    consumer: str | None = None  # name of the consumer that has the messages in flight; None with an attempt id
+    failure: DeadLetterReason | None = None  # why the last handler of the messages failed
+    failed_together: int | None = None  # number of messages of the failed batch, if a batch failed
 
     @property
     def deliveries(self) -> int:
@@ -103,7 +103,7 @@ class Run(NamedTuple):
 
 
 Outgoing = list[tuple[Run, MovePart]]  # an unfinished move, lowest offset first
-_RECEIVED = Run._fields.index("attempt_id")  # from here on: what the next receive replaces
+_RECEIVED = Run._fields.index("attempt_id")  # the next receive replaces the fields from here on
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:

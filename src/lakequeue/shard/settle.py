@@ -111,7 +111,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
                 if failure is not None:
                     record_failure(state, RecordFailure(offset, command.lease_id, failure))
             changed = True
-        else:  # what was handed back before stays as it is
+        else:  # messages that were handed back before stay as they are
             for first, last in apart(part.first, part.last, spans):
                 state.remove(part._replace(first=first, last=last))
                 changed = True

@@ -79,7 +79,7 @@ class ShardState(ShardIndex):
         if run.mark is not None:
             self.set_runs(runs)
             return
-        self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
+        self.set_runs(runs[:1])  # only the first and the last part can touch runs outside of this run
         self.runs.put_apart(runs[1:-1])
         self.available.add_apart(spans[1:-1])
         for first, last in spans[1:-1]:

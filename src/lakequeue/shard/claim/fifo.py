@@ -97,7 +97,7 @@ class _Deliverable:
     def __init__(self) -> None:
         self.pieces: list[Sequence[int]] = []
         self.next: int | None = None  # the next message, which is visible but too far ahead
-        self.all_known = False  # no hidden message was met, so the claim may go on with what the log still holds
+        self.all_known = False  # no hidden message was met, so the claim may go on with later messages of the log
 
 
 class Groups:

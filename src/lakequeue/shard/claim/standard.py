@@ -68,7 +68,7 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if state.attributes.fifo:
         state.groups.placed()
     elif state.by_tenant:
-        if claimed:  # else nobody's turn was used
+        if claimed:  # an empty claim serves no group
             state.tenants.add(left)
         state.tenants.placed(() if claimed else left)
     number = sum(run.size for run in claimed)

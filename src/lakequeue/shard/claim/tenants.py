@@ -77,7 +77,7 @@ def noisy(loads: Sequence[GroupLoad]) -> set[str]:
 
 SCANNED = 1 << 24
 """Maximum number of available messages in the index of groups, which bounds it to 64 MiB."""
-_STALE = 10_000  # outdated entries above which the heaps are built anew
+_STALE = 10_000  # with more outdated entries than this, the heaps are rebuilt
 
 
 class TenantShard(Protocol):
