@@ -30,7 +30,7 @@ _LONGEST_GATHER = 1_000_000
 round. Eight processes on a shard of an object store did 0.74 of their work with 0.25 s, 0.92 with 1 s.
 """
 _ROUNDS = 4
-"""Messages that failed for the last time wait for each other for this many rounds at most, on a slow disk."""
+"""Messages that failed on their last receive wait for each other up to this many rounds, or ``Rules.linger``."""
 
 
 class Pool:
@@ -47,9 +47,9 @@ class Pool:
         line: the turns that may begin, and those behind others of their group.
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
-        claim: the free handlers for the last claim; None: any number, or nothing is claimed.
+        claim: the free hands for the last claim; None if their number does not matter, or nothing is claimed.
         hungry: True if a hand found nothing to do.
-        full: True if the last check found no room for messages.
+        full: True if the pool had no capacity for more messages when a round was last due.
         taken: number of messages that have begun, divided by the weight. The queue with the lowest value is next.
         unended: messages whose handlers did not end in time.
         released: the ``unended`` messages that the next round makes visible.
@@ -170,7 +170,7 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """Begins the ``first`` or next message of a batch, and returns it; None if no message may begin."""
+        """Begins a message of a batch, with ``first`` its first, and returns it; None if no message may begin."""
         while self.line.ready and not self._keeps_back(self.line.ready[0]):
             if not first and self._is_again(self.line.ready[0]):
                 return None
@@ -269,7 +269,7 @@ class Pool:
         self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
-        """Returns the deletion of a handled message: by its newest receipt, if a later receive has not begun."""
+        """Returns the deletion of a handled message, by a later receive that still waits if its own has ended."""
         if hold is None or not hold.is_over(self._now):
             return Done(job, hold=hold, until=self._until(hold, self._now, self.rules.linger))
         message_id = job.context.message.message_id
@@ -278,7 +278,7 @@ class Pool:
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
     def _until(self, hold: Hold | None, now: int, longest: int) -> int:
-        """Returns until when a message may wait to be settled, for ``longest``; 0 if it may not wait."""
+        """Returns until when a message may wait to be settled: at most ``longest``; 0 if it may not wait."""
         if not self.rules.linger or hold is None or hold.failed or hold.timeout <= 0:
             return 0
         longest = min(longest, (hold.visible_at - now) // 3)
@@ -308,7 +308,7 @@ class Pool:
             self._go_on(turn)
 
     def _forget(self, jobs: Iterable[Job]) -> None:
-        """Ends messages. Their groups do not continue."""
+        """Ends messages, without beginning the next messages of their groups."""
         for job in jobs:
             self.holds.drop(job.handle)
             job.state = State.ENDED
@@ -548,7 +548,7 @@ class Pool:
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Keeps the ``_asked`` hands free no longer, if their messages began or none came. Wakes idle hands."""
+        """Stops keeping the ``_asked`` hands free, because their messages began or none came. Wakes idle hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released
@@ -556,6 +556,6 @@ class Pool:
             self._do(events.WakeHands(released))
 
     def _end_claims(self) -> None:
-        """Keeps no hands any more, because nothing is claimed for now."""
+        """Stops keeping hands free for last receives, because nothing is claimed for now."""
         self.claim, self._asked = None, self._kept
         self._release_hands()

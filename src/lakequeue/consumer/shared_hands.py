@@ -108,7 +108,7 @@ class SharedHands:
     def _run_dry(self, pool: Pool) -> list[Any]:
         """Records that a hand found no message of a queue, so that the queue's loop settles without a wait.
 
-        Returns the loop, for the caller to wake, if the last check found no room for messages.
+        Returns the loop, for the caller to wake, if its pool was ``full``; else an empty list.
         """
         served = self.receiving[pool]
         pool.hungry = True
@@ -145,7 +145,7 @@ class SharedHands:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
     def found_empty(self, pool: Pool, known: set[Pool]) -> None:
-        """Adds a queue to a set from ``may_be_empty``. In vain if a message received since has replaced it."""
+        """Adds a queue to a set from ``may_be_empty``. Has no effect if a message was received since then."""
         with self.lock:
             known.add(pool)
         self._wake()
