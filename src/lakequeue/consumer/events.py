@@ -37,7 +37,7 @@ class Settlement(Enum):
 
 @attrs.define
 class Tick:
-    """The loop begins a pass.
+    """The loop of a queue begins an iteration.
 
     Attributes:
         hands: maximum number of hands from now on.
@@ -144,7 +144,7 @@ Event: TypeAlias = (
 
 @attrs.define
 class Wake:
-    """Make the loop begin a pass."""
+    """Make the loop of the queue begin its next iteration."""
 
 
 @attrs.define

@@ -269,7 +269,7 @@ class Pool:
         self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
-        """Returns the deletion of a handled message, by a later receive that still waits if its own has ended."""
+        """Returns the deletion of a handled message, under a later receipt in the pool if its own ended."""
         if hold is None or not hold.is_over(self._now):
             return Done(job, hold=hold, until=self._until(hold, self._now, self.rules.linger))
         message_id = job.context.message.message_id
@@ -302,7 +302,7 @@ class Pool:
         return first
 
     def _finish(self, jobs: Sequence[Job]) -> None:
-        """Ends messages that need no further action. Their groups continue."""
+        """Ends messages that need no further action. The next messages of their groups may begin."""
         self._forget(jobs)
         for turn in dict.fromkeys(job.turn for job in jobs):
             self._go_on(turn)
@@ -465,7 +465,7 @@ class Pool:
         self._return(self._returning(self._waiting()))
 
     def _grace_over(self, event: events.GraceOver) -> None:
-        """Makes the next round release the messages whose handlers did not end in time. No extension follows."""
+        """Makes the next round release messages whose handlers did not end in time. Ends their extension."""
         self.holds.stop()
         self.unended = [job for job in self.active.values() if job.state is State.RUNNING]
         self._forget([job for job in self.unended if job.context.lost])

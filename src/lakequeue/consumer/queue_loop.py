@@ -177,7 +177,7 @@ class QueueLoop(RunLoop):
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def wake(self) -> None:
-        """Makes the loop begin a pass."""
+        """Makes the loop begin its next iteration."""
         self.interrupt.set()
 
     def _locked(self, free: Callable[[], int]) -> int:
@@ -232,10 +232,10 @@ class QueueLoop(RunLoop):
         return found.messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
-        """Begins a pass. Handled messages may first wait for messages to claim in the same commit.
+        """Begins an iteration. Handled messages may first wait for messages to claim in the same commit.
 
         Returns:
-            The action for this pass; None if the pass only waited.
+            The action for this iteration; None if it only waited.
         """
         for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
             if isinstance(action, events.Gather):
@@ -274,7 +274,7 @@ class QueueLoop(RunLoop):
         return (yield from receive_for_hands(self.queue, request, self.woken))
 
     def _begin(self, messages: Sequence[Message]) -> None:
-        """Gives received messages to the pool, as one turn for each FIFO group."""
+        """Gives received messages to the pool: a turn for each FIFO group, or for each message without one."""
         received_at = self._clock.now()
         for observer in self._observers:
             observer.received(messages, received_at)

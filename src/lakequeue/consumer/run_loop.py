@@ -106,7 +106,7 @@ class RunLoop(ABC):
         return self._controls.stopping or self._error is not None
 
     def _begins_pass(self) -> bool:
-        """Begins a pass of ``_consume``. Returns False if the run is to end. Raises the error of a long outage."""
+        """Begins an iteration of ``_consume``. Returns False if the run must end. Raises a long outage's error."""
         self.interrupt.clear()
         if self._stopping:
             return False
