@@ -304,8 +304,8 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
 class Sender(_AsyncFace[sync_sender.Sender]):
     """``lakequeue.Sender`` for asyncio; get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
 
-    ``send`` returns when the message is stored, so concurrent tasks share commits, in the order of their calls.
-    A cancelled call withdraws its message if no commit has begun.
+    ``send`` returns when the message is stored, so concurrent tasks share commits. Messages are stored in the
+    order of the calls. A cancelled call withdraws its message if no commit has begun.
     """
 
     def __init__(self, queue: Queue, sync: sync_sender.Sender, threads: LoopThreads) -> None:
@@ -353,7 +353,7 @@ class Schedules(_AsyncFace[sync_schedules.Schedules]):
 
 
 class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProperties):
-    """``lakequeue.LakeQueue`` for asyncio, with threads that ``async with`` ends after all cancelled calls.
+    """``lakequeue.LakeQueue`` for asyncio. ``async with`` ends its threads once all cancelled calls have ended.
 
     Args:
         threads: maximum number of threads, 1 to 1,024; the other arguments are as for ``lakequeue.LakeQueue``.

@@ -205,7 +205,7 @@ def redrive_checked(
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
-    """Moves messages as ``Queue.redrive``. ``check`` gets the name of each source queue, and may raise."""
+    """Moves messages as ``Queue.redrive`` does. ``check`` gets each source queue's name, and may raise errors."""
     target = None if destination is None else destination._runtime
     return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 

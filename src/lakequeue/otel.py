@@ -145,7 +145,7 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """Adds the span's context to the entry's message attributes, unless it would then have more than ten."""
+    """Adds the span's context to the entry's message attributes, unless these would then be more than ten."""
     attributes = entry.attributes or {}
     if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.
