@@ -175,7 +175,7 @@ def move_tasks(queue: OpenQueue) -> str | None:
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Replaces the requested redrives by the result of ``change``, which gets the newest."""
+    """Stores what ``change`` makes of the newest records of requested redrives."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))

@@ -54,7 +54,7 @@ _FEW_BYTES = 16 << 10
 GROWTH = 4
 """In a long search, a batch may have up to this many times as many messages as the first."""
 BYTES = 8 * 2**20
-"""Maximum bytes in memory of all shards' batches of a queue. The batch of a shard has at least an eighth of it."""
+"""Maximum bytes of a queue's batches in memory. With more than eight shards, each may use an eighth of it."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -295,7 +295,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Yields offsets and rows like ``_read``, from the end. The bytes of a part determine the next one's size."""
+    """Reads a shard from its end. Yields offsets and rows. The bytes of a part determine the next part's size."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -165,7 +165,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, once moves of them have ended. Returns how many were deleted."""
+    """Deletes messages in any state, after completing their moves. Returns how many were deleted."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:

@@ -47,7 +47,7 @@ class ClaimPlan:
     wanted: Claim
     """The claim for all shards together. A shard's own claim asks for the messages that are still missing."""
     enough: int = 0
-    """Number of messages with which no further shard is asked; 0 for ``wanted.max_messages``."""
+    """A claim asks no further shard once it has this many messages; 0 for ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""

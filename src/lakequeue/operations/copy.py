@@ -179,7 +179,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds files to snapshots: of bulk sends that other shards have already, and these shards do not."""
+        """Adds to the snapshots the files of bulk sends that only other shards have so far."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():

@@ -86,7 +86,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
     That is another process's row if it was faster. None: it took so long that a compactor may remove the tables.
 
     Args:
-        checked: the fence of the name when ``check`` was last called. Later, ``check`` is called again.
+        checked: the fence of the name when ``check`` was last called. If it has changed, ``check`` is repeated.
         check: function that raises an error if the queue must not be created.
 
     Raises:

@@ -40,7 +40,7 @@ class DeliverySnapshot(Protocol):
     def schema(self) -> pa.Schema: ...
     @property
     def handle(self) -> Any:
-        """The table for a write by the user."""
+        """The ``deltalake`` table, for a write by the user."""
         ...
 
     def check(self) -> None: ...
@@ -98,7 +98,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes or releases the marked messages. ``unrecorded``: only if the ledger has no table id."""
+        """Deletes marked messages, or makes them visible. ``unrecorded``: only if the ledger has no table id."""
         ...
 
 

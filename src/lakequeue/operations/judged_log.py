@@ -116,7 +116,7 @@ class JudgedShard:
             yield self.judge.judge(offsets, came_at, rows, names)
 
     def _stored(self, folder: Folder, needed: Sequence[str], condition: ds.Expression | None) -> Iterator[_Stored]:
-        """Yields columns of files, by offset: of those that may have messages that meet a condition."""
+        """Yields columns of the files that may have messages which meet a condition, by offset."""
         purged = self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):

@@ -62,7 +62,7 @@ class LeasedMessages:
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Returns those of the messages in ``spans``, which have got the new mark ``mark``."""
+        """Returns the messages in ``spans`` as claimed for another delivery, whose mark is ``mark``."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -147,7 +147,7 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``. Of many, the last message has its own task."""
+    """Splits the messages into tasks of about ``TASK_BYTES``; a large lease's last message has its own task."""
     places, columns = stored(leased)
     if not places:
         return []

@@ -102,7 +102,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes the states of a shard's messages at an instant, from a snapshot of its ledger. In microseconds."""
+    """Computes the states of a shard's messages at ``instant``, in microseconds, from a snapshot of its ledger."""
 
     queue: str
     region: str
@@ -130,7 +130,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns columns of ``JUDGED`` for messages, from their arrival and their columns ``log_columns``."""
+        """Returns columns of ``JUDGED``, from arrival instants and the columns that ``log_columns`` names."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)

@@ -15,7 +15,7 @@ _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields the results of a call for each item, in order. Some calls run ahead of the reader."""
+    """Yields the results of a call for each item, in order. Up to ``CONCURRENT`` calls run ahead of the reader."""
     if len(items) < 2:
         yield from map(call, items)
         return

@@ -88,7 +88,7 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages with which no further shard is asked; 0 for ``max_messages``."""
+    """A receive asks no further shard once it has this many messages; 0 for ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
     """True if this process may write blocks into the delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
@@ -329,7 +329,9 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns claimed messages by send time or priority. ``lease_id``: unreadable ones do not count (DUR-8)."""
+    """Returns claimed messages by send time or priority. If ``lease_id`` is given, the receive is not counted for
+    messages that cannot be read (DUR-8).
+    """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 

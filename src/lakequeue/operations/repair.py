@@ -211,7 +211,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds which messages are lost or come again (DUR-36). ``left``: can be received after the repair."""
+        """Adds to the report which messages are lost or come again (DUR-36). ``left``: receivable afterwards."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)

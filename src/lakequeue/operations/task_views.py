@@ -50,7 +50,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns that the functions read. The columns of the place are known before."""
+    """Returns the columns of a relation that the functions read: not its place, nor what is read last."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -107,7 +107,7 @@ class TaskReader:
             yield _list_of(pa.Table.from_pylist(rows, _SHARDS))
 
     def ranges(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields, for each shard, its ranges as one list, each of them a list of pieces."""
+        """Yields a list of ranges for each shard. A range is a list of pieces."""
         queues = self._queues()
         for queue, region, shard in asked:
             row = queues.get((queue, region))

@@ -25,7 +25,7 @@ WATCHED_CLAIM_FACTOR = 60
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Adds a waiter for the block. It calls ``wake`` when it should poll. ``idle``: see ``Request.idle``."""
+    """Adds a waiter for the block. ``wake`` is called when it should poll. ``idle``: see ``Request.idle``."""
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:

@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between two checks by a waiter that some thread leads the group: an interrupt may have ended it."""
+"""Seconds between checks by a waiter that a thread leads the group. An interrupt may have ended the leader."""
 
 
 class Item(Generic[Request, Answer]):

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """One in this many receives starts at another shard than the home, so that a few consumers serve all shards."""
 _ALONE = 0.125
-"""A commit without a lost race lowers the strain by this. Each lost race raises the strain by 1."""
+"""A commit without a lost race lowers the strain by this; a lost race raises it by 1. Strain moves the home."""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest strain at which the home moves. The value doubles if no other shard is free of commits."""
+"""Lowest and highest threshold: strain that moves the home. It doubles if no other shard is free of commits."""
 _QUIET = 64
 """Number of consecutive commits at strain 0, after which the home again moves at the lowest strain."""
 _MISSES = 8

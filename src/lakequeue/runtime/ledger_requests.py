@@ -24,7 +24,7 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that this process posts as requests, after it saw that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""A lost race adds the first to the strain; a won one subtracts 1. At the second, calls become requests."""
+"""Strain that a lost race adds, and strain from which on calls become requests. A won commit subtracts 1."""
 _ATTRIBUTES = "attributes"
 """Key, among the answers in a log entry, of the version of the queue's attributes."""
 
@@ -85,7 +85,7 @@ class LedgerRequests:
             self._asked = turns.ask(table)
 
     def heed(self, table: Table) -> None:
-        """Calls ``meet`` if another process has called ``ask`` since the last call."""
+        """Calls ``meet`` if another process has called ``ask`` since the last ``heed``."""
         known, self._asked = self._asked, table.transaction(layout.TURN_ID)
         if known not in (None, self._asked):
             self.meet()
@@ -157,7 +157,7 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns answers to requests as JSON, for the log entry. ``asked``: each request's id and commands."""
+    """Returns answers to requests as JSON for a log entry. ``asked``: ids, each with its number of commands."""
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])

@@ -304,7 +304,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns how many locks may exist, because each keeps a file open. Further queues are watched without."""
+    """Returns the maximum number of locks: each keeps a file open. Further queues are watched without a lock."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

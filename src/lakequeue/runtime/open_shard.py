@@ -60,7 +60,7 @@ class OpenShard:
     Attributes:
         tables: paths of its tables.
         shared: state shared with the queue's other shards.
-        ledger: commands and queries.
+        ledger: applies commands and answers queries.
     """
 
     def __init__(self, engine: Engine, root: str, key: str, number: int, shared: Shared) -> None:

@@ -128,7 +128,8 @@ class Root:
         mode: permission bits of the directory of a new local root.
         spark: session for DataFrame verbs, or None.
         through_spark: True to commit through Spark instead of the point engine.
-        poll_interval: longest pause between polls of a waiting receive, in microseconds; None: by the storage.
+        poll_interval: longest pause between polls of a waiting receive, in microseconds; None for the storage's
+            default.
 
     Attributes:
         id: unique among the roots of all processes.

@@ -95,7 +95,7 @@ class PlaceFinder:
     def places(
         self, appender: Appender, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Places:
-        """Returns what gives offsets after the loaded snapshot to messages of sends with these attributes."""
+        """Returns a ``Places`` that begins after the loaded snapshot, for sends with these attributes."""
         room, known = self.room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
             return Places(appender.end, room, known)

@@ -130,7 +130,7 @@ class SendBatch:
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns the answer to each send: its messages' offsets, or StaleAttributes if it has another version."""
+        """Returns for each send its messages' offsets, or StaleAttributes if it has another version of them."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

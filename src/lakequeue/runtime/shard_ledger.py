@@ -65,8 +65,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Records in the ledger that bodies will be removed from the log. Returns a random number for that.
-
+        """Records in the ledger that bodies will be removed from the log. Returns the removal's random number.
         ``known`` is the number of the log's last removal; 0 if there was none.
         """
         mark = 1 + random.getrandbits(62)
@@ -125,7 +124,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns the results of ``posted`` if it is committed; else decides it with others' requests."""
+        """Returns the results of ``posted`` if committed; else decides it with other processes' requests."""
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has what was not committed

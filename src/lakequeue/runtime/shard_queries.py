@@ -118,7 +118,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of a query on the newest state, or on the state of a read since number ``look``.
+        """Returns a query's result on the newest state, or on the state of the read numbered ``look`` or later.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -142,7 +142,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns True for each received message that is stored, by a read of the last half second.
+        """Returns for each message True if it is stored, by a read that is at most half a second old.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.

@@ -23,7 +23,7 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns messages as dicts, None for removed ones. Raises QueueClientError if another one is missing."""
+        """Returns messages as dicts, None for removed ones. QueueClientError: one is gone that was not removed."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

@@ -64,8 +64,8 @@ class ClockGuard:
         """Raises QueueClientError, without changes, if a commit at ``instant`` shows a wrong clock.
 
         Args:
-            instant, last: this commit and the last one, in microseconds.
-            where: the table.
+            instant, last: instants of this commit and of the last one, in microseconds.
+            where: path of the table, for the error.
             create: True to create the local file whose time is compared.
         """
         if self.now is None or (before := self._doubted(self.now)) is None:
@@ -124,7 +124,7 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns the seconds by which the clock is ahead of the storage's, without its time to answer."""
+        """Returns the seconds by which the clock is ahead of the storage's, not counting the answer's delay."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 

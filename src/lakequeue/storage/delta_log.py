@@ -172,7 +172,7 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists all Parquet files of a table, in its log or not, oldest first. Omits files moved aside."""
+    """Lists all Parquet files of a table, in its log or not, oldest first. Omits files moved aside by a repair."""
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
@@ -319,7 +319,7 @@ def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
 
 
 def read_checkpoint(folder: Folder, version: int) -> TableState:
-    """Reads a checkpoint. Raises FileNotFoundError, or DamagedTable if it is empty or torn."""
+    """Reads a checkpoint. Raises FileNotFoundError, or DamagedTable if it is empty, cut off or malformed."""
     data = folder.read(checkpoint_name(version))
     try:
         with reader(pa.BufferReader(data), CHECKPOINT) as file:

@@ -39,7 +39,7 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum attempts at a request whose answer was cut off, or in a directory that another process removes."""
+"""Maximum number of attempts if an answer is cut off, or if another process removes the directory."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds to pause before a file is created again, if the store was busy with another request for that file."""
 # On macOS, fsync leaves the data in the disk's cache.

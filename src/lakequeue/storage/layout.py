@@ -330,11 +330,13 @@ FILES_ID = "files"
 FORGOTTEN_ID = "forgotten"
 """Application id on ``messages``; its version is the newest ledger epoch that removed bodies."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``; its version is the mark of the last removal of bodies; see ``Head.emptying``."""
+"""Application id on ``messages``; its version is the random number of the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on messages and receipts; its version: the longest pause of commits of over a day, in seconds."""
+"""Application id on messages and receipts; its version is the longest pause between two commits, in seconds. Only
+pauses of over a day are recorded.
+"""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``; its version is the epoch, which the head row repeats."""
 
@@ -343,7 +345,7 @@ TURN_ID = "turn"
 
 
 def stats_id(key: str) -> str:
-    """Returns the application id on ``stats`` whose version is a queue's last minute, counted since the epoch."""
+    """Returns the application id on ``stats`` whose version is the minute, since the epoch, of the last row."""
     return f"stats-{key}"
 
 
@@ -357,12 +359,12 @@ MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns the application id on ``messages`` whose version is the last move from another queue's shard."""
+    """Returns the application id on ``messages`` whose version is the number of the last move from a shard."""
     return f"{MOVE}{source_key}-{shard}"
 
 
 BULK = ("bulk-", "stream-")
-"""Prefixes of the ids of bulk sends on ``messages``."""
+"""Prefixes of the application ids of bulk sends on ``messages``."""
 
 
 def bulk_id(send_id: str) -> str:

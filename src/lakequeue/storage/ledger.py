@@ -290,7 +290,7 @@ def run_rows(
     with_op: bool = False,
     settled: bool = False,
 ) -> pa.Table:
-    """Builds rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
+    """Builds rows of ``receipts``: the head if given, then ``puts``, then ``deletes`` if ``with_op``."""
     heads = [head] if head else []
     others = len(Run._fields) - 3
     runs = [

@@ -56,7 +56,7 @@ class Opener(NamedTuple):
     descriptor: int
 
     def open(self, path: str, flags: int) -> int:
-        """Opens a file. For the parameter ``opener`` of ``open``."""
+        """Opens a file. Made for the parameter ``opener`` of Python's ``open``."""
         return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 

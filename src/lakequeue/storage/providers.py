@@ -50,7 +50,7 @@ _S3A_SETTINGS = {
     "region": "endpoint.region",
     "default_region": "endpoint.region",
 }
-"""Settings of s3a by the option of delta-rs, without the option's prefix."""
+"""Names of s3a's settings, keyed by the name of delta-rs's option without its prefix."""
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -67,7 +67,7 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes a request and removes ``last``. ``text`` returns its content for the token of the log's entry.
+    """Writes a request and removes ``last``. ``text`` makes its content from the token of the newest entry.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
@@ -159,5 +159,5 @@ def unknown(reason: object) -> QueueClientError:
 
 
 def failure(error: Exception) -> Exception:
-    """Returns the error of a call after a failure, while its request may still be committed."""
+    """Returns what to raise for ``error``, if the request of the call may still be committed."""
     return failure_left_to_others(error, unknown)

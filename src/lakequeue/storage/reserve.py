@@ -22,7 +22,7 @@ PLENTY_FILES = 4 * RESERVED_FILES
 
 
 LEAST_FREE = 0.2
-"""Share of a file system. If more than this share is free, space is never short, however little it is."""
+"""Bytes or files are never too few if more than this share of the file system is free, however small it is."""
 
 
 class Space(NamedTuple):

@@ -194,7 +194,7 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the end of the log has moved back (DUR-85)."""
+        """Raises DamagedTable if the log's end is before ``send``, so that offsets were given twice (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
@@ -214,7 +214,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None) -> Entry | None:
-        """Returns the entry of the next version; None if there is none yet. Checks first that ``base`` exists."""
+        """Returns the next version's entry; None if there is none yet. First checks ``base``, if it is given."""
         if base is not None:
             known = {each.version: each for each in (self._checked, base)}
             checks = [partial(self._expect, each, self._folder) for each in known.values()]
@@ -360,7 +360,7 @@ class Snapshot(TableState):
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns answers after ``version``, keyed by request. Raises FileNotFoundError for trimmed entries."""
+        """Returns the answers to requests in entries after ``version``. FileNotFoundError: an entry is trimmed."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:

@@ -124,7 +124,7 @@ class Store:
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """True if data must be on a local disk before a call returns."""
         self.restored = set[str]()
-        """Paths of tables with entries that a restore left behind a gap, and that this process must remove."""
+        """Paths of tables with entries that a restore left over, and that this process must remove."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
@@ -246,7 +246,7 @@ class Store:
         return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
-        """Raises InvalidParameterValue for addresses that are no URLs, bucket names, and control characters."""
+        """Raises InvalidParameterValue for a wrong URL, a bucket among the options, or a control character."""
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():

@@ -88,7 +88,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 FILE = 256 << 20
 """Maximum bytes of rows in a file of a standard queue with one shard. With more shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
-"""Bits that hold a row's position in its partition. The bits above hold the partition, as in Spark."""
+"""Number of bits for a row's position in its partition. The bits above hold the partition, as in Spark."""
 
 
 @attrs.frozen

@@ -65,7 +65,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Compares the files with the loaded snapshot. Returns True if ``files`` is unchanged."""
+        """Looks for duplicates in the loaded snapshot. Returns True if that did not change ``files``."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))

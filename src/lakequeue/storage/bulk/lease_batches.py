@@ -35,7 +35,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in a filter, with which Spark skips row groups. More would slow the planner."""
 _BUCKET = 8
-"""Spark joins messages with ranges by blocks of 256 positions: a position without its lowest 8 bits."""
+"""Number of bits of a position within its block. Spark joins messages with ranges by block."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),

@@ -1,4 +1,4 @@
-"""Manifests: the files of a bulk send, written before its first commit."""
+"""A manifest lists the files of a bulk send. It is written before the first commit of the send."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Returns column names in the case of message columns, and ``order_by`` as the rows spell it."""
+    """Returns the columns, spelled like message columns, and ``order_by`` as the rows spell it."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
@@ -162,7 +162,7 @@ def check_columns(attributes: QueueAttributes, columns: Sequence[tuple[str, str]
         order_by: a further column, which must exist.
 
     Raises:
-        InvalidParameterValue: names the column.
+        InvalidParameterValue: a column is wrong or missing; the text names it.
     """
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")

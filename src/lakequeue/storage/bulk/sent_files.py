@@ -27,7 +27,7 @@ DIGEST = pa.binary(16)
 FILES = pa.schema(
     [("path", pa.string()), ("size", pa.int64()), ("modified_at", layout.INSTANT), ("digest", DIGEST)]
 )
-"""Columns of the part of a batch."""
+"""Columns of a part that records one batch of files."""
 _MERGED = pa.schema([("bucket", pa.int32()), ("digest", DIGEST)])
 _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
@@ -70,7 +70,7 @@ class SentFiles:
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
 
     def batch(self, number: int) -> pa.Table:
-        """Reads the file of a batch. Raises QueueClientError if the file is gone."""
+        """Reads the files of a batch. Raises QueueClientError if the record of the batch is gone."""
         try:
             return self._folder.rows(_batch(number), self._folder.entry(_batch(number)).size)
         except FileNotFoundError:

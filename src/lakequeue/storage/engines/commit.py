@@ -154,7 +154,7 @@ class Commit:
         return Ended.LOST
 
     def _try(self, wall: float, machine: float) -> Ended:
-        """Writes the commit. ``wall``, ``machine``: two clocks' seconds from before its base was checked."""
+        """Writes the commit. ``wall``, ``machine``: two clocks, in seconds, before the check of its base."""
         table = self._table
         base = table.version
         try:

@@ -51,7 +51,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Takes the turn for the block. Goes on without it after ``longest`` seconds, or if ``until()``. Reentrant."""
+    """Takes the turn for the block. After ``longest`` seconds, or if ``until()``, does without. Reentrant."""
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

@@ -18,7 +18,7 @@ MANY_FILES = 16
 _JOINED_ROWS = 256
 """A file with more rows is not joined. Else 16 new queues would rewrite the rows of 3,000 others."""
 _MANY_EDGES = 16
-"""Above this number of beginnings and ends of row ranges, a filter is faster, which takes 240 us or more."""
+"""With more beginnings and ends of row ranges, a filter is faster than slices. A filter takes 240 us or more."""
 
 
 class FileRewrite(NamedTuple):

@@ -24,7 +24,7 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def is_in_place(self) -> bool:
-        """Returns False if another file is at the path of the lock, which other processes use then."""
+        """Returns False if the lock's file was replaced, so that other processes use another file."""
         with suppress(OSError):
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False

@@ -50,7 +50,7 @@ class FoundLog:
 
     @property
     def start(self) -> int | None:
-        """Version of the checkpoint or entry with which reads of the log begin; None if there is none."""
+        """Version of the checkpoint or entry with which reads of the log begin; None if the log has neither."""
         return start_of(self.entries, self.checkpoints)
 
     @property

@@ -318,7 +318,7 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good. It adds no files, but makes concurrent appends fail."""
+        """Returns the change that closes the log for good. Appends prepared on an older snapshot then fail."""
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:

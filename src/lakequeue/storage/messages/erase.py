@@ -29,7 +29,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     Args:
         table: a handle on ``messages`` that nothing else uses.
         offsets: offsets of the message, see ``find_message.offsets_of``.
-        keep_from: deduplication ids and groups of later messages stay (DDP-1, DDP-14).
+        keep_from: instant; later messages keep their deduplication ids and groups (DDP-1, DDP-14).
 
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.

@@ -165,7 +165,7 @@ class _MergeStep:
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """True if the open segment is replaced, so that the commit must carry ``send``."""
+    """True if the open segment is replaced, so that the commit must set the application id ``send``."""
     epoch: int = 0
     """Epoch of the ledger that decided which rows lose their bodies; 0 if no rows are emptied."""
     mark: int = 0

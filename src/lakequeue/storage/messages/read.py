@@ -40,7 +40,7 @@ class CacheBudget:
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
     def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
-        """Caches a value of ``size`` bytes, unless the key has one. The caller holds ``lock``."""
+        """Caches a value of ``size`` bytes, unless the key has a value already. The caller holds ``lock``."""
         if key in cache:
             return
         try:
@@ -113,7 +113,7 @@ class LogFile:
     emptied: int
     """Number of emptied messages in the file, by its statistics; see ``emptied_rows``."""
     group: str | None
-    """Message group, if all messages of the file have the same; "" for no group. None: several, or unknown."""
+    """Message group, if it is the same for all messages; "" for no group. None: several groups, or unknown."""
     more: tuple[LiveFile, ...] = ()
     """Other files of the segment, if another program rewrote it. Rows may be in any of the segment's files."""
 
@@ -167,7 +167,7 @@ class LogFile:
         return once.select(names).combine_chunks()
 
     def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
-        """Drops repeated rows of sorted ones. Raises DamagedTable if two messages have the same position."""
+        """Drops repeated rows from sorted rows. Raises DamagedTable if two messages have the same position."""
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
         same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
@@ -370,7 +370,7 @@ class LogReader:
         return self._current()
 
     def advance(self) -> ShardLog:
-        """Returns the newest log that this process knows, by its own commits too, without a request to storage."""
+        """Returns the newest log that this process has loaded or committed, without a request to storage."""
         self.table.state.advance()
         return self._current()
 
@@ -454,7 +454,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that lacks rows, or does not begin where the last ended, and where it should."""
+    """Returns the first file that lacks rows or does not follow the file before, and its expected first offset."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))

@@ -25,7 +25,7 @@ _OF_MESSAGES, _OF_QUEUES = (
     [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
 )
 _OF_TASKS = ("started", "written")
-"""Fields of a move task that are instants, in milliseconds."""
+"""Fields of a requested redrive that are instants, in milliseconds."""
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairStep]:

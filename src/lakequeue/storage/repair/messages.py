@@ -123,7 +123,7 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """The rows of the replaced files. ``row`` has the row of each of the ``offsets``, which are sorted."""
+    """The rows of the replaced files. ``row`` has the index in ``rows`` of each of the sorted ``offsets``."""
 
     offsets: Integers
     rows: pa.Table
