@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -154,10 +155,11 @@ def doctor(root: str) -> tuple[int, dict, str]:
 
 def test_doctor_reports_the_health_of_a_sound_root(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
-    queue = LakeQueue(root).create_queue("orders", shards=2)
+    queue = LakeQueue(root).create_queue("orders", shards=check.SHARDS + 2)
     for body in "abc":
         queue.send(body)
     code, document, text = doctor(root)
+    assert len(re.findall(r"^ orders +\d", text, re.MULTILINE)) == check.SHARDS < len(document["shards"])
     assert code == 0 and not document["damaged"] and document["queues"] == 1
     assert len(document["warnings"]) == 1 and "never compacted" in document["warnings"][0] and "never" in text
     assert sum(each["counts"]["visible"] for each in document["shards"]) == 3
@@ -229,7 +231,7 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
     session = Session(prefix="lakequeue --root 'my queues'")
     told = "\n".join(check.health_lines(health, session.pasted))
     assert told.replace("lakequeue --root 'my queues'", "LQ") == (
-        "1 finding of damage, 4 urgent, 3 warnings, the most urgent first\n"
+        "1 finding of damage, 4 urgent, 2 warnings, the most urgent first\n"
         "  LQ repair --all  # shows what it would do, and asks\n\n"
         "damage: orders: a.parquet cannot be read\n  in      0/messages/a.parquet\n  repair  drops it\n"
         "urgent: only 1% is free\n  the largest queues: old 2.0 MiB\n"
@@ -240,8 +242,6 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
         "urgent: slow is late\n  LQ peek slow  # shows it\n"
         "warning: it hangs\n  py-spy dump --pid 1  # on a shows where\n  kill 1               # on a ends it\n"
         "warning: slow is late\n  ask\n  LQ peek slow  # shows it\n"
-        "warning: the root was last compacted 72 hours ago\n  see whether the compactor still runs\n"
-        "  LQ compact  # every minute, or every five minutes on an object store\n"
     )
     assert [each for each in health.warnings if "repair --all --clock" in each]
 

@@ -40,5 +40,32 @@ def test_a_shortage_is_reported_and_named_urgent(
     lake.create_queue("small")
     monkeypatch.setattr(module, "space_of", lambda path: space)
     found = shortage(lake._runtime)
-    assert (found is None) == (text is None) and (text or "") in str(found)
-    assert ("the largest queues: orders 0." in str(found)) == urgent
+    told = str(found and found.advice)
+    assert (found is None) == (text is None) and (text or "") in told
+    assert ("the largest queues: orders 0." in told) == urgent
+
+
+MIB = 2**20
+COMPACT = "lakequeue compact --now 0"
+
+
+@pytest.mark.parametrize(
+    ("space", "sizes", "purged", "others"),
+    [
+        (Space(100 * MIB, MIB, None), {"orders": 90 * MIB, "small": 9}, "orders", False),
+        (Space(100 * MIB, MIB, None), {"orders": 9 * MIB}, "orders", True),
+        (Space(100 * MIB, MIB, None), {"orders": MIB - 1, "small": 9}, None, True),
+        (Space(100 * MIB, 90 * MIB, 99, 9_999), {"orders": 9}, "orders", False),
+        (Space(100 * MIB, MIB, None), {}, None, True),
+    ],
+)
+def test_a_purge_is_advised_only_if_it_helps(
+    space: Space, sizes: dict[str, int], purged: str | None, others: bool
+) -> None:
+    found = module.of_sizes(space, sizes)
+    purge = [] if purged is None else [f"lakequeue purge {purged}", COMPACT]
+    assert [step.command for step in found.steps] == [COMPACT, *purge] and found.urgent
+    assert ("other files take most of the space" in found.hint) == others
+    hidden = found.without_names()
+    assert purged is None or hidden.steps[1].command == "lakequeue purge QUEUE"
+    assert hidden.largest == {} and len(hidden.steps) == len(found.steps)

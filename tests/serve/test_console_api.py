@@ -160,7 +160,7 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
         "host:7 has held a message for 2h50m",
         "1 visible, no receive for 2h50m",
         "1 dead letter",
-        "paused for 2h50m",
+        "paused for 2h50m: the bank is down",
     ]
     rows = console.get("queues", sort="trouble")["queues"]
     assert [row["name"] for row in rows] == ["stuck", "unread", "pay-dead", "paused", "pay"]
@@ -777,6 +777,7 @@ def test_a_dead_letter_shows_its_error_and_a_message_in_flight_its_consumer(cons
                 "oldest_receive": "2026-01-01T00:00:00Z",
                 "newest_receive": "2026-01-01T00:00:00Z",
                 "processes": [],
+                "slow": False,
             }
         ],
         "total": 1,
@@ -793,7 +794,7 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     shown = {"consumer": "packer", "in_flight": 0, "oldest_receive": None, "newest_receive": None}
     at = "2026-01-01T00:00:00Z"
     known = {"host": "worker-1", "pid": 4711, "started_at": at, "seen_at": at, "handlers": 0}
-    shown |= {"processes": [known | {"oldest_handler": None}]}
+    shown |= {"processes": [known | {"oldest_handler": None}], "slow": False}
     assert console.get("queues/orders/consumers") == {"consumers": [shown], "total": 1}
     assert console.get("queues/others/consumers") == {"consumers": [], "total": 0}
     assert console.get("workers")["workers"] == [{"queue": "orders", "slow": False} | shown]

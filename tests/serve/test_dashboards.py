@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakequeue.operations.concerns import COMPACTION_SECONDS, STUCK_SECONDS, UNREAD_SECONDS
+from lakequeue.operations.concerns import COMPACTION_SECONDS, EXPIRING_SHARE, STUCK_SECONDS, UNREAD_SECONDS
 from lakequeue.operations.shortage import LOW_BYTES, LOW_FILES
 from lakequeue.storage.reserve import LEAST_FREE
 from serve.promql import Known, consumed, problems
@@ -85,6 +85,7 @@ def test_doctor_warns_when_the_alert_does() -> None:
     expected = {
         "LakequeueNoCompaction": f"{COMPACTION_SECONDS // 3600} * 3600",
         "LakequeueNobodyReceives": f"{UNREAD_SECONDS} unless {letters} > 0",
+        "LakequeueMessagesExpire": f"{1 - EXPIRING_SHARE} * max by (queue) (lakequeue_queue_retention_seconds)",
         "LakequeueHandlerStuck": f"{STUCK_SECONDS} and {held} > {timeout}",
         "LakequeueDiskFull": f"{LEAST_FREE} and min(lakequeue_storage_free_bytes) < {LOW_BYTES >> 30} * 2 ^ 30",
         "LakequeueInodesRunOut": f"{LEAST_FREE} and min(lakequeue_storage_free_files) < {LOW_FILES}",

@@ -64,7 +64,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             assert "disk is full: sends, receives and deletes fail" in told
             assert "lakequeue compact --now 0 frees the space of what is gone; often this is enough" in told
             assert "lakequeue purge old drops its messages, if nobody needs them" in told
-            assert told.count("disk") == 1 and "on its file system" not in told
+            assert told.count("root's disk") == 1 and "on its file system" not in told
         sent = console.sent("queues/orders/send", {"MessageBody": "a"})
         assert sent.json()["message"] == "The disk of the root is full: `lakequeue doctor` says how to make room."
         found, compact = console.get("attention"), "lakequeue compact --now 0"
@@ -72,7 +72,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert found["full"] and len(found["root"]) == 1, "a compaction needs room first"
         assert [step["command"] for step in found["root"][0]["steps"]] == [compact, "lakequeue purge old", compact]
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
-        assert checked.exit_code == 1 and "no damage, 1 urgent, " in checked.output
+        assert checked.exit_code == 1 and checked.output.startswith("no damage, 1 urgent\n")
         run(lake, "compact", "--now", "0")
         run(lake, "purge", "old", "--yes")
         run(lake, "compact", "--now", "0")

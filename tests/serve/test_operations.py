@@ -221,6 +221,8 @@ def test_metrics_show_the_depths_of_queues_at_the_scrape(tmp_path: Path) -> None
         ("lakequeue_queue_dead_letter_sources", "other.fifo"): 0,
         ("lakequeue_queue_visibility_timeout_seconds", "orders"): 30,
         ("lakequeue_queue_visibility_timeout_seconds", "other.fifo"): 30,
+        ("lakequeue_queue_retention_seconds", "orders"): 4 * 24 * 3600,
+        ("lakequeue_queue_retention_seconds", "other.fifo"): 4 * 24 * 3600,
         ("lakequeue_queue_paused", "orders"): 0,
         ("lakequeue_queue_paused", "other.fifo"): 0,
         ("lakequeue_queue_paused_timestamp_seconds", "orders"): 0,

@@ -13,7 +13,10 @@ from lakequeue.serve.console.routes import STATIC
 from serve.consoles import Browser, Console, keyed
 
 ALERTS = Path(__file__).parents[2] / "conf" / "prometheus" / "alerts.yml"
-PAGES = ("index", "alerts", "damage", "disk-full", "troubleshooting", "compaction", "serve", "deploying")
+PAGES = (
+    *("index", "alerts", "damage", "disk-full", "troubleshooting", "compaction", "serve", "deploying"),
+    *("stores/s3", "guides/dead-letters", "reference/cli"),
+)
 
 
 @pytest.fixture
@@ -43,11 +46,20 @@ def test_each_alert_has_its_runbook_without_a_key(http: Browser) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_links_between_runbooks_lead_to_a_heading(http: Browser, name: str) -> None:
     text = page(http, name)
-    assert "<h1 id=" in text and ".md" not in "".join(re.findall(r'href="([^"]*)"', text))
-    for target in {*re.findall(r'href="([a-z#][^":]*)"', text)}:
+    targets = {*re.findall(r'href="([^":]*)"', text)}
+    assert "<h1 id=" in text and ".md" not in "".join(targets)
+    for target in targets:
         other, _, anchor = target.partition("#")
-        whole = text if not other else page(http, other)
-        assert not anchor or anchor in ids(whole), target
+        if not other or "/runbooks/" in other:
+            whole = page(http, other.rpartition("runbooks/")[2]) if other else text
+            assert not anchor or anchor in ids(whole), target
+
+
+def test_links_of_runbooks_lead_to_guides_and_back(http: Browser) -> None:
+    assert 'href="../runbooks/guides/dead-letters#which-errors-there-are"' in page(http, "alerts")
+    assert 'href="../../runbooks/alerts' in (text := page(http, "guides/consumers"))
+    assert 'href="../../console.css"' in text
+    assert "<a>" in page(http, "performance"), "a page that is not shipped has no link"
 
 
 def test_what_needs_attention_leads_to_a_runbook(http: Browser, console: Console) -> None:
@@ -61,6 +73,6 @@ def test_what_needs_attention_leads_to_a_runbook(http: Browser, console: Console
         assert not anchor or anchor in ids(page(http, name)), target
 
 
-@pytest.mark.parametrize("name", ["nothing", "..%2falerts", "alerts.md", "stores%2fs3"])
+@pytest.mark.parametrize("name", ["nothing", "..%2falerts", "alerts.md", "internals/fence", "guides"])
 def test_no_other_file_is_served(http: Browser, name: str) -> None:
     assert http.get(f"/console/runbooks/{name}").status_code == 404

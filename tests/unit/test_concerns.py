@@ -194,7 +194,7 @@ def test_concerns_have_an_order_and_commands() -> None:
     assert all(step.command and step.effect for each in concerns for step in each.steps)
     assert all(each.steps for each in concerns)
     assert [each.brief for each in concerns] == [
-        "group a b paused",
+        "group a b paused: late",
         "oldest deleted in 12h",
         "9 visible, no receive for 3d12h",
         "1 undecided",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Maximum number of offset ranges, ids or problems that are printed."""
+SHARDS = 5
+"""Maximum number of shards that are printed, so that the problems above stay in view."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
@@ -113,14 +115,14 @@ def _figures(health: RootHealth) -> Iterator[str]:
     yield f"clock            {behind} commit"
     if health.store_use is not None:
         yield f"requests         {health.store_use}"
-    more = len(health.shards) - SHOWN
-    yield f"queues           {health.queues}{f'; the {SHOWN} largest shards, --json has all' if more > 0 else ''}"
+    some = f"; shards with the {SHARDS} largest ledgers, --json has all" if len(health.shards) > SHARDS else ""
+    yield f"queues           {health.queues}{some}"
 
 
 def _shards(health: RootHealth) -> render.Fitting | str:
     columns = ["queue", "shard", "messages", "ledger runs", "files", "commits", "lost races"]
     rows: list[list[object]] = []
-    for each in health.shards[:SHOWN]:
+    for each in health.shards[:SHARDS]:
         counts = each.counts
         stored = counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
         rows.append([each.queue, counts.shard, stored])

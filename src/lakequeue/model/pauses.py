@@ -38,7 +38,11 @@ class Pause:
     @property
     def _words(self) -> str:
         began = "" if self.since is None else f" since {self.since:%F %T}Z"
-        return f"paused{began}" + (f": {self.reason}" if self.reason != NO_REASON else "")
+        return self.with_reason(f"paused{began}")
+
+    def with_reason(self, text: str) -> str:
+        """Returns the text with the reason of the pause, if there is one."""
+        return text if self.reason == NO_REASON else f"{text}: {self.reason}"
 
     def of(self, queue: str) -> str:
         """Returns a line about the pause of this queue."""

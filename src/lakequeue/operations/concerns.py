@@ -143,7 +143,7 @@ def found(
     for pause in attributes.pauses:
         what = "paused" if pause.group is None else f"group {pause.group} paused"
         lasts = None if pause.since is None else shown_duration((now.at - to_micros(pause.since)) / MICROS)
-        brief = what if lasts is None else f"{what} for {lasts}"
+        brief = pause.with_reason(what if lasts is None else f"{what} for {lasts}")
         steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
         yield Concern(name, "paused", pause.of(name), steps=steps, brief=brief, group=pause.group)
     age = counts.oldest_age or 0.0

@@ -115,7 +115,9 @@ class RootHealth:
     def _upkeep(self) -> Iterator[Advice]:
         """Yields problems that make the root slow or large."""
         ago = self.compacted_seconds_ago
-        if self.queues and ago is None:
+        if self.shortage is not None and self.shortage.urgent:
+            pass  # its cure begins with a compaction
+        elif self.queues and ago is None:
             yield Advice("the root was never compacted", steps=COMPACTION_CURE)
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
             text = f"the root was last compacted {ago / 3600:.0f} hours ago"

@@ -18,6 +18,10 @@ LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 """Space of a disk is short if fewer bytes or files than these are free; see ``Space``."""
 FULL_BYTES = 2**20
 """A disk counts as full if fewer bytes than this are free: a commit may need as many."""
+OTHERS_SHARE = 0.1
+"""Other files fill the disk if all queues take less than this share of its used bytes."""
+PURGED_SHARE = 0.01
+"""A purge of the largest queue is advised if it takes this share of the disk."""
 _SHOWN = 3
 
 
@@ -46,7 +50,11 @@ class Shortage:
 
     def without_names(self) -> Shortage:
         """Returns this shortage without names of queues, for callers who may not see all queues."""
-        return attrs.evolve(self, steps=_steps("QUEUE"), largest={}) if self.largest else self
+        return (
+            attrs.evolve(self, steps=_steps("QUEUE" if self.steps[1:] else None), largest={})
+            if self.largest
+            else self
+        )
 
     @property
     def advice(self) -> Advice:
@@ -65,16 +73,31 @@ def shortage(root: Root) -> Shortage | None:
         low = space.lacks_bytes(LOW_BYTES) or space.lacks_files(LOW_FILES)
         return Shortage(_text(space), "make room, or run lakequeue compact --now 1h") if low else None
     rows = [row for row in root.rows() if row.deleted_at is None]
-    largest = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
-    sizes = {name: size for size, name in largest}
-    return Shortage(_text(space), steps=_steps(next(iter(sizes), "QUEUE")), largest=sizes, full=_is_full(space))
+    sizes = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)
+    return of_sizes(space, {name: size for size, name in sizes})
 
 
-def _steps(name: str) -> Sequence[Remedy]:
-    """Returns the commands that free space, first what loses nothing."""
+def of_sizes(space: Space, sizes: Mapping[str, int]) -> Shortage:
+    """Returns an urgent shortage. ``sizes``: bytes of each queue by name, the largest queue first."""
+    largest = dict([*sizes.items()][:_SHOWN])
+    used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
+    hint = ""
+    of_files = space.lacks_files(FREE_FILES)
+    if not of_files and total < OTHERS_SHARE * used:
+        hint = f"other files take most of the space: all queues together have {total / 2**20:,.1f} MiB"
+    matters = any(of_files or size >= PURGED_SHARE * space.size_bytes for size in largest.values())
+    name = next(iter(largest)) if matters else None
+    return Shortage(_text(space), hint, _steps(name), largest, _is_full(space))
+
+
+def _steps(name: str | None) -> Sequence[Remedy]:
+    """Returns the commands that free space, first what loses nothing. ``name``: a queue whose purge would help."""
     compact = "lakequeue compact --now 0"
+    first = Remedy(compact, "frees the space of what is gone; often this is enough")
+    if name is None:
+        return (first,)
     return (
-        Remedy(compact, "frees the space of what is gone; often this is enough"),
+        first,
         Remedy(f"lakequeue purge {name}", "drops its messages, if nobody needs them"),
         Remedy(compact, "frees their space"),
     )

@@ -120,15 +120,17 @@ class QueueMetrics:
         paused = _gauge("paused", "1 if receives find nothing, as the queue is paused, else 0.")
         since = _gauge("paused_timestamp_seconds", "When the queue was paused; 0 if it is not.")
         timeouts = _gauge("visibility_timeout_seconds", "Visibility timeout of the queue.")
+        retention = _gauge("retention_seconds", "Age at which the queue deletes a message.")
         for queue in own:
             targets.add_metric([queue.name], sources[queue.arn])
             pause = next((pause for pause in settings(queue).pauses if pause.group is None), None)
             timeouts.add_metric([queue.name], settings(queue).visibility_timeout)
+            retention.add_metric([queue.name], settings(queue).message_retention_period)
             paused.add_metric([queue.name], pause is not None)
             began = None if pause is None else pause.since
             since.add_metric([queue.name], 0 if began is None else began.timestamp())
         schedules = self._schedules()
-        attributes = [targets, timeouts, paused, since]
+        attributes = [targets, timeouts, retention, paused, since]
         return [readable(1), number, summed, compacted, *schedules, *attributes, *self._gauges(own)]
 
     def _schedules(self) -> list[Metric]:

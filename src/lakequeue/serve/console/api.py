@@ -34,7 +34,7 @@ from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.model.secrets import command_prefix, shown_root
 from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.console import documents
-from lakequeue.serve.console.attention import PAUSE, Attention
+from lakequeue.serve.console.attention import PAUSE, Attention, consumer_row
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory, throughput
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
 from lakequeue.serve.damage import MetDamage
@@ -259,8 +259,12 @@ class ConsoleApi:
     def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns the consumers of a queue, latest receive first."""
         given.end()
-        found = self._on_queue(name, consumers)
-        return {"consumers": [documents.consumer(each) for each in found[:ROWS]], "total": len(found)}
+
+        def read(queue: Queue) -> Answer:
+            found = consumers(queue)
+            return {"consumers": [consumer_row(queue, each) for each in found[:ROWS]], "total": len(found)}
+
+        return self._on_queue(name, read)
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Counts the newest visible dead letters of a queue by source queue and class of error."""

@@ -79,6 +79,13 @@ class _Seen:
     shortage: Shortage | None
 
 
+def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
+    """Returns the fields of a consumer, and ``slow``: True if its oldest receive is ``SLOW_TIMEOUTS`` old."""
+    least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
+    oldest = consumer.oldest_receive
+    return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}
+
+
 class Attention:
     """Finds problems that an operator should check. Thread-safe."""
 
@@ -101,16 +108,8 @@ class Attention:
             for each in state[1]
         ]
         found.sort(key=lambda known: known[1].oldest_receive or NEVER)
-        now, timeouts = (
-            self._lake.clock.now(),
-            {queue.name: settings(queue).visibility_timeout for queue, _ in seen},
-        )
-
-        def slow(name: str, each: ActiveConsumer) -> bool:
-            least = timedelta(seconds=SLOW_TIMEOUTS * max(1, timeouts[name]))
-            return each.oldest_receive is not None and now - each.oldest_receive > least
-
-        return [{"queue": name, "slow": slow(name, each)} | documents.consumer(each) for name, each in found]
+        queues = {queue.name: queue for queue, _ in seen}
+        return [{"queue": name} | consumer_row(queues[name], each) for name, each in found]
 
     def _newest(self) -> _Seen:
         with self._lock:  # of several callers, one reads

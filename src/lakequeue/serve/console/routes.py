@@ -109,7 +109,7 @@ class Console:
                 self._post(f"{one}/resume", PAUSE, api.resume),
                 self._post(f"{one}/rewind", "Rewind", api.rewind),
                 self._post(f"{one}/redrive", "StartMessageMoveTask", api.redrive, _FILTERS),
-                Route("/runbooks/{name}", runbook),
+                Route("/runbooks/{name:path}", runbook),
                 Mount("/", StaticFiles(directory=STATIC, html=True)),
             ],
             exception_handlers={HTTPException: _http_error},

@@ -1,4 +1,7 @@
-"""The pages for operators under ``/console/runbooks/``, which need neither a network nor a key."""
+"""The pages for operators under ``/console/runbooks/``, which need neither a network nor a key.
+
+The pages that they link to are there, too: guides and references.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import re
 from functools import cache
 from html import escape
 from pathlib import Path
+from posixpath import normpath
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 _PACKAGE = Path(__file__).parents[2]
-_INSTALLED, _CHECKOUT = _PACKAGE / "runbooks", _PACKAGE.parents[1] / "docs" / "operation"
+_INSTALLED, _CHECKOUT = _PACKAGE / "runbooks", _PACKAGE.parents[1] / "docs"
 """Directories of the pages: pyproject.toml puts the checkout's into the wheel."""
+_PARTS = {"operation": "", "operation/stores": "stores/", "guides": "guides/", "reference": "reference/"}
+"""For each directory with pages, the beginning of their names."""
 _FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -21,14 +27,14 @@ _FRAME = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title} · lakequeue</title>
-<link rel="icon" href="../icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="../console.css">
+<link rel="icon" href="{up}icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="{up}console.css">
 </head>
 <body>
 <header class="bar">
-  <a class="brand" href="../"><img src="../icon.svg" alt="" width="20" height="20">lakequeue</a>
+  <a class="brand" href="{up}"><img src="{up}icon.svg" alt="" width="20" height="20">lakequeue</a>
   <nav id="pages" aria-label="Pages">
-    <a href="../">Console</a><a href="index">Runbooks</a><a href="alerts">Alerts</a>
+    <a href="{up}">Console</a><a href="{up}runbooks/index">Runbooks</a><a href="{up}runbooks/alerts">Alerts</a>
   </nav>
 </header>
 <main class="page">
@@ -48,8 +54,11 @@ def runbook(http: Request) -> HTMLResponse:
 
 @cache
 def _pages() -> dict[str, Path]:
-    folder = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
-    return {path.stem: path for path in folder.glob("*.md")}
+    """Returns the file of each page by its name, such as ``alerts`` or ``guides/consumers``."""
+    root = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+    return {
+        f"{begin}{path.stem}": path for folder, begin in _PARTS.items() for path in (root / folder).glob("*.md")
+    }
 
 
 @cache
@@ -65,10 +74,12 @@ def _rendered(name: str) -> str:
             token.attrSet("id", _anchor(plain))
         for child in token.children or []:
             if child.type == "link_open":
-                child.attrSet("href", _target(str(child.attrGet("href"))))
+                target = _target(name, str(child.attrGet("href")))
+                child.attrs = {} if target is None else {"href": target}
             elif child.type == "image":
                 child.attrs.pop("src", None)  # pictures are not shipped
-    return _FRAME.format(title=escape(title), text=reader.renderer.render(tokens, reader.options, {}))
+    text = reader.renderer.render(tokens, reader.options, {})
+    return _FRAME.format(title=escape(title), text=text, up=_up(name))
 
 
 def _anchor(heading: str) -> str:
@@ -76,10 +87,17 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
-def _target(link: str) -> str:
-    """Returns a link that works here. A page that is not shipped leads to the list of pages."""
+def _up(name: str) -> str:
+    """Returns the way from a page to the console."""
+    return "../" * (name.count("/") + 1)
+
+
+def _target(name: str, link: str) -> str | None:
+    """Returns a link of a page as it works here. None if its target is not shipped."""
     page, hash_, part = link.partition("#")
     if "://" in link or not page:
         return link
-    name = page.removesuffix(".md")
-    return f"{name}{hash_}{part}" if name in _pages() else "index"
+    pages = _pages()
+    files = {path: known for known, path in pages.items()}
+    target = files.get(Path(normpath(pages[name].parent / page)))
+    return None if target is None else f"{_up(name)}runbooks/{target}{hash_}{part}"

@@ -4,7 +4,7 @@ import { freeHeld, redrive } from "./actions.js";
 import { changeQueue } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
-import { ago, copied, el, setText, show, size, toast } from "./dom.js";
+import { ago, copied, count, el, number, setText, show, size, toast } from "./dom.js";
 
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
@@ -12,7 +12,7 @@ const ERRORS = 5;
 // How bad each kind is, the part of the queue's page where it is looked into, and its runbook.
 const KINDS = {
   unreadable: ["bad", "messages", "damage"],
-  expiring: ["bad", "messages", "alerts#lakequeuemessagesold"],
+  expiring: ["bad", "messages", "alerts#lakequeuemessagesexpire"],
   full: ["bad", "attributes", "troubleshooting#errors-of-calls"],
   stuck: ["warn", "consumers", "alerts#lakequeuehandlerstuck"],
   undecided: ["warn", "messages", "alerts#lakequeueundecided"],
@@ -20,8 +20,8 @@ const KINDS = {
   "schedule overdue": ["warn", "#/schedules", "alerts#lakequeueschedulefails"],
   unread: ["warn", "messages", "alerts#lakequeuenobodyreceives"],
   "dead letters": ["warn", "dead-letters", "alerts#lakequeuedeadletters"],
-  growing: ["", "messages", "alerts#lakequeueconsumerlag"],
-  paused: ["", "messages", "alerts#lakequeuepausedlong"],
+  growing: ["warn", "messages", "alerts#lakequeueconsumerlag"],
+  paused: ["warn", "messages", "alerts#lakequeuepausedlong"],
 };
 const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
@@ -47,14 +47,11 @@ export function pauseMark(name, { group, reason, since }, may, reload) {
 }
 
 // What helps: words, the largest queues of a full disk as links, and each command on a line with what it does.
-function cureOf({ hint, steps = [], largest = {} }) {
+function cureOf({ hint, steps = [], largest = {} }, runbook) {
   const sizes = Object.entries(largest).map(([name, bytes], index) => [index ? ", " : " The largest queues: ", el("a", { href: queueHash(name) }, name), ` ${size(bytes)}`]);
   const lines = steps.map(({ command, effect }) => el("li", {}, copied(command), el("span", { class: "quiet" }, " ", effect)));
-  return [el("span", { class: "quiet" }, hint ? ` – ${hint}` : "", sizes), lines.length ? el("ul", { class: "steps" }, lines) : null];
-}
-
-function runbook(page) {
-  return [" ", el("a", { href: `runbooks/${page}` }, "Runbook")];
+  const link = [" · ", el("a", { href: `runbooks/${runbook}` }, "Runbook")];
+  return [el("span", { class: "quiet" }, hint ? `; ${hint}` : "", sizes), link, lines.length ? el("ul", { class: "steps" }, lines) : null];
 }
 
 // The dead letters of each error, which lead to them.
@@ -84,9 +81,10 @@ function inFlight(queue) {
 export function attention(signal, reload, only = null) {
   const items = el("div", { class: "concerns" });
   const fine = el("p", { class: "quiet" });
-  const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, el("h2", {}, "Needs attention"), items, fine);
+  const heading = el("h2", {}, "Needs attention");
+  const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, heading, items, fine);
   const folded = new Map(); // the queues whose commands the user has shown or hidden
-  const unfolded = only !== null && matchMedia("(min-width: 641px)").matches;
+  const wide = only !== null && matchMedia("(min-width: 641px)").matches;
   let all = false;
   let found = { root: [], concerns: [], total: 0 };
   let readAt = -Infinity;
@@ -127,7 +125,8 @@ export function attention(signal, reload, only = null) {
   function line([queue, list]) {
     const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief), errorsOf(concern)]);
     const held = list.some((each) => each.kind === "stuck" && hasProcess(each)) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
-    const whole = list.map((concern) => el("li", {}, concern.text, runbook(KINDS[concern.kind][2]), cureOf(concern)));
+    const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern, KINDS[concern.kind][2])));
+    const unfolded = wide && list.some(({ may = [] }) => !may.length); // the buttons of the page do as much
     const help = el("details", { open: folded.get(queue) ?? unfolded, toggle: ({ target }) => folded.set(queue, target.open) }, el("summary", {}, "Commands"), el("ul", {}, whole));
     return el("li", {}, el("p", {}, only === null ? [el("a", { class: "named-queue", href: queueHash(queue) }, queue), ": "] : null, causes, held, buttons(queue, list)), help);
   }
@@ -138,8 +137,11 @@ export function attention(signal, reload, only = null) {
     drawn = state;
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
-    const heading = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
-    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, heading), el("ul", {}, found.root.map((each) => el("li", {}, each.text, runbook(each.runbook), cureOf(each)))))] : [];
+    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.low ? 1 : 0);
+    const others = found.total + found.root.length - bad;
+    setText(heading, `Needs attention: ${[bad && `${number(bad)} urgent`, others && count(others, "warning")].filter(Boolean).join(", ")}`);
+    const disk = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
+    const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each, each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
     const more = el("button", { type: "button", class: "small", click: () => ((all = true), draw()) }, `Show all ${queues.size} queues`);
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];

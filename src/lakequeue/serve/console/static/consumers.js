@@ -1,6 +1,6 @@
 // What a row of consumers shows: in a queue's tab, and on the page of all queues.
 
-import { heldHash } from "./address.js";
+import { heldHash, queueHash } from "./address.js";
 import { ago, duration, el, number, sinceText } from "./dom.js";
 
 function processes(each, shown) {
@@ -18,7 +18,7 @@ export const CONSUMER = [
   ["Consumer", "", ({ consumer }) => consumer ?? "without a name"],
   ["Process", "", (each) => processes(each, ({ host, pid }) => `${pid} on ${host}`)],
   ["In flight", "number", (each) => (each.in_flight ? el("a", { href: heldHash(each.queue, each.consumer) }, number(each.in_flight)) : "0")],
-  ["Oldest receive", "", (each) => (each.slow ? el("span", { class: "badge warn", title: "Longer than ten times the visibility timeout of the queue." }, ago(each.oldest_receive)) : ago(each.oldest_receive))],
+  ["Oldest receive", "", (each) => (each.slow ? el("a", { class: "badge warn", href: queueHash(each.queue, "consumers"), title: "Longer than ten times the visibility timeout of the queue." }, ago(each.oldest_receive)) : ago(each.oldest_receive))],
   ["Newest receive", "", (each) => ago(each.newest_receive)],
   ["Handlers", "", (each) => processes(each, handlers)],
   ["Seen", "", (each) => processes(each, (one) => ago(one.seen_at))],

@@ -105,8 +105,8 @@ export function list(signal, reload, again) {
         const letters = newest.dead_letters;
         const marks = [
           newest.fifo && ["FIFO", ""],
-          newest.died ? [`${count(newest.died, "message")} in ${newest.dead_letter_queue}`, "bad"] : null,
-          letters ? [count(letters, "dead letter"), "bad"] : letters === 0 && ["dead letters", ""],
+          newest.died ? [`${count(newest.died, "message")} in ${newest.dead_letter_queue}`, "warn"] : null,
+          letters ? [count(letters, "dead letter"), "warn"] : letters === 0 && ["dead letters", ""],
           ...concerns.marks(newest.name),
         ].filter(Boolean);
         const state = JSON.stringify([marks, newest.pauses, newest.may]);

@@ -228,7 +228,7 @@ function detail(name, listName, first, signal, actions) {
   }
 
   function pair(label, ...value) {
-    return el("div", {}, el("dt", {}, label), value[0] instanceof Element && value[0].tagName === "DD" ? value[0] : el("dd", {}, ...value));
+    return el("div", {}, el("dt", {}, label), value[0] instanceof Element && value[0].tagName === "DD" ? value : el("dd", {}, ...value));
   }
 
   const facts = el(
@@ -239,9 +239,8 @@ function detail(name, listName, first, signal, actions) {
     listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received), pair("Consumer", consumer)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
-    first.dead_letter_reason === null ? null : pair("Reason", `${reason(first.dead_letter_reason)} (${first.dead_letter_reason.consumer}, `, time(first.dead_letter_reason.at), ")"),
-    first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", {}, ...first.attempts.map((each) => el("div", {}, time(each.at), ` ${reason(each)} (${each.consumer})`)))),
-    first.attempts.length === 0 ? null : pair("Stack traces", "are in the logs of these consumers, at these times, under the message id. Kept here are the last 10 failures, up to 1 KiB of text each."),
+    first.dead_letter_reason === null ? null : pair("Reason", el("dd", { class: "failure" }, failure(first.dead_letter_reason))),
+    first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", { class: "failure" }, attempts(first.attempts, first.dead_letter_reason)), el("dd", { class: "quiet" }, "The last 10, each up to 1 KiB. The log of the consumer has the stack trace, at this time, with this message id.")),
     pair("Length", count(first.length, "character")),
   );
   draw();
@@ -255,6 +254,16 @@ function detail(name, listName, first, signal, actions) {
       setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
     },
   };
+}
+
+// A failure: when and where, and its text with its own line breaks.
+function failure(each) {
+  return [el("div", { class: "quiet" }, time(each.at), ` (${sinceText(each.at)}) · ${each.consumer}`), el("pre", { tabindex: "0" }, reason(each))];
+}
+
+// Failures in their order. A text that is the same as the one above, at first that of `last`, is shown once.
+function attempts(all, last) {
+  return all.map((each, index) => (reason(each) === reason(all[index - 1] ?? last ?? {}) ? [el("div", { class: "quiet" }, time(each.at), ` (${sinceText(each.at)}) · ${each.consumer}: the same`)] : failure(each)));
 }
 
 function reason({ error, text }) {

@@ -281,6 +281,7 @@ export function queue(name, tab, signal, reload) {
       faults.delete(node);
     } catch (error) {
       if (error.status !== FAILED) throw error;
+      if (!faults.has(node)) concerns.forget(); // the server knows of the damage only now
       faults.set(node, error.message);
     }
     show(node, !faults.has(node));
