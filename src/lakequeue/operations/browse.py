@@ -199,7 +199,7 @@ class Search:
         self.queue.learn_of_shards()
         if places is None and self.newest:
             places = [shard.ledger.query(lambda machine: machine.log.end) for shard in shards]
-        # what comes later to a shard that was added is newer than a page that began before
+        # messages that come to an added shard later are newer than a page that began before
         places = self.places = [*(places or ()), *(0 for _ in shards)][: len(shards)]
         by_shard = [self._steps(*each) for each in zip(shards, places, strict=True)]
         for step in heapq.merge(*by_shard, key=attrgetter("came_at"), reverse=self.newest):

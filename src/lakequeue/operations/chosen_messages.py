@@ -126,7 +126,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
         if not found:
             raise _unknown(message_id)
         call.messages = 1
-        # of one that was moved away and came back, what is there now
+        # if a message was moved away and came back, the message that is there now
         return max(found, key=lambda message: (message.state is not MessageState.DELETED, message.sent_at))
 
 

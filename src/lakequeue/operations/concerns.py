@@ -27,7 +27,7 @@ from lakequeue.storage.catalog import QueueRow
 UNREAD_SECONDS = 15 * 60
 """A queue counts as unread if messages are visible, and no consumer has received for this many seconds."""
 STUCK_SECONDS = 3600
-"""A consumer counts as stuck if it received a message longer ago than this, in seconds, and than the timeout."""
+"""A consumer is stuck if its oldest receive is older than this, in seconds, and than the visibility timeout."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """A queue counts as growing if its visible messages grew within an hour by at least this number and this share."""

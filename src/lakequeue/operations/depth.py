@@ -194,7 +194,7 @@ def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
                 or not compaction_notes.is_unchanged(store, root.path, row, note)
             ):
                 return None
-        except Exception:  # whoever opens the queue reports it
+        except Exception:  # opening the queue reports it
             return None
         found = note.row(now)
         return Depth(now, QueueCounts(**{name: getattr(found, name) for name in _NOTED}), found.sent)

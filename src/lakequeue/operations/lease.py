@@ -311,7 +311,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
     with queue.service("lease_messages"):
         for shard in queue.shards:
             now = queue.now()
-            # `stored` first: it lets go of what has expired. `peek` would copy each run, 20 times as slow
+            # `stored` first: it drops expired messages. `peek` would copy each run, 20 times as slow
             runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])  # noqa: B023
             mine = [run for run in runs if run.lease_id == lease_id and run.state == IN_FLIGHT]
             if mine:
@@ -340,7 +340,7 @@ def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMes
     except LeaseLost:
         return None
     except InvalidParameterValue:  # twelve hours have passed since the messages were received
-        release(leased)  # so that nobody deletes them as those of a batch that has ended
+        release(leased)  # so that nobody deletes them as messages of a batch that has ended
         return None
     return held(queue, lease_id)
 

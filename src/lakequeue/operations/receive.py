@@ -304,7 +304,7 @@ class _Polls:
         found = _Received(claimed, messages)
         now, deadline = queue.now(), self._started
         try:
-            deadline = self._poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
+            deadline = self._poll.deadline()  # may read attributes that the claim found to be new
         except Exception:
             if _release(found):
                 with self._steps.rest():
@@ -340,7 +340,7 @@ def _size(part: ClaimedPart) -> int:
     for first, last in part.spans:
         try:
             size += part.shard.reader.size(first, last)
-        except Exception:  # reading them will tell
+        except Exception:  # the read reports the error
             size += UNREADABLE_BYTES * (last - first + 1)
     return size
 

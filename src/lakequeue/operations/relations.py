@@ -95,7 +95,7 @@ class Relation(ds.Dataset):
     """A relation as an Arrow dataset. Reads open only the files that ``columns`` and ``filter`` need."""
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
-        # a dataset of Arrow itself has no constructor; nothing of it is used but its type
+        # Arrow's dataset has no constructor; only its type is used
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None

@@ -264,7 +264,7 @@ def _plan(
         if undone is not None and (undone.checkpoints or undone.log.problems or undone.log.unreadable):
             steps.append(checkpoint_step(engine, path))
         elif undone is receipts and not newest and _lost_files(found):
-            steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
+            steps.append(checkpoint_step(engine, path))  # which no longer names the lost files
     notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)] + dropped
     before, twice = _Before(_deliverable(base, end, low), newest, found), len(found.displaced)
     before.correct([] if newest else blank, end, twice)
@@ -279,7 +279,7 @@ def _gone_back(head: Head, moves: int) -> Head:
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
         return head
-    # what was received since is not known, so nothing is left
+    # how much was received since is unknown, so no tokens are left
     return attrs.evolve(head, paced_to=pace.taking(pace.burst, 0, head.committed_at))
 
 

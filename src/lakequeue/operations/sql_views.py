@@ -287,7 +287,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
-    # Spark's base64 breaks lines, that of `browse` does not
+    # Spark's base64 breaks lines, and the one of `browse` does not
     base64 = "translate(base64(value.binary_value), concat(char(13), char(10)), '')"
     shown = {
         "sent_at": "coalesce(sent_at, opened_at) AS sent_at",

@@ -116,7 +116,7 @@ class OpenQueue:
         """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Checks it rarely."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
-            return  # without a wait: who holds the lock may make tables
+            return  # without waiting: the lock's holder may be making tables
         try:
             row = self.root.newest_row(self.key, self.row)
         finally:

@@ -127,7 +127,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         """Returns the results of ``posted`` if committed; else decides it with other processes' requests."""
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
-            self._machine = None  # it has what was not committed
+            self._machine = None  # it has changes that were not committed
             self._requests.ask(ledger.table)
 
         def read() -> None:
@@ -160,7 +160,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         try:
             outcome = self._transact(ledger.table, partial(self._decide, call), busy=busy, fresh=fresh, home=home)
         except RequestThrottled:
-            self._machine = None  # it has what was not committed
+            self._machine = None  # it has changes that were not committed
             raise
         machine = self._machine
         assert machine is not None
@@ -181,7 +181,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
         """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost``: lost races."""
         if lost:
-            self._machine = None  # it has what was not committed
+            self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)
         machine = self._machine
         if machine is None or not self._is_known():

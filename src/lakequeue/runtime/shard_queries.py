@@ -181,7 +181,7 @@ class ShardQueries(ShardTable[Request, Answer]):
     @contextmanager
     def reading(self) -> Iterator[LogReader]:
         """Yields the handle on the log, to read files of the log without holding the lock."""
-        log = self._log  # read once: another thread may let go of it
+        log = self._log  # read once: another thread may set it to None
         if log is None:
             with self._held():
                 log = self._open_log()
@@ -244,7 +244,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return last, max(pauses) * MICROS
 
     def _known(self) -> tuple[Table | None, bool]:
-        ledger = self._ledger  # read once: another thread may let go of it
+        ledger = self._ledger  # read once: another thread may set it to None
         return None if ledger is None else ledger.table, False
 
     def _catch_up(self, stale: bool) -> None:

@@ -91,7 +91,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return appender.closed
 
     def _known(self) -> tuple[Table | None, bool]:
-        appender = self._appender  # read once: another thread may let go of it
+        appender = self._appender  # read once: another thread may set it to None
         if appender is None:
             return None, False
         # on a store, who waits for the sender of the oldest file needs no pauses

@@ -149,7 +149,7 @@ class LocalFolder(_BaseFolder):
 
     def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
         super().__init__(uri, prefix)
-        self.local: str = local_path(self.uri)  # type: ignore[assignment]  # whoever opens it has looked
+        self.local: str = local_path(self.uri)  # type: ignore[assignment]  # the caller has checked that it is local
         self.syncs = syncs
         self.descriptor = descriptor
 

@@ -171,7 +171,7 @@ def discard(tables: Folder, send_id: str) -> None:
     forget(tables, send_id)
     for shard in manifest.shards:
         for folder in {os.path.dirname(file.path) for file in manifest.of(shard)}:
-            with contextlib.suppress(Exception):  # VACUUM removes what is left
+            with contextlib.suppress(Exception):  # VACUUM removes the rest
                 (tables / f"{shard}/messages/{folder}").remove_all()
 
 

@@ -145,5 +145,5 @@ class Staging:
 
     def discard(self, tables: Folder) -> None:
         for shard in self.shards:
-            with contextlib.suppress(Exception):  # VACUUM removes what is left
+            with contextlib.suppress(Exception):  # VACUUM removes the rest
                 (tables / f"{shard}/messages/{self.folder}").remove_all()

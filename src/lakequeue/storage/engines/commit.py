@@ -132,7 +132,7 @@ class Commit:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
             if is_base_in_log(table) and self._holds():
                 return True
-            table.refresh()  # whoever lost decides anew, on what is the newest now
+            table.refresh()  # after a lost race, the caller decides again on the newest snapshot
             if local_path(table.path) is not None and not has_entry(table.folder, table.version):
                 raise QueueClientError(
                     f"{table.path} has no log entry of its version {table.version}; nothing was changed"
@@ -215,8 +215,8 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
     try:
         table.refresh()
         landed = table.landed(token, base)
-        # A commit at a dead place has its token in memory; that others have every version after the base is sure.
-        # Without either, the log misses what was trimmed.
+        # Sure if all versions after the base were read without the token, or if the base's entry exists. Otherwise
+        # the commit may be at a trimmed version, and exist in memory only.
         if (not landed and table.has_read_since(base)) or has_entry(table.folder, base):
             return landed
         reason = "its log was trimmed meanwhile"

@@ -26,7 +26,7 @@ def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
             races = json.loads(read_entry(folder, number).token or "")[_LOST]
         except FileNotFoundError:  # trimmed
             return None
-        except (ValueError, TypeError, KeyError):  # that of a creation or repair, or of an earlier release
+        except (ValueError, TypeError, KeyError):  # a token of a creation or repair, or of an earlier release
             return 0
         return races if isinstance(races, int) else 0
 

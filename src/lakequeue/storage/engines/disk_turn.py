@@ -55,7 +55,7 @@ def turn(
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)
-    except FileNotFoundError:  # the commit tells what is wrong
+    except FileNotFoundError:  # the commit reports the error
         yield DiskTurn()
         return
     table, waited = table_id(folder), False
@@ -75,7 +75,7 @@ def turn(
         return True
 
     try:
-        with suppress(OSError):  # the commit tells what is wrong
+        with suppress(OSError):  # the commit reports the error
             deadline = time.monotonic() + longest
             _take(place, waits, 3 * POLL)
             if _take(holder, waits, POLL):

@@ -59,7 +59,7 @@ def committing(
     try:
         table = table_id(opened)
         mine = _mine.locks.get(table)
-        held = None if mine is None else mine.exclusive  # not what was noted: an interrupt may come in between
+        held = None if mine is None else mine.exclusive  # asks the lock: a note may be wrong after an interrupt
         if held or (held is False and not exclusive):
             yield
             return

@@ -116,7 +116,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
         return age >= seconds or (local and number <= last - LOG_ENTRIES and age >= READING)
 
     def may_begin(number: int) -> bool:
-        # on stores, where no lock keeps what a process stands on, it is as old by the clock of who committed, too
+        # no lock on a store keeps a snapshot that a process uses: the version is as old by its committer's clock
         committed = 0 if local else read_entry(table, number).committed_at or 0
         return now - committed / 1000 >= seconds and _holds(table, number)
 

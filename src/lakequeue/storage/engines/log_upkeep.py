@@ -23,7 +23,7 @@ def set_aside(table: Table) -> None:
         with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
             table.set_aside()
     except LockHeld:
-        table.state.strays = []  # whoever meets them next tries again
+        table.state.strays = []  # the next process that meets them tries again
     except Exception as error:
         _log.warning("entries of %s that a restore left over stay: %s", table.path, first_line(error))
 

@@ -145,7 +145,7 @@ class Table(TableVersion):
         self.store.restored.discard(self.path)
         if not strays:
             return
-        # the newest first: what is left by a process that is killed still follows a gap, or another base
+        # the newest first: if this process is killed, the entries left still follow a gap, or another base
         self._writes.remove(map(entry_name, reversed(strays)))
         # lists find the newest checkpoint, if none is named
         self._writes.remove([*map(checkpoint_name, reversed(strays)), LAST_CHECKPOINT])
@@ -248,7 +248,7 @@ class Table(TableVersion):
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
-        # of what is stored: this handle may have committed at a place that others have trimmed
+        # from storage, not from memory: this handle may have committed at a version that others have trimmed
         with self.folder.pinned() as folder:
             write_checkpoint(folder, self._newest(folder))
 
@@ -345,9 +345,9 @@ class Table(TableVersion):
             return False
         fitting = not (other.metadata or other.protocol) and fits(other)
         if fitting:
-            # as in `refresh`: a power cut could leave what is built on it now, without it
+            # as in `refresh`: else a power cut could keep the commit that is built on the entry, but not the entry
             self._writes.sync([LOG], above=False)
-        if fitting or self.folder.local is None:  # on a disk `refresh` loads it, which syncs what it reads
+        if fitting or self.folder.local is None:  # on a disk, `refresh` loads and syncs it
             self.state.apply(other)
         return fitting
 
@@ -448,7 +448,7 @@ def write_rows(
     target = pa.BufferOutputStream()
     # a receive of ten messages reads a row group
     size = data.get_total_buffer_size()
-    if size > _ROW_GROUP:  # of slices, that counts what they are slices of
+    if size > _ROW_GROUP:  # for slices, that counts the whole arrays
         size = data.nbytes
     group = max(1, min(4096, _ROW_GROUP * len(data) // max(1, size)))
     # Of a file of a few rows, most would be the description of its columns: the log has the statistics that skip

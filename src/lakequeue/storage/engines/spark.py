@@ -87,7 +87,7 @@ class SparkTable(Table):
 
         app_id, version = next(iter(transactions.items()))
         decided_on = self.transaction(app_id)
-        session = new_session(self._spark)  # only a fresh session tells whether it committed
+        session = new_session(self._spark)  # only a fresh session reports if it committed
         for name, value in {
             "spark.databricks.delta.write.txnAppId": app_id,
             "spark.databricks.delta.write.txnVersion": str(version),
