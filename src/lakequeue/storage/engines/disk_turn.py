@@ -22,6 +22,8 @@ from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
 """Seconds without a sign of life from the process that has the turn, after which others no longer wait for it."""
+FRESH = 0.05
+"""Seconds after a sign of life in which the process writes no other, because each is a write to the disk."""
 LONGEST = 5.0
 """Maximum seconds for which a process waits for turns of others. Then it commits without a turn."""
 POLL = 0.001
@@ -81,8 +83,8 @@ def turn(
             if _take(holder, waits, POLL):
                 place.release()
             else:  # those that go on without it do so one by one
-                place.stamp()
-        yield DiskTurn(lambda: (holder if holder.exclusive else place).stamp(), waited)
+                _show(place)
+        yield DiskTurn(lambda: _show(holder if holder.exclusive else place), waited)
     finally:
         place.release()
         holder.release()
@@ -97,5 +99,10 @@ def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bo
             return False
         longest = max(pause, PATIENCE * (time.monotonic() - began))
         time.sleep(random.uniform(longest / 2, longest))
-    lock.stamp()
+    _show(lock)
     return True
+
+
+def _show(lock: FileLock) -> None:
+    if not 0 <= time.time() - lock.stamped < FRESH:
+        lock.stamp()

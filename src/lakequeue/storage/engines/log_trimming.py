@@ -124,10 +124,11 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     base = next(filter(may_begin, reversed(safe)), None)
     if base is None or min({*found.entries, *found.checkpoints}) == base:
         return Freed()
-    with committing(table.uri, exclusive=True, patience=patience):
+    with committing(table.uri, exclusive=True, patience=patience), suppress(FileNotFoundError):
         # a backup without this checkpoint may have been restored since the listing
-        is_there = listed(table).checkpoints.get(base) == found.checkpoints[base]
-        return table.remove(_below(table, base)) if is_there else Freed()
+        if table.entry(checkpoint_name(base)).mark == found.checkpoints[base].mark:
+            return table.remove(_below(table, base))
+    return Freed()
 
 
 def trim_below(table: Folder, version: int) -> Freed:
