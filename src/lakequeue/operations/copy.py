@@ -243,7 +243,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of one of the root's own tables. Returns None if the target has such a table."""
+        """Copies the files of one of the root's own tables. None: it does not exist, or the target has one."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None

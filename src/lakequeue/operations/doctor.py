@@ -32,7 +32,7 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""A warning is given if the newest commit is this many seconds ahead of this machine's clock."""
+"""A warning is given if the newest commit is more than this many seconds ahead of this machine's clock."""
 LARGE_LEDGER = 200_000
 """A shard with more runs than this gets a warning, because it is slow."""
 LOST_SHARE = 0.5

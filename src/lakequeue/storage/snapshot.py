@@ -351,7 +351,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the files, by name, that the newest entries have added, and the version before these entries."""
+        """Returns the version before the entries in memory, and the files, by name, that these have added."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 

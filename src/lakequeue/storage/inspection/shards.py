@@ -89,7 +89,7 @@ class FoundShard:
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is readable, and no newer ledger has removed bodies from the log."""
+        """True if the ledger is readable, and no newer or other ledger has removed bodies from the log."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
