@@ -23,7 +23,9 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes, with an absolute path for a table's path. Refuses invalid tables (TAB-1)."""
+    """Returns the attributes, with a path in ``Table`` made absolute; URIs and catalog names are kept (TAB-1).
+    Raises InvalidAttributeValue if the table is not allowed, for example inside the root.
+    """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
         if found[name]:

@@ -202,7 +202,6 @@ class _Before:
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
         """Removes messages without body, the ranges ``blank``, and adds ``twice`` messages from offset ``end`` on.
-
         The added messages had an offset that another message has, too, and get a new one.
         """
         for span in blank:

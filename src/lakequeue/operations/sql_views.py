@@ -205,10 +205,9 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the messages of a queue, with their states, and True if a rewind may restore them.
-
-    A window over messages and runs, in chunks of offsets, finds the run of each message without a range join.
-    Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted.
+    """Returns a query for the messages of a queue, with their states, and True if a rewind may restore them. A
+    window over messages and runs, in chunks of offsets, finds the run of each message without a range join. Spark
+    reads the ledger earlier than the log, so emptied rows of stored messages are omitted.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""

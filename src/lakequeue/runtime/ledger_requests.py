@@ -76,9 +76,8 @@ class LedgerRequests:
             raise OthersMet
 
     def ask(self, table: Table) -> None:
-        """After a lost race, asks the winner to post requests, too, if it committed without any.
-
-        A process without requests is faster: with 100 ms a call to storage, it won all races for seven seconds.
+        """After a lost race, asks the winner to post requests, too, if it committed without any. A process without
+        requests is faster: with 100 ms a call to storage, it won all races for seven seconds.
         """
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:

@@ -109,7 +109,6 @@ class SharedFile(OwnFile):
 
     def failure(self, error: Exception) -> Exception:
         """Returns what to raise for ``error``: it has ``outcome_unknown``, as other processes may commit the file.
-
         If the log is closed or has newer attributes, no process will, and ``error`` itself is returned.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
@@ -130,7 +129,7 @@ class SendBatch:
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns for each send its messages' offsets, or StaleAttributes if it has another version of them."""
+        """Returns for each send its messages' offsets, or StaleAttributes if it has other attributes."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

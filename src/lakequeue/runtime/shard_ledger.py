@@ -53,7 +53,6 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
         """Applies commands, in a commit with other calls. Raises RequestThrottled after too many lost races.
-
         ``look``: number of a read by ``look_at``. If it included this shard, the shard is not read again.
         """
         return self._group.submit(PendingCommands(commands, now, look))

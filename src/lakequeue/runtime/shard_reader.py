@@ -23,7 +23,9 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns messages as dicts, None for removed ones. QueueClientError: one is gone that was not removed."""
+        """Returns the messages of a range of offsets as dicts, None for removed ones. Raises QueueClientError if a
+        message that was not removed is missing.
+        """
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

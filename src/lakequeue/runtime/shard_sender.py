@@ -188,9 +188,8 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._check_place(sent_by)
 
     def _merge_beside(self, drop_before: int | None) -> None:
-        """Merges segments through another handle, so that sends need not wait.
-
-        It may lose many races to the sends: if a request to storage took 100 ms, a merge took 13 s.
+        """Merges segments through another handle, so that sends need not wait. It may lose many races to the
+        sends: if a request to storage took 100 ms, a merge took 13 s.
         """
         try:
             head, confirm = self._ledger.head()

@@ -90,7 +90,7 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """If it is time, moves the anchor to the version of the last move, and stores ``version`` for the next."""
+        """If due, moves the anchor to the version stored by the last move, and stores ``version`` for the next."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
@@ -266,7 +266,6 @@ class Snapshot(TableState):
 
     def lost_entries(self, folder: LocalFolder) -> int:
         """Returns how many entries a local log has lost since the last count; 0 if a checkpoint follows the gap.
-
         Counts at most every 0.3 s, and before each checkpoint, which would hide the gap. Returns 0 in between.
         """
         now = time.monotonic()

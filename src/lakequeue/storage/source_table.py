@@ -211,9 +211,8 @@ class SourceTable:
     def _without_feed_files(
         self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
     ) -> list[SourceFile]:
-        """Returns the files of a version that has no files of a change feed.
-
-        A file that is both removed and added has got another deletion vector. Only rows in one of the two count.
+        """Returns the files of a version that has no files of a change feed. A file that is both removed and added
+        has got another deletion vector. Only rows in one of the two count.
         """
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):

@@ -109,7 +109,6 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
     """Returns what to raise for ``error`` if other processes may still commit a part of the failed call.
-
     ``unknown`` returns the error of an unknown outcome for a reason; see ``left_to_others``.
     """
     match error:
@@ -202,9 +201,8 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the cause from the text of a Spark error: an exception of Java, or of Python in a task.
-
-    The first lines of the text only name the failed call. None for other texts, or without a cause.
+    """Returns the cause from the text of a Spark error: an exception of Java, or of Python in a task. The first
+    lines of the text only name the failed call. None for other texts, or without a cause.
     """
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]

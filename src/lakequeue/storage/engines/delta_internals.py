@@ -114,7 +114,6 @@ class SparkDeltaLog:
 
     def _operation(self, token: str) -> Any:
         """Returns ``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``, as history shows it.
-
         Newer releases have more parameters at the end, all optional.
         """
         name = "org.apache.spark.sql.delta.DeltaOperations$Write"

@@ -133,7 +133,6 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
 def trim_below(table: Folder, version: int) -> Freed:
     """Removes the part of a local log below a version, if a checkpoint of this version or a later one is on disk.
-
     Returns the number and the size of the removed files. The caller holds the exclusive lock.
     """
     above = (number for number in listed(table).checkpoints if number >= version)

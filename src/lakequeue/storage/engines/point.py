@@ -336,7 +336,6 @@ class Table(TableVersion):
 
     def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
         """Returns True if ``fits`` accepts the entry that took the version, so that the next version may be tried.
-
         Then that entry is loaded; on an object store, it is loaded in any case.
         """
         try:

@@ -142,9 +142,8 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change. Returns False if the race is lost; the newest snapshot is then loaded.
-
-    If other commits leave its fence valid, as merges of segments do, it tries again.
+    """Commits a change. Returns False if the race is lost; the newest snapshot is then loaded. If other commits
+    leave its fence valid, as merges of segments do, it tries again.
     """
     trying = Commit(table, change)
     for number in range(REPEATS):

@@ -99,7 +99,6 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 def ask(table: Table) -> int:
     """Asks the process that wins all races for a turn, by an empty commit. Returns how often turns were asked for.
-
     The commit may land behind commits of other processes. If it fails, it is left out: it only saves time.
     """
     asked = table.transaction(layout.TURN_ID)

@@ -180,7 +180,9 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns the messages that a repair would lose, because a file that it keeps has others at their offsets."""
+    """Returns the messages that a repair would lose, because the file that it keeps has another message at their
+    offset. Of overlapping undamaged files, the larger is kept, then the newer.
+    """
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]

@@ -66,9 +66,8 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and latest possible send time of a range of messages; each None if unknown.
-
-    Send times never decrease with the offset, so known send times bound unknown ones.
+    """Returns the earliest and latest possible send time of a range of messages; each None if unknown. Send times
+    never decrease with the offset, so known send times bound unknown ones.
     """
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)

@@ -110,7 +110,6 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
     """Lists the staged files, the sender's own included, that a commit may add. Empty if the listing fails.
-
     ``ahead``: also files that were staged at up to this many versions after the loaded one.
     """
     # After a restore, or in a copy, file names have versions of another log.
@@ -124,9 +123,8 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns files of other senders that a commit may add together with ``own``, the oldest first.
-
-    ``files``: result of ``listed``; None to list the files now.
+    """Returns files of other senders that a commit may add together with ``own``, the oldest first. ``files``:
+    result of ``listed``; None to list the files now.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
