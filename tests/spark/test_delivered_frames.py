@@ -17,8 +17,11 @@ from lakequeue import LakeQueue, Lease, Queue, SendEntry
 from lakequeue.errors import LeaseLost, RowsRefused, TableUnavailable, UnsupportedOperation
 from lakequeue.spark import stream_from_queue
 from lakequeue.spark.rows import results
+from lakequeue.storage.delivery import frames
 from lakequeue.storage.delivery import table as tables
+from lakequeue.storage.delivery.frames import FrameRows
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace
 from spark.delivery_stream_worker import STEPS
 
 if TYPE_CHECKING:
@@ -179,6 +182,38 @@ def test_rows_of_a_lease_whose_driver_died_at_a_step_are_in_the_table_once(place
         lease.append([{"id": int(body)} for body in lease.arrow(["body"])["body"].to_pylist()])
     counts = queue.counts()
     assert (place.stored(), counts.visible + counts.in_flight + counts.undecided) == ([0, 1, 2], 0)
+
+
+def files_that_were_vacuumed_are_written_again(place: Place) -> None:
+    lease = place.lease(1)
+    lease.append(rows_of(lease.messages))  # so that there is a table
+    slow, real = place.lease(2), tables.DeltaDeliverySnapshot.append
+
+    def late(snapshot: tables.DeltaDeliverySnapshot, *arguments: Any) -> None:
+        removed = DeltaTable(place.table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        assert len(removed) == 1
+        real(snapshot, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables.DeltaDeliverySnapshot, "append", late)
+        patch.setattr(frames, "_OLD", 0)
+        slow.append(rows_of(slow.messages))
+    assert all(Path(file).exists() for file in DeltaTable(place.table).file_uris())
+    assert (place.stored(), place.waiting()) == ([1, 2], [])
+
+
+MUTATIONS = [
+    Mutation(
+        "nobody looks if the files still exist",
+        replace(FrameRows, "_are_gone", lambda *_: False),
+        {files_that_were_vacuumed_are_written_again: "TAB-30"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_a_slow_driver_falls_without_its_safeguard(case: Case, place: Place):
+    case.run(lambda _: (place,))
 
 
 # --- streams

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _PIECE = 128 << 20
 """Bytes of rows that a task holds before it writes them into a file."""
+_OLD = 3_600
+"""Files of this age in seconds are looked for before their commit, because a ``VACUUM`` may have removed them."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
 """Placeholder: appends to a task's temporary table need an identity, and no process ever asks for this one."""
 
@@ -140,6 +143,7 @@ class FrameRows:
                 raise RowsRefused(f"column {name} is there {count} times", name)
         self._fits: Collection[str] = ()  # the logs of temporary tables whose files these are
         self._written = TaskFiles()
+        self._began = 0.0
 
     def _known(self, name: str) -> str:
         """Returns a column's name, in lower case if the session ignores case."""
@@ -155,17 +159,23 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Returns the files that hold the rows. Writes them at the first call, or if the table has changed.
+        """Returns the files that hold the rows. Writes them at the first call, or if they no longer fit or exist.
 
         Raises:
             RowsRefused: the table does not accept a row.
             TableUnavailable: a file cannot be written.
         """
         log = first_entry(snapshot, snapshot.handle.schema().to_json())
-        if log not in self._fits:
+        if log not in self._fits or self._are_gone(snapshot):
+            self._began = time.time()
             self._written = self._write(snapshot, log)
             self._fits = log, first_entry(snapshot, self._written.columns)
         return self._written.files
+
+    def _are_gone(self, snapshot: DeltaDeliverySnapshot) -> bool:
+        """Returns True if the files are old and one of them no longer exists."""
+        is_old = abs(time.time() - self._began) >= _OLD
+        return is_old and not snapshot.target.has_files([file.path for file in self._written.files])
 
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
         """Returns the columns of the files that the table does not have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from tempfile import TemporaryDirectory
@@ -159,6 +159,11 @@ class DeltaDeliveryTable:
         except FileNotFoundError:
             return None
         return [json.loads(line) for line in text.splitlines() if line]
+
+    def has_files(self, names: Iterable[str]) -> bool:
+        """Returns True if all these files of the table exist. Raises TableUnavailable."""
+        with self._errors():
+            return all(map(self._folder.exists, names))
 
     def sync(self, version: int) -> None:
         """Syncs the log up to a version, and the files of new entries, to a local disk (TAB-24)."""
