@@ -82,9 +82,9 @@ def test_a_last_receive_that_waits_for_its_batch_holds_up_no_hand() -> None:
         turns = queue._claim(1)
     turns[0].jobs[0].context.message.receive_count = 1  # type: ignore[misc]
     queue._receive(turns)
-    assert world.hands_of._next(world.now)[0] is None
+    assert world.hands_of._next(world.now) is None
     world.now += SECOND
-    taken = world.hands_of._next(world.now)[0]
+    taken = world.hands_of._next(world.now)
     assert taken is not None and list(taken[1]) == queue._in(State.RUNNING)
 
 

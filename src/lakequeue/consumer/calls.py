@@ -22,12 +22,6 @@ from lakequeue.model.failures import DeadLetterReason
 
 _log = logging.getLogger("lakequeue")
 
-_FATES = {
-    Outcome.SUCCESS: Fate.SUCCESS,
-    Outcome.FAILED: Fate.FAILED,
-    Outcome.FAILED_RETRY_NOW: Fate.RETRY_NOW,
-}
-
 
 @attrs.define(eq=False)
 class Call:
@@ -39,6 +33,7 @@ class Call:
     raised: BaseException | None = None
 
 
+@attrs.define(eq=False)
 class Calls:
     """The calls of the handler with messages of one queue. Thread-safe.
 
@@ -51,38 +46,29 @@ class Calls:
 
     Attributes:
         running: the calls that have not ended.
-        work: calls the handler with messages that a hand took; a coroutine function for an ``async def`` handler.
     """
 
-    def __init__(
-        self,
-        options: ConsumerOptions,
-        observers: Sequence[Observer],
-        is_over: Callable[[Job, int], bool],
-        report: Callable[[HandlerEnded, int], object],
-        broken: Callable[[BaseException], None],
-    ) -> None:
-        self._options = options
-        self._clock = options.queue.clock
-        self._observers = observers
-        self._is_over = is_over
-        self._report = report
-        self._broken = broken
-        self._handler: Any = options.handler
-        self._batches = options.batch is not None
-        self.running = set[Call]()
-        awaited = is_async(self._handler)
-        self.work: Callable[[Sequence[Job]], Any] = self._work_async if awaited else self._work
+    _options: ConsumerOptions
+    _observers: Sequence[Observer]
+    _is_over: Callable[[Job, int], bool]
+    _report: Callable[[HandlerEnded, int], object]
+    _broken: Callable[[BaseException], None]
+    running: set[Call] = attrs.field(factory=set, init=False)
+
+    @property
+    def work(self) -> Callable[[Sequence[Job]], Any]:
+        """Calls the handler with messages that a hand took; a coroutine function for an ``async def`` handler."""
+        return self._work_async if is_async(self._options.handler) else self._work
 
     def _work(self, jobs: Sequence[Job]) -> None:
         with self._calling(jobs) as (call, given):
             if given:
-                call.result = self._handler(*given)
+                call.result = self._options.handler(*given)
 
     async def _work_async(self, jobs: Sequence[Job]) -> None:
         with self._calling(jobs) as (call, given):
             if given:
-                call.result = await self._handler(*given)
+                call.result = await self._options.handler(*given)
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
@@ -90,7 +76,7 @@ class Calls:
 
         Leaves out messages whose receipt was lost or has timed out. Without any message, the arguments are empty.
         """
-        call, spans = Call(to_micros(self._clock.now())), dict[Job, ExitStack]()
+        call, spans = Call(self._now()), dict[Job, ExitStack]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         failures = dict[str, DeadLetterReason]()
         self.running.add(call)
@@ -107,9 +93,9 @@ class Calls:
                 yield call, self._given(call.jobs)
             except BaseException as error:  # SystemExit would end an event loop under the other handlers
                 call.raised = self._raised(error, call.jobs)
-            took = to_micros(self._clock.now()) - call.began
+            took = self._now() - call.began
             results: Sequence[object] = [call.result] * len(call.jobs)
-            if self._batches:
+            if self._options.batch is not None:
                 try:
                     results = results_of(call.result, len(call.jobs))
                 except TypeError as error:
@@ -118,7 +104,7 @@ class Calls:
                 with self._breaking():
                     with spans[job]:
                         outcome = self._outcome(job, call, result, took, failures)
-                    fates[job] = (_FATES[outcome], self._again_in(job, outcome))
+                    fates[job] = (Fate[outcome.name], self._again_in(job, outcome))
         finally:
             self.running.discard(call)
             ended = HandlerEnded(jobs, [fates[job] for job in jobs], took, failures)
@@ -133,7 +119,9 @@ class Calls:
         if not contexts:
             return ()
         messages = [context.message for context in contexts]
-        return (self._options.shown(messages), contexts) if self._batches else (messages[0], contexts[0])
+        if self._options.batch is None:
+            return messages[0], contexts[0]
+        return self._options.shown(messages), contexts
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
         """Returns a handler's error. A cancelled task gives LeaseLost or RuntimeError, which end no consumer."""
@@ -176,7 +164,7 @@ class Calls:
             self._broken(raised)
             outcome = Outcome.FAILED_RETRY_NOW
         if outcome is not Outcome.SUCCESS and not job.context.lost:
-            reason = DeadLetterReason.of(raised, self._clock.now(), options.name)
+            reason = DeadLetterReason.of(raised, options.queue.clock.now(), options.name)
             failures[message.receipt_handle] = reason  # the next round records it (JOB-10)
         for observer in self._observers:
             observer.handled(message, took / MICROS, outcome, raised)
@@ -190,7 +178,10 @@ class Calls:
         if options.retry_delay is None:
             return 0 if options.hands_back else None
         try:
-            return options.retry_micros(job.context.message, to_micros(self._clock.now()))
+            return options.retry_micros(job.context.message, self._now())
         except Exception:
             _log.exception("%s: no retry delay, so it comes again at its timeout", job)
             return None
+
+    def _now(self) -> int:
+        return to_micros(self._options.queue.clock.now())

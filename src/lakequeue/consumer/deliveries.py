@@ -164,19 +164,27 @@ class DeliveryLoop(RunLoop):
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
         """Calls the handler, releases failed messages, appends the rows, and deletes the delivered messages."""
-        began, handles = to_micros(self._clock.now()), [each.message.receipt_handle for each in contexts]
-        waiting = [each.message.group_id in batch.broken for each in contexts]
-        left = [each for each, waits in zip(contexts, waiting, strict=True) if not waits]
+        began, left, done, bad = self._now(), list[Context](), list[Context](), list[Message]()
+        failed: dict[str, DeadLetterReason | None] = {}  # None: an earlier message of the group failed
+        for context in contexts:
+            if context.message.group_id in batch.broken:
+                failed[context.message.receipt_handle] = None
+            else:
+                left.append(context)
         rows, outcomes, raised = self._handled(left)
-        failed = dict.fromkeys((each for each, waits in zip(handles, waiting, strict=True) if waits))
-        bad = self._failed(batch, left, outcomes, raised)
-        failed |= bad
+        for context, outcome in zip(left, outcomes, strict=True):
+            message = context.message
+            if message.group_id in batch.broken:
+                failed[message.receipt_handle] = None
+            elif outcome is Outcome.SUCCESS:
+                done.append(context)
+            else:
+                failed[message.receipt_handle] = self._reason(raised)
+                bad.append(message)
+                self._break(batch, message)
         if failed:
             delivering.release_failed(failed)
-        self._report(
-            began, [each.message for each in left if bad.get(each.message.receipt_handle)], raised, Outcome.FAILED
-        )
-        done = [each for each in left if each.message.receipt_handle not in failed]
+        self._report(began, bad, raised, Outcome.FAILED)
         if not done:
             return
         try:
@@ -208,40 +216,21 @@ class DeliveryLoop(RunLoop):
         messages = [each.message for each in contexts]
         if not messages:
             return None, [], None
-        handler: Any = self._options.handler
         try:
             with ExitStack() as stack:
                 for message in messages if self._observers else ():
                     stack.enter_context(handling(self._observers, message))
-                result = handler(self._options.shown(messages), list(contexts))
-                if is_async(handler):
+                result = self._options.handler(self._options.shown(messages), list(contexts))
+                if is_async(self._options.handler):
                     result = asyncio.run(result)
             rows, found = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-            return rows, _outcomes(found, len(messages)), None
-        except Exception as error:
-            _log.error("%s: the handler of a batch failed", self.queue.name, exc_info=error)
-            return None, [Outcome.FAILED] * len(messages), error
+            return rows, [checked_outcome(each) for each in results_of(found, len(messages))], None
         except BaseException as error:
-            self.fail(error)
+            if isinstance(error, Exception):
+                _log.error("%s: the handler of a batch failed", self.queue.name, exc_info=error)
+            else:
+                self.fail(error)
             return None, [Outcome.FAILED] * len(messages), error
-
-    def _failed(
-        self,
-        batch: _Batch,
-        contexts: Sequence[Context],
-        outcomes: Sequence[Outcome],
-        raised: BaseException | None,
-    ) -> dict[str, DeadLetterReason | None]:
-        """Returns why messages are not delivered, by handle; None if an earlier message of the group failed."""
-        failed: dict[str, DeadLetterReason | None] = {}
-        for context, outcome in zip(contexts, outcomes, strict=True):
-            message = context.message
-            if message.group_id in batch.broken:
-                failed[message.receipt_handle] = None
-            elif outcome is not Outcome.SUCCESS:
-                failed[message.receipt_handle] = self._reason(raised)
-                self._break(batch, message)
-        return failed
 
     def _break(self, batch: _Batch, message: Message) -> None:
         """Makes later messages of a FIFO group wait for a message that failed."""
@@ -258,7 +247,7 @@ class DeliveryLoop(RunLoop):
         error: BaseException | None = None,
         outcome: Outcome = Outcome.SUCCESS,
     ) -> None:
-        took = (to_micros(self._clock.now()) - began) / MICROS
+        took = (self._now() - began) / MICROS
         with self._counting:
             self.handled += len(messages) if outcome is Outcome.SUCCESS else 0
             self.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
@@ -286,8 +275,3 @@ class DeliveryLoop(RunLoop):
             for observer in self._observers:
                 observer.lost(len(batch.contexts))
             lost.set()
-
-
-def _outcomes(given: object, count: int) -> list[Outcome]:
-    """Returns an outcome for each message, from one outcome for all, a list of outcomes, or None."""
-    return [checked_outcome(each) for each in results_of(given, count)]

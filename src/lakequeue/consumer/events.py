@@ -19,7 +19,7 @@ class Fate(Enum):
 
     SUCCESS = "it is deleted"
     FAILED = "it comes again as the options say, but at its timeout if its renewal failed"
-    RETRY_NOW = "it comes again at once"
+    FAILED_RETRY_NOW = "it comes again at once"
     LATE = "its receipt ended before the call"
     BROKEN = "an error that is not the handler's ends the consumer"
 

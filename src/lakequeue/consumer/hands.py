@@ -10,6 +10,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+import attrs
+
 from lakequeue.model.clock import NEVER, Clock, start_thread
 
 _CANCEL_GRACE = 1.0
@@ -18,26 +20,18 @@ _CANCEL_GRACE = 1.0
 Job = TypeVar("Job")
 
 
+@attrs.define(eq=False)
 class Hands(ABC, Generic[Job]):
     """Base of the threads or tasks that run handlers."""
 
-    def __init__(
-        self,
-        number: int,
-        clock: Clock,
-        take: Callable[[], Job | None],
-        run: Callable[[Job], Any],
-        due: Callable[[], datetime | None],
-        broken: Callable[[BaseException], None],
-    ) -> None:
-        self._number = number
-        self._clock = clock
-        self._take = take
-        self._run = run
-        self._due = due
-        self._broken = broken
-        self._lock = threading.Lock()
-        self._count = 0
+    _number: int
+    _clock: Clock
+    _take: Callable[[], Job | None]
+    _run: Callable[[Job], Any]
+    _due: Callable[[], datetime | None]
+    _broken: Callable[[BaseException], None]
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _count: int = attrs.field(default=0, init=False)
 
     @abstractmethod
     def wake(self, jobs: int) -> None:
@@ -55,13 +49,12 @@ class Hands(ABC, Generic[Job]):
         self._clock.wait(self._due() or NEVER, wake)
 
 
+@attrs.define(eq=False)
 class Threads(Hands[Job]):
     """Hands that are threads, started when they are first needed."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._idle: list[threading.Event] = []
-        self._stopped = False
+    _idle: list[threading.Event] = attrs.field(factory=list, init=False)
+    _stopped: bool = attrs.field(default=False, init=False)
 
     def wake(self, jobs: int) -> None:
         for _ in range(min(jobs, self._number)):

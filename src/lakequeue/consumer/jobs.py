@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -130,8 +130,3 @@ class Done:
     until: int = 0
     settled: bool = False
     handle: str = attrs.field(default=attrs.Factory(lambda done: done.job.handle, takes_self=True))
-
-
-def newest(jobs: Sequence[Job], number: int) -> Sequence[Job]:
-    """Returns the last ``number`` of jobs that are in the order of their receive."""
-    return jobs[max(0, len(jobs) - number) :] if number > 0 else []

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from lakequeue.consumer.handler import Handler, handler_problem
+from lakequeue.consumer.handler import handler_problem
 from lakequeue.consumer.outages import Outage
 from lakequeue.entry_verbs import root_of, settings
 from lakequeue.errors import InvalidOptions, QueueServiceError
@@ -97,7 +97,7 @@ class ConsumerOptions:
     """
 
     queue: Queue
-    handler: Handler
+    handler: Any
     concurrency: int
     renewal: Renewal
     failed_at_once: bool | None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakequeue.consumer import events
 from lakequeue.consumer.ahead import MOST, Ahead
-from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn, newest
+from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn
 from lakequeue.consumer.letters import Letters
 from lakequeue.consumer.line import Line
 from lakequeue.consumer.totals import Totals
@@ -124,7 +124,6 @@ class Pool:
         if jobs:
             self.ahead.received([job.context.message for job in jobs])
             self.active |= {job.handle: job for job in jobs}
-            self._totals.held += len(jobs)
             self._totals.empty = set()
             self.hungry = False
         for turn in added:
@@ -149,7 +148,7 @@ class Pool:
 
         A message that was received before makes a batch of its own: if its earlier batch failed, it fails alone.
         """
-        due = self._is_due(self._now)
+        due = self.begins(self._now)
         while self.wants_hand and not (due and self.next_is_last):
             self._kept += 1
             self._totals.kept += 1
@@ -189,15 +188,12 @@ class Pool:
         self._busy_hands += hands
         self._totals.busy += hands
 
-    def _is_due(self, now: int) -> bool:
-        if len(self.line.ready) >= self.rules.batch:
-            return True
-        due = self.due()
-        return due is not None and now >= due
-
     def begins(self, now: int) -> bool:
         """True if a free hand can begin a batch now."""
-        return bool(self.line.ready) and not self._keeps_back(self.line.ready[0]) and self._is_due(now)
+        if len(self.line.ready) >= self.rules.batch:
+            return not self._keeps_back(self.line.ready[0])
+        due = self.due()
+        return due is not None and now >= due
 
     def due(self) -> int | None:
         """Returns when a batch begins even if it is not full; None if nothing may begin."""
@@ -250,14 +246,14 @@ class Pool:
             return self._finish([job, *self._end_rest(job)])
         if fate is events.Fate.LATE:
             self._do(events.Warn("%s: its receipt ended before a handler began, so it is given back", job))
-            self._behind += self._returning([job, *self._end_rest(job)])
+            self._return_later([job, *self._end_rest(job)])
             self._go_on(job.turn)
             return self._wake()
         if fate is events.Fate.SUCCESS:
             return self._settle_later(self._deletion(job, hold))
-        self._behind += self._returning(self._end_rest(job))
+        self._return_later(self._end_rest(job))
         # if its renewal failed, another consumer may have it by now (HNS-14)
-        in_doubt = hold is not None and hold.failed and fate is not events.Fate.RETRY_NOW
+        in_doubt = hold is not None and hold.failed and fate is not events.Fate.FAILED_RETRY_NOW
         if again_in is None or in_doubt:
             return self._finish([job])
         longest = max(self.rules.linger, _ROUNDS * self.ahead.longest_round)
@@ -265,7 +261,6 @@ class Pool:
         if not (self.rules.gathers and self._letters.may_wait(done, until)):
             return self._settle_later(done)
         self._letters.add(done, until, self._failures.pop(job.handle, None))
-        self._totals.letters += 1
         self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
@@ -312,13 +307,13 @@ class Pool:
         for job in jobs:
             self.holds.drop(job.handle)
             job.state = State.ENDED
-            self._totals.held -= self.active.pop(job.handle, None) is not None
+            self.active.pop(job.handle, None)
         self._wake()
 
-    def _returning(self, jobs: Sequence[Job]) -> Sequence[Job]:
+    def _return_later(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.state = State.RETURNING
-        return jobs
+        self._behind += jobs
 
     def _return(self, jobs: Sequence[Job]) -> None:
         """Gives back messages that no handler has begun."""
@@ -351,7 +346,7 @@ class Pool:
             ahead = self._held_ahead()
             self.ahead.fell_behind()
             self._end_claims()
-            self._return(self._returning(ahead))  # also if hands did not come to it in time
+            self._return(ahead)  # also if hands did not come to it in time
             self.line.drop_returned()
         if self._failures or self._letters or any(done.due is None for done in self._done):
             # while all hands are busy, what they finish meanwhile goes into the same commit
@@ -391,7 +386,6 @@ class Pool:
     def _hand_in(self) -> bool:
         """Ends the wait of letters that is over. Returns True if there were any, as a claim moves them."""
         due = self._letters.due(self._now)
-        self._totals.letters -= len(due)
         self._done += [done for done, _ in due]
         self._failures |= {done.handle: reason for done, reason in due if reason is not None}
         return bool(due)
@@ -462,7 +456,7 @@ class Pool:
 
     def _stopping(self, event: events.RunEnds) -> None:
         self._end_claims()
-        self._return(self._returning(self._waiting()))
+        self._return(self._waiting())
 
     def _grace_over(self, event: events.GraceOver) -> None:
         """Makes the next round release messages whose handlers did not end in time. Ends their extension."""
@@ -490,7 +484,7 @@ class Pool:
 
     def _room(self, done: int) -> int:
         """Returns how many messages to claim in a round that settles ``done`` messages."""
-        usable, held = self._usable(), len(self.active) - len(self._letters)
+        usable, held = self._usable(), self._need_hands()
         room = max(0, self.ahead.capacity(usable) - held + done, self._kept)
         if self.rules.fifo:  # what waits behind others of its group needs no hand: for further groups
             room = max(room, min(usable - len(self.line.groups), MOST - held))
@@ -515,8 +509,12 @@ class Pool:
 
     def _held_ahead(self) -> Sequence[Job]:
         """Returns the newest waiting jobs, as many as exceed the usable hands, in order of receives."""
-        number = len(self.active) - len(self._letters) - self._usable()
-        return newest(self._waiting(), number) if number > 0 else ()
+        number = self._need_hands() - self._usable()
+        return self._waiting()[-number:] if number > 0 else ()
+
+    def _need_hands(self) -> int:
+        """Returns the number of active messages, except messages that only wait to become dead letters."""
+        return len(self.active) - len(self._letters)
 
     # --- hands for last receives
 
@@ -526,7 +524,8 @@ class Pool:
 
     def _free(self, done: int) -> int:
         others, self._asked = self._totals.kept - self._kept, self._kept
-        free = max(0, self._totals.hands - self._totals.held + self._totals.letters + done - others)
+        waiting: int = sum(pool._need_hands() for pool in self._totals.pools)
+        free = max(0, self._totals.hands - waiting + done - others)
         if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
             free = max(free, min(self._kept, self._totals.hands - self._begun() - others))
         return free

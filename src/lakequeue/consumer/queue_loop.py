@@ -102,7 +102,7 @@ class QueueLoop(RunLoop):
         self._calls = Calls(options, observers, pool.is_over, self.report, self.fail)
         self.work, self.running = self._calls.work, self._calls.running
         self._quick: dict[type, Callable[[Any], object]] = {
-            events.Wake: lambda action: self.wake(),
+            events.Wake: lambda action: self.interrupt.set(),
             events.WakeHands: lambda action: hands.hands.wake(action.number),
             events.Resize: lambda action: hands.hands.resize(action.number),
             holds.WakeRenewal: lambda action: self._heartbeat.wake(),
@@ -175,10 +175,6 @@ class QueueLoop(RunLoop):
     def show_hunger(self) -> None:
         """Ends the wait of ``Gather`` if a hand has found nothing to do."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
-
-    def wake(self) -> None:
-        """Makes the loop begin its next iteration."""
-        self.interrupt.set()
 
     def _locked(self, free: Callable[[], int]) -> int:
         with self._lock:

@@ -73,48 +73,41 @@ class SharedHands:
     # --- whose turn it is
 
     def _take(self) -> tuple[_Work, Sequence[Job]] | None:
-        # else hands that one queue sets free begin what another has not handed back yet
-        if self._controls.stopping:
-            return None
         with self.lock:
-            found, waiting = self._next(to_micros(self._clock.now()))
-        for served in waiting:
-            served.wake()
-        return found
+            # once stopping, hands that one queue sets free would begin what another has not handed back yet
+            return None if self._controls.stopping else self._next(to_micros(self._clock.now()))
 
-    def _next(self, now: int) -> tuple[tuple[_Work, Sequence[Job]] | None, list[Any]]:
-        """Returns the next work for a hand, or None, and the loops to wake because their queues may claim now."""
-        waiting: list[Any] = []
+    def _next(self, now: int) -> tuple[_Work, Sequence[Job]] | None:
+        """Returns the next work for a hand, or None."""
         while True:
             ready = [pool for pool in self.receiving if pool.begins(now) or pool.wants_hand]
-            for pool in self.receiving:
-                if pool not in ready:
-                    waiting += self._run_dry(pool)
+            for pool in self.receiving.keys() - ready:
+                self._run_dry(pool)
             if not ready:
-                return None, waiting
+                return None
             # what was claimed for a free hand goes first
             last = next((pool for pool in ready if pool.next_is_last and pool.begins(now)), None)
             chosen = last or self._in_turn(ready)
             if (jobs := self.receiving[chosen].take()) is not None:
                 if not chosen.begins(now):
-                    waiting += self._run_dry(chosen)
-                return (self.receiving[chosen].work, jobs), waiting
+                    self._run_dry(chosen)
+                return self.receiving[chosen].work, jobs
 
     @staticmethod
     def _work(taken: tuple[_Work, Sequence[Job]]) -> Any:
         work, jobs = taken
         return work(jobs)
 
-    def _run_dry(self, pool: Pool) -> list[Any]:
+    def _run_dry(self, pool: Pool) -> None:
         """Records that a hand found no message of a queue, so that the queue's loop settles without a wait.
 
-        Returns the loop, for the caller to wake, if its pool was ``full``; else an empty list.
+        Wakes the loop if its pool was ``full``.
         """
-        served = self.receiving[pool]
         pool.hungry = True
-        served.show_hunger()
-        full, pool.full = pool.full, False
-        return [served] if full else []
+        self.receiving[pool].show_hunger()
+        if pool.full:
+            pool.full = False
+            self.receiving[pool].interrupt.set()
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
         """Returns the next queue by weight. A queue that was empty catches up, by at most its share of hands."""
@@ -148,17 +141,16 @@ class SharedHands:
         """Adds a queue to a set from ``may_be_empty``. Has no effect if a message was received since then."""
         with self.lock:
             known.add(pool)
-        self._wake()
+            self._wake()
 
     def leave(self, pool: Pool) -> None:
         """Records that the consumer no longer receives from a queue."""
         with self.lock:
             self.receiving = {each: served for each, served in self.receiving.items() if each is not pool}
-        self._wake()
+            self._wake()
 
     def _wake(self) -> None:
-        with self.lock:
-            done = self.all_empty
-            waiting = [served for pool, served in self.receiving.items() if done or pool not in self.totals.empty]
-        for served in waiting:
-            served.wake()
+        done = self.all_empty
+        for pool, served in self.receiving.items():
+            if done or pool not in self.totals.empty:
+                served.interrupt.set()

@@ -14,20 +14,21 @@ class Totals:
     Attributes:
         hands: maximum number of calls of the handler at a time.
         pools: the ``Pool`` of each queue.
-        held: number of active messages.
         busy: number of busy hands.
         kept: number of hands that stay free for last receives, see ``FreeHands``.
-        letters: number of active messages that need no hand, because they wait in ``Letters``.
         empty: queues that were found empty since the last receive of a message, which replaces the set.
     """
 
     hands: int
     pools: list[Any] = attrs.field(factory=list)
-    held: int = 0
     busy: int = 0
     kept: int = 0
-    letters: int = 0
     empty: set[Any] = attrs.field(factory=set)
+
+    @property
+    def held(self) -> int:
+        """Number of active messages."""
+        return sum(map(len, self.pools))
 
     @property
     def several(self) -> bool:
