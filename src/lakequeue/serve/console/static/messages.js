@@ -239,9 +239,9 @@ function detail(name, listName, first, signal, actions) {
     listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received), pair("Consumer", consumer)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
+    pair("Length", count(first.length, "character")),
     first.dead_letter_reason === null ? null : pair("Reason", el("dd", { class: "failure" }, failure(first.dead_letter_reason))),
     first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", { class: "failure" }, attempts(first.attempts, first.dead_letter_reason)), el("dd", { class: "quiet" }, "The last 10, each up to 1 KiB. The log of the consumer has the stack trace, at this time, with this message id.")),
-    pair("Length", count(first.length, "character")),
   );
   draw();
   return {
@@ -251,7 +251,7 @@ function detail(name, listName, first, signal, actions) {
       show(release, newest.state === "in_flight");
       setText(visible, newest.visible_at ? `${instant(newest.visible_at)} ${offset(newest.visible_at)}` : "–");
       setText(consumer, newest.consumer ?? (newest.state === "in_flight" ? "it gave no name" : "–"));
-      setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
+      setText(received, ["never", "once", "twice"][newest.receive_count] ?? count(newest.receive_count, "time"));
     },
   };
 }

@@ -54,7 +54,7 @@ export function queue(name, tab, signal, reload) {
   const values = TILES.map(() => el("dd"));
   const badges = el("span", { class: "badges" });
   const picture = chart(DEPTH, "Messages over time", 168);
-  const speed = chart(THROUGHPUT, "Messages sent and deleted per minute over time", 96);
+  const speed = chart(THROUGHPUT, "Messages sent and deleted per minute over time", matchMedia("(min-width: 901px)").matches ? 168 : 96);
   show(speed.node, false); // nothing is known of a queue's first minute
   let hours = 3;
   let drawnAt = -Infinity;
@@ -336,8 +336,10 @@ export function queue(name, tab, signal, reload) {
         badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes, changed)));
       }
       picture.now(last.counts);
+      const letters = last.sources?.length && stored(last.counts) && offered("StartMessageMoveTask", last);
       for (const [button, action] of actions) {
         show(button, offered(action, last));
+        button.classList.toggle("first", action === (letters ? "StartMessageMoveTask" : "SendMessage"));
         button.disabled = action === "PurgeQueue" && !(stored(last.counts) || last.counts.rewindable);
         button.title = button.disabled ? "There is nothing to purge." : "";
       }
