@@ -45,7 +45,7 @@ class Rules:
 
     Attributes:
         renewal: when to extend receipts.
-        longest: duration of a receipt.
+        longest: visibility timeout of a receipt.
         prefetch: number of messages to claim ahead. None: computed from the last durations of handlers and rounds.
         batch: maximum number of messages of a call.
         batch_wait: time that a message waits for its batch to fill.

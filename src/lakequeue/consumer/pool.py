@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LONGEST_GATHER = 1_000_000
 """Maximum microseconds that handled messages wait for the next commit. They also wait no longer than a recent
-round. Eight processes on a shard of an object store did 0.74 of their work with 0.25 s, 0.92 with 1 s.
+round. Eight processes on a shard of an object store reached 0.74 of their speed with 0.25 s, 0.92 with 1 s.
 """
 _ROUNDS = 4
 """Messages that failed on their last receive wait for each other up to this many rounds, or ``Rules.linger``."""
@@ -48,7 +48,7 @@ class Pool:
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
         claim: the free hands for the last claim; None if their number does not matter, or nothing is claimed.
-        hungry: True if a hand found nothing to do.
+        hungry: True if a hand found no message of this queue that it may begin.
         full: True if the pool had no capacity for more messages when a round was last due.
         taken: number of messages that have begun, divided by the weight. The queue with the lowest value is next.
         unended: messages whose handlers did not end in time.
@@ -384,7 +384,7 @@ class Pool:
         return min((done.until for done in self._done if not done.job.context.lost), default=0)
 
     def _hand_in(self) -> bool:
-        """Ends the wait of letters that is over. Returns True if there were any, as a claim moves them."""
+        """Puts letters whose wait is over into the next round. Returns True if any: a claim then moves them."""
         due = self._letters.due(self._now)
         self._done += [done for done, _ in due]
         self._failures |= {done.handle: reason for done, reason in due if reason is not None}

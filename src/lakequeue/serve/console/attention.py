@@ -80,7 +80,7 @@ class _Seen:
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
-    """Returns the fields of a consumer, and ``slow``: True if its oldest receive is ``SLOW_TIMEOUTS`` old."""
+    """Returns the fields of a consumer, and ``slow``: True if it has held messages for ``SLOW_TIMEOUTS``."""
     least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
     oldest = consumer.oldest_receive
     return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}

@@ -88,12 +88,12 @@ def _anchor(heading: str) -> str:
 
 
 def _up(name: str) -> str:
-    """Returns the way from a page to the console."""
+    """Returns the relative path from a page up to the console."""
     return "../" * (name.count("/") + 1)
 
 
 def _target(name: str, link: str) -> str | None:
-    """Returns a link of a page as it works here. None if its target is not shipped."""
+    """Returns a page's link, changed to work in the console; None if its target is not shipped."""
     page, hash_, part = link.partition("#")
     if "://" in link or not page:
         return link
