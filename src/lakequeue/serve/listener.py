@@ -165,7 +165,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns the number of free file descriptors with ``connections`` open, at most ``connections``."""
+    """Returns how many descriptors are free for 503 answers while ``connections`` are open, at most as many."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

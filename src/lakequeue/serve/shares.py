@@ -28,7 +28,9 @@ class Holder:
 
 
 class Shares:
-    """Refuses verified connections above the share of a key, an address (except ``proxies``), or all clients."""
+    """Counts connections with a verified request, in total, by key and by address. Refuses those above their share
+    of ``limit``. Addresses in ``proxies`` have no share of their own.
+    """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
         self._share = max(1, limit // SHARE)

@@ -233,7 +233,7 @@ def delta_jar(spark: str, delta: str) -> str:
     """Returns the Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
 
     The jar has the release of delta-spark, or else the newest release for this Spark: the Python package works
-    with any. Unknown releases are assumed to have jars.
+    with any jar for its Spark. Unknown releases are assumed to have jars.
 
     Raises:
         QueueClientError: no jar of Delta for this Spark is published.

@@ -46,7 +46,7 @@ _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads the messages of queues like SQL's ``messages``, as the newest ledgers show them. Pushes no filters."""
+    """Reads the messages of queues like SQL's ``messages``, as the newest ledgers show them. Spark filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
