@@ -134,7 +134,6 @@ class Consumer:
         if len(options) > 1 and any(each.delivers for each in options):
             raise InvalidOptions(["queue: a queue with a delivery table has a consumer of its own"])
         pa.array([])  # Arrow imports pandas for its first array, which takes 0.2 s: before a message waits
-        self._handler = handler
         self._clock = options[0].queue.clock
         self._controls = Controls(concurrency)
         self._runs = threading.Lock()
@@ -178,7 +177,7 @@ class Consumer:
                     for options, observers in zip(self._options, self._observers, strict=True)
                 ]
                 if not delivers:
-                    hands.start(self._handler, loops[0].fail)
+                    hands.start(self._options[0].handler, loops[0].fail)
                     running.callback(hands.hands.stop)
                 queues = [options.queue for options in self._options]
                 running.callback(Presence(self.name, queues, self._began).stop)

@@ -149,8 +149,6 @@ class DeliveryLoop(RunLoop):
         except (LeaseLost, RequestThrottled) as error:
             _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
             self._lose(batch)
-        except QueueDoesNotExist as error:
-            self.fail(error)
         except QueueClientError as error:
             _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
             if not self.outages.failed("deleting", error):

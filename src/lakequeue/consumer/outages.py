@@ -11,7 +11,7 @@ import attrs
 
 from lakequeue.entry_verbs import is_permanent
 from lakequeue.errors import InvalidOptions, QueueClientError
-from lakequeue.model.clock import Clock, Duration, duration_micros
+from lakequeue.model.clock import NEVER, Clock, Duration, duration_micros
 
 _log = logging.getLogger("lakequeue")
 
@@ -43,13 +43,12 @@ class Outage:
         for name, value in attrs.asdict(self).items():
             if name == "give_up_after" and value is None:
                 continue
+            least = 0 if name == "give_up_after" else 1
             try:
-                fits = duration_micros(value) > 0 or (name == "give_up_after" and duration_micros(value) == 0)
+                if duration_micros(value) < least:
+                    problems.append(f"{name}: must be more than 0 seconds, not {value}")
             except (TypeError, ValueError):
                 problems.append(f"{name}: must be seconds or a timedelta, not {value!r}")
-                continue
-            if not fits:
-                problems.append(f"{name}: must be more than 0 seconds, not {value}")
         if not problems and _delta(self.longest_pause) < _delta(self.first_pause):
             problems.append(
                 f"longest_pause: must be at least first_pause ({self.first_pause}), not {self.longest_pause}"
@@ -116,7 +115,7 @@ class OutageMonitor:
         self._wake = wake
         self._lock = threading.Lock()
         self._failing: set[str] = set()
-        self._logged_at: datetime | None = None
+        self._log_at = NEVER  # when to log again during the outage
         self.since: datetime | None = None
         self.error: QueueClientError | None = None
         self.final: QueueClientError | None = None
@@ -137,11 +136,11 @@ class OutageMonitor:
             first, self.error = self.since is None, error
             self._failing.add(doing)
             if self.since is None:
-                self.since = self._logged_at = now
+                self.since, self._log_at = now, now + _delta(self.policy.log_every)
                 fails = "storage of %s fails, the consumer waits until it is back: %s: %s"
                 _log.warning(fails, self._name, doing, error)
-            elif self._logged_at is None or now >= self._logged_at + _delta(self.policy.log_every):
-                self._logged_at = now
+            elif now >= self._log_at:
+                self._log_at = now + _delta(self.policy.log_every)
                 elapsed = (now - self.since).total_seconds()
                 _log.warning("storage of %s has failed for %.0f s: %s: %s", self._name, elapsed, doing, error)
             if (gives_up_at := self._gives_up_at) is not None and now >= gives_up_at:
@@ -161,7 +160,7 @@ class OutageMonitor:
             if not self._failing and self.since is not None:
                 elapsed = (self._clock.now() - self.since).total_seconds()
                 _log.warning("storage of %s works again after %.0f s", self._name, elapsed)
-                self.since = self.error = self.final = self._logged_at = None
+                self.since = self.error = self.final = None
 
     def next_try(self, failures: int) -> datetime:
         """Returns the instant of the next try after failures, at the latest when the consumer gives up."""
