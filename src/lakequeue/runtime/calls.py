@@ -133,7 +133,7 @@ class Steps:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Runs reads between the commits. A storage failure there becomes the error that ``step`` would raise."""
+        """Runs reads between the commits. If storage fails, raises the error that ``step`` would raise."""
         try:
             yield
         except Exception as error:

@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between checks by a waiter that a thread leads the group. An interrupt may have ended the leader."""
+"""Seconds between a waiting caller's checks that the group has a leader, as an interrupt may have ended it."""
 
 
 class Item(Generic[Request, Answer]):
@@ -58,7 +58,7 @@ class GroupCommit(Generic[Request, Answer]):
 
         Args:
             run: returns an answer for each request, in order. If it raises an error, each request gets the error.
-            turn: returns a context, entered before each batch. Requests that arrive meanwhile join the batch.
+            turn: returns a context for each batch. Requests that arrive while it is being entered join the batch.
         """
         self._run = run
         self._turn = turn

@@ -1,8 +1,8 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
-Each process has a home shard for its receives, and another for its sends. If it keeps losing races there, or
-finding messages in other shards only, it chooses another home. Sends also move on with each segment, to fill all
-shards.
+Each process has a home shard for its receives, and another for its sends. If it keeps losing races at a home, or
+finding messages in other shards only, it chooses another home. The home for sends also moves with each new
+segment, so that sends fill all shards.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 ELSEWHERE_EVERY = 16
 """One in this many receives starts at another shard than the home, so that a few consumers serve all shards."""
 _ALONE = 0.125
-"""A commit without a lost race lowers the strain by this; a lost race raises it by 1. Strain moves the home."""
+"""A lost race raises the strain by 1, and a commit without lost races lowers it by this. Strain moves the home."""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest threshold: strain that moves the home. It doubles if no other shard is free of commits."""
+"""Minimum and maximum of the strain at which the home moves. It doubles if all other shards get commits, too."""
 _QUIET = 64
 """Number of consecutive commits at strain 0, after which the home again moves at the lowest strain."""
 _MISSES = 8

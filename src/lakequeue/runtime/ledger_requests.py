@@ -76,8 +76,8 @@ class LedgerRequests:
             raise OthersMet
 
     def ask(self, table: Table) -> None:
-        """After a lost race, asks the winner to post requests, too, if it committed without any. A process without
-        requests is faster: with 100 ms a call to storage, it won all races for seven seconds.
+        """After a lost race, asks the winner to post requests, too, if its commit answered none. A process that
+        posts none is faster: with 100 ms a call to storage, it won all races for seven seconds.
         """
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:
@@ -95,7 +95,7 @@ class LedgerRequests:
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """True if these commands should be posted. False for claims if the last claim found too little."""
+        """True to post commands as a request. False if all are claims, and the last claim got too few messages."""
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 

@@ -1,8 +1,8 @@
 """Wakes waiting receives of this process when logs change on a local disk (inotify).
 
-Of all processes that wait on a queue, one watches the logs, and holds a lock on a file. Closing that file wakes
-the other processes. The watcher closes it if it cannot receive at once when logs change: its handlers run, no
-receive waits, or a receive does not poll. While it leaves no message to other processes, it stamps the file.
+Of all processes that wait on a queue, one is the watcher: it watches the logs, and holds a lock on a file. It
+closes the file, which wakes the other processes, if no receive of its own waits, a woken receive does not poll, or
+logs change while its handlers run. It stamps the file while its last poll has left no message to other processes.
 Without a recent stamp, the other processes poll at intervals.
 """
 
@@ -34,9 +34,9 @@ SIGN = 0.2
 SIGNS = 5
 """Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""Seconds for which a woken receive may fail to poll. Then the watcher leaves the lock to another process."""
+"""Seconds after which the watcher leaves the lock to another process, if a woken receive has not polled."""
 OVERFLOW = -1
-"""Number of an inotify event, in place of a watch, which says that the system has dropped events."""
+"""Watch number of an inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
 """If no receive waited on a queue for this many seconds, the first wait on another queue closes its files."""
 
@@ -77,9 +77,9 @@ class Place:
     """Monotonic time, in seconds, of the next check if this process should watch; None if none is planned."""
     changes: int = 0
     known: int = -1
-    """Value of ``changes`` at the last poll after which no message was left for other processes."""
+    """Value of ``changes`` at the last poll that left no message to other processes."""
     until: float = 0.0
-    """Monotonic time, in seconds, until which that poll's result holds if the logs do not change."""
+    """Monotonic time, in seconds, before which no message becomes visible unless the logs change."""
     shown_at: float = 0.0
     """Monotonic time, in seconds, when this process last stamped the lock's file."""
 
@@ -172,7 +172,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes a ``Place``. Forgets an earlier one of the table, and those unused for ``FORGOTTEN`` seconds."""
+        """Makes the ``Place`` of a table. Drops its former one, and places unused for ``FORGOTTEN`` seconds."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -244,7 +244,7 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Returns the milliseconds until the next check or stamp is due; None if nothing is due."""
+        """Returns milliseconds until the next check of a place, or stamp of a lock's file; None if none is due."""
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)
@@ -281,7 +281,7 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Returns the place if a receive must poll. If this process is busy, releases the lock for another."""
+        """Returns ``[place]`` if its receives must poll, else ``[]``. Releases the lock if none can poll soon."""
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -293,7 +293,7 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Tries to become the watcher. Returns the place, in a list, if a receive must poll; else nothing."""
+        """Tries to become the watcher. Returns ``[place]`` if its receives must poll, else ``[]``."""
         if place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []

@@ -54,7 +54,7 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Directories of the shards' Delta logs on a local disk. Empty on object stores or with a test's clock."""
+        """Directories of the shards' Delta logs. Empty on object stores, or if the clock is not the system's."""
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []
@@ -146,7 +146,7 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Calls ``check``, and again if an error shows newer attributes. Returns their version and the result."""
+        """Calls ``check``, and again if it fails on old attributes. Returns their version, and the result."""
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -171,7 +171,7 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Gives this process and the log the same attributes, after the log refused a send for its attributes."""
+        """Gives this process and the log the newest attributes, after the log refused a send with other ones."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 

@@ -99,7 +99,7 @@ class OpenShard:
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes local files that have it. True if there was any content."""
+        """Clears a message in the log, and removes local files that contain it. Returns True if it had content."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)

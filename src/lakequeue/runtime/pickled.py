@@ -46,7 +46,9 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Opens the root, once for all equal copies. Raises QueueClientError if it must not be used here."""
+        """Returns the open root, which all copies in this process share. Raises QueueClientError if the root is on
+        a network file system, and neither the user nor the environment allows that.
+        """
         known = by_id.get(self.id)
         if known is not None:
             return known

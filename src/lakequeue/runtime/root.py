@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""Maximum pause between polls of an idle object store, in microseconds: at most 1/15 of the idle time."""
+"""On object stores, polls pause for 1/``IDLE_PART`` of the idle time, at most for this many microseconds."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Microseconds for which a handled message may wait to be settled with the next claim, on disks and stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
@@ -245,7 +245,7 @@ class Root:
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns the newest row of an incarnation, or None; ``known`` if the catalog cannot be read."""
+        """Returns an incarnation's newest row; None if it has none, ``known`` if the catalog cannot be read."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -310,7 +310,7 @@ class Root:
 
 
 def _tables(store: Store, spark: SparkSession | None) -> _RootState:
-    """Returns the shared state of a root; with a session, for commits through Spark."""
+    """Returns the state that roots with the same options share. With ``spark``, its commits go through Spark."""
     # other options, other handles: they may have other rights
     key = (store.root, store.client_options, store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:
@@ -336,6 +336,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns the root that a process uses which has opened no root itself, such as a Spark task's."""
+    """Returns the root for a process that has not opened it itself, such as the process of a Spark task."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

@@ -108,8 +108,8 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns what to raise for ``error``: it has ``outcome_unknown``, as other processes may commit the file.
-        If the log is closed or has newer attributes, no process will, and ``error`` itself is returned.
+        """Returns an error with ``outcome_unknown``, because other processes may still commit the file. Returns
+        ``error`` itself if no process will, because the log is closed or has newer attributes.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error
@@ -125,7 +125,7 @@ class SendBatch:
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send that has this version of them; if none has, those of the first send."""
+        """Returns the attributes of a send with this version of the attributes; else those of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:

@@ -37,7 +37,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""Number of claims after which a claim reads the log again, to find message groups, if none are known."""
+"""After this many claims without a read of the log, a claim reads it if newer messages may be claimed first."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -123,7 +123,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns the results of ``posted`` if committed; else decides it with other processes' requests."""
+        """Returns ``posted``'s results if another process committed it; else decides it with other requests."""
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has changes that were not committed
@@ -178,7 +178,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost``: lost races."""
+        """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost``: races so far."""
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)

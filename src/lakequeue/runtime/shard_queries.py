@@ -62,7 +62,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the state in memory; None if it does not say so."""
+        """Returns when a claim may find more messages, by the state in memory; None if no instant is known."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 

@@ -66,6 +66,6 @@ class ShardReader:
         return size
 
     def _known(self, first: int, last: int) -> pa.Table | None:
-        """Returns the first rows of a range, by the log in memory; None if that log lacks ``first``."""
+        """Returns messages from ``first`` on, at most to ``last``; None if the log as last read lacks it."""
         with self._ledger.reading() as log:
             return self.bodies.rows(log.table, log.log, first, last)

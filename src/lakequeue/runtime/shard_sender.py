@@ -188,8 +188,8 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._check_place(sent_by)
 
     def _merge_beside(self, drop_before: int | None) -> None:
-        """Merges segments through another handle, so that sends need not wait. It may lose many races to the
-        sends: if a request to storage took 100 ms, a merge took 13 s.
+        """Merges segments through another handle, so that sends need not wait. The merge may lose many races to
+        the sends: with 100 ms a request to storage, a merge took 13 s.
         """
         try:
             head, confirm = self._ledger.head()
@@ -209,7 +209,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages once. False: the log is closed. Raises RequestThrottled, DamagedTable."""
+        """Appends moved messages once. Returns False on a closed log. Raises RequestThrottled, DamagedTable."""
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.check_clock)
@@ -223,7 +223,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def _delivering(self) -> Iterator[Table]:
-        """Yields a handle with the newest log, apart from the handle of sends, so that these need not wait."""
+        """Yields a handle with the newest log. It is not the handle of sends, so that sends need not wait."""
         with self._held():
             self._open_appender().refresh()
             table, self._delivers = self._delivers, None  # another delivery meanwhile opens another handle
@@ -241,7 +241,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the handle for sends. With ``checked``, its log's end was compared with the ledger."""
+        """Returns the handle for sends. If ``checked``, the log's end has been compared with the ledger."""
         appender = self._appender
         if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))

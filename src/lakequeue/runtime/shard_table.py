@@ -42,11 +42,11 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the arguments of ``Turns.taken``. The table is None if none is open, or no wait is needed."""
+        """Returns the arguments of ``Turns.taken``. The table is None if it is not open, or no wait is needed."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:
-        """Reads the table if the known state is ``stale``: at the begin of a turn, before requests are chosen."""
+        """Called when a turn begins, before requests are chosen. Reads the table if its snapshot is ``stale``."""
 
     @abstractmethod
     def _drop(self) -> None: ...

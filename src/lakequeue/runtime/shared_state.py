@@ -43,7 +43,7 @@ class Shared:
     races: RaceCounts
     guard: ClockGuard
     grow: Callable[[], Callable[[int], None] | None]
-    """Returns a function to call with the number of shards in a ledger; None if the queue is not in use."""
+    """Returns a function that adds shards up to the number in a ledger; None if the queue is not in use."""
 
     @classmethod
     def of(

@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Reports a poll that found nothing after ``changes``; valid for ``seconds``. None: until a change."""
+        """Records that a poll after ``changes`` found nothing: for ``seconds``, or if None until a change."""
         ...
 
 
