@@ -6,8 +6,10 @@ import io
 import os
 import subprocess
 import sys
+import zipfile
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.errors import QueueClientError
+from lakequeue.spark import compiled_home as compiled_homes
 from lakequeue.spark import session
 from lakequeue.spark.compiled_home import compiled_home
 
@@ -40,12 +43,12 @@ def test_python_workers_import_compiled_files(spark: SparkSession) -> None:
         import py4j
         import pyspark
 
-        for module in (pyspark, py4j):
-            compiled = module.__cached__ if os.path.exists(module.__cached__) else None
+        for module in (pyspark, py4j):  # of a directory, or of a zip
+            compiled = os.path.exists(module.__cached__) or module.__file__.endswith(".pyc")
             yield pa.record_batch({"name": [module.__name__], "compiled": [compiled]})
 
-    rows = spark.range(0, 1, 1, 1).mapInArrow(loaded, "name string, compiled string").collect()
-    assert {row.name for row in rows if row.compiled is not None} == {"pyspark", "py4j"}
+    rows = spark.range(0, 1, 1, 1).mapInArrow(loaded, "name string, compiled boolean").collect()
+    assert {row.name for row in rows if row.compiled} == {"pyspark", "py4j"}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,8 @@ def test_only_a_jvm_that_runs_the_workers_gets_a_home_with_links(
     monkeypatch: pytest.MonkeyPatch, master: str, changed: bool, before: str | None
 ) -> None:
     home = None
+    monkeypatch.setattr(compiled_homes, "_is_compiled", lambda _: False)  # .ci/compile_pyspark may have been here
+    monkeypatch.setattr(compiled_homes, "_linked_home", compiled_homes._linked_home.__wrapped__)  # not kept
     if before is None:
         monkeypatch.delenv("SPARK_HOME", raising=False)
     else:
@@ -74,6 +79,20 @@ def test_only_a_jvm_that_runs_the_workers_gets_a_home_with_links(
     assert os.environ.get("SPARK_HOME") == home
     if changed:
         assert os.path.samefile(f"{linked}/jars", f"{os.path.dirname(pyspark.__file__)}/jars")
+
+
+@pytest.mark.parametrize("compiled", [{"pyspark", "py4j"}, {"pyspark"}])
+def test_a_home_whose_zips_have_compiled_files_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: set[str]
+) -> None:
+    (tmp_path / "python" / "lib").mkdir(parents=True)
+    for package in "pyspark", "py4j":
+        with zipfile.ZipFile(tmp_path / "python" / "lib" / f"{package}.zip", "w") as zipped:
+            zipped.writestr(f"{package}/__init__.py{'c' if package in compiled else ''}", b"")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled_homes, "_linked_home", compiled_homes._linked_home.__wrapped__)  # not kept
+    with compiled_home("local"):
+        assert (os.environ["SPARK_HOME"] == str(tmp_path)) == (len(compiled) == 2)
 
 
 @pytest.mark.spark

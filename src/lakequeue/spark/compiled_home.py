@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -36,7 +37,10 @@ def compiled_home(master: str) -> Iterator[None]:
 
 @cache
 def _linked_home() -> str | None:
-    """Returns a new directory of links to Spark's home; None if links fail, or PySpark was imported from a zip."""
+    """Returns a new directory of links to Spark's home.
+
+    None if the zips have compiled files already, if PySpark was imported from a zip, or if links fail.
+    """
     import py4j
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
@@ -44,6 +48,8 @@ def _linked_home() -> str | None:
     home = Path(_find_spark_home()).absolute()
     folders = [Path(package.__file__).absolute().parent for package in (pyspark, py4j)]
     zips = [zipped for folder in folders for zipped in home.glob(f"python/lib/{folder.name}*.zip")]
+    if all(_is_compiled(zipped) for zipped in zips):
+        return None
     # The package was imported from a zip.
     if len(zips) != len(folders) or not all(folder.is_dir() for folder in folders):
         return None
@@ -60,6 +66,14 @@ def _linked_home() -> str | None:
     except OSError:  # On Windows, creating links needs a privilege.
         return None
     return linked.name
+
+
+def _is_compiled(zipped: Path) -> bool:
+    """Returns True if the zip contains compiled files."""
+    if not zipfile.is_zipfile(zipped):
+        return False
+    with zipfile.ZipFile(zipped) as file:
+        return any(name.endswith(".pyc") for name in file.namelist())
 
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []
