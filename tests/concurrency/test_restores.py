@@ -381,9 +381,9 @@ def what_was_decided_on_a_lost_entry_is_decided_again(root: Path, clock: ManualC
         other = engine.open(path)
         assert transact(other, lambda _: one_more(other, name), busy="busy") == Committed(name, 0, avoided=False)
 
-    def raced(self: Snapshot, most: float = math.inf) -> bool:
+    def raced(self: Snapshot, most: float = math.inf, **more: int) -> bool:
         try:
-            return confirm(self, most)
+            return confirm(self, most, **more)
         except LogTrimmed:
             commit_by("another")
             raise

@@ -72,6 +72,7 @@ def never_confirm(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("lakequeue.storage.engines.commit.OLDEST_BASE", 3600)
     patch.setattr("lakequeue.storage.snapshot._CONFIRMED", 3600)
     patch.setattr("lakequeue.storage.requests.SURE", 3600)
+    patch.setattr("lakequeue.storage.requests.LATELY", 3600)
 
 
 @contextmanager

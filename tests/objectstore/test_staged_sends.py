@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections import Counter
 
 import pytest
 from benchmarks.object_store import Counted
@@ -20,7 +22,9 @@ from concurrency.steps import at
 from lakequeue import LakeQueue, OverLimit
 from lakequeue.runtime import shard_sender
 from lakequeue.storage import requests as storage_requests
+from lakequeue.storage.folder import ListedFile
 from lakequeue.storage.messages import append
+from lakequeue.storage.messages.merge_segments import merge_recent
 from objectstore.servers import never_confirm, requests
 
 
@@ -34,7 +38,7 @@ def test_who_commits_first_commits_for_all(store: Counted, lq: LakeQueue, monkey
     before_others_are_listed(monkeypatch, lambda: there.send("b"))
     asked = requests(store, lambda: here.send("c"))
     # of each its file, a listing and its entry, of which one was refused; looks; the winner's entry
-    assert asked["PUT"] == 4 and asked["LIST"] == 2 and asked["GET"] <= 4, asked
+    assert asked["PUT"] == 4 and asked["LIST"] == 2 and asked["GET"] <= 5, asked
     here.send("d")
     assert bodies(there) == ["0", "a", "b", "c", "d"]
     assert here.counts().in_flight == 5
@@ -76,6 +80,85 @@ def test_segments_are_merged_beside_sends_that_others_may_commit(
     assert [name for name, _ in merges] == ["lakequeue-merge"] * 2
     assert all(table is not appender_of(here).table for _, table in merges)
     assert bodies(there) == [*"012345"]
+
+
+@pytest.mark.spec("DUR-25")
+def test_a_merge_by_another_process_makes_no_commit_merge(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 3)
+    merges = list[object]()
+    monkeypatch.setattr(shard_sender, "merge_recent", lambda *given: merges.append(given))
+    here, there = pair_of(lq)
+    for number in range(4):
+        stages(here)
+        here.send(str(number))
+    table = appender_of(there).table
+    table.refresh()
+    at(monkeypatch, append, "Change", lambda: merge_recent(table, 0, None, lambda: None, 3))
+    here.send("4")
+    for merge in [each for each in threading.enumerate() if each.name == "lakequeue-merge"]:
+        merge.join()
+    assert len(merges) == 1, "of the third file"
+    table.refresh()
+    assert len(table.files()) == 3, "all but the open segment, and what was sent meanwhile"
+    assert bodies(there) == [*"01234"]
+
+
+@pytest.mark.spec("DUR-25")
+def test_a_merge_leaves_few_segments_alone(lq: LakeQueue) -> None:
+    here, there = pair_of(lq)
+    for number in range(5):
+        stages(here)
+        here.send(str(number))
+    table = appender_of(there).table
+    table.refresh()
+    merge_recent(table, 0, None, lambda: None, 5)  # of the four before the open one
+    assert len(table.files()) == 5
+    merge_recent(table, 0, None, lambda: None, 4)
+    assert len(table.files()) == 2
+    assert bodies(there) == [*"01234"]
+
+
+@pytest.mark.spec("DUR-25")
+def test_a_merge_that_was_overtaken_catches_up(
+    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_confirm(monkeypatch)
+    here, there = lq.create_queue("orders"), another(lq.create_queue("orders")).queue("orders")
+    table = appender_of(there).table
+    for number in range(7):
+        here.send(str(number))
+    version = appender_of(here).table.version
+    asked = requests(store, lambda: table.add([], {"merge": 1}, "its token"))
+    # four refused entries, each with one more read than the one before
+    assert asked == Counter(PUT=5, GET=10), asked
+    assert table.version == version + 1
+    assert bodies(there) == [*"0123456"]
+
+
+@pytest.mark.spec("DUR-25")
+@pytest.mark.parametrize(
+    ("new", "posted", "loaded", "asked"),
+    [(0, 0, 0, {"GET": 2}), (2, 2, 2, {"GET": 2}), (4, 2, 2, {"GET": 2}), (4, 4, 4, {"GET": 4, "LIST": 1})],
+)
+def test_a_first_look_takes_one_request_after_another_only_if_there_is_more(
+    store: Counted,
+    lq: LakeQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    new: int,
+    posted: int,
+    loaded: int,
+    asked: dict[str, int],
+) -> None:
+    """There is more if a file was posted after more commits than were asked for at once."""
+    never_confirm(monkeypatch)
+    here, there = lq.create_queue("orders"), another(lq.create_queue("orders")).queue("orders")
+    table = appender_of(there).table
+    for number in range(new):
+        here.send(str(number))
+    before = table.version
+    files = [ListedFile(f"asked/{before + posted:020}-{0:032x}.json", 1, 0.0, ())]
+    made = requests(store, lambda: storage_requests.look_and_list(table, math.inf, lambda: files))
+    assert (table.version - before, made) == (loaded, asked)
 
 
 @pytest.mark.spec("ERR-9")

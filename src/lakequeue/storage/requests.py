@@ -38,6 +38,10 @@ LOOKS = 8
 """A process waits for the sender of an older request during at most this many reads without a new entry."""
 SURE = 0.7
 """Seconds. ``look_and_list`` also checks that the log was not replaced, if the last check is older than this."""
+FIRST = 2
+"""Number of commits that the first look asks for at once."""
+LATELY = 2.0
+"""If the log was not checked for this many seconds, the first look reads all new commits."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -96,12 +100,26 @@ def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[Li
 
 
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
-    """Loads at most ``most`` new commits of a table on an object store. Calls ``files`` at the same time."""
+    """Loads new commits of a table on an object store, at most ``most``. At the same time, calls ``files``.
+
+    For several commits, asks for the next ``FIRST`` at once, as a request after another one takes twice as long.
+    If all exist, it goes on if there may be more: files were posted after them, or the last look is long ago.
+    """
     found: list[ListedFile] = []
-    follow = table.confirm if abs(time.time() - table.state.confirmed_at) >= SURE else table.look
-    calls: list[Callable[[], None]] = [partial(follow, most), lambda: found.extend(files())]
+    before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
+    follow, first = table.confirm if seconds >= SURE else table.look, 1 if most == 1 else FIRST
+    calls: list[Callable[[], None]] = [partial(follow, first, first), lambda: found.extend(files())]
     table.folder.for_each(lambda call: call(), calls)
+    behind = seconds >= LATELY or any(_since(each.name) > table.version for each in found)
+    if first < most and table.version >= before + first and behind:
+        table.look(most)
     return found
+
+
+def _since(name: str) -> int:
+    """Returns the version of the log in the name of a posted file; -1 without one."""
+    match = re.search(r"/(\d{20})-", name, re.ASCII)
+    return -1 if match is None else int(match[1])
 
 
 def pause(began: float) -> None:

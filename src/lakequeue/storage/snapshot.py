@@ -6,8 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple
 
 from lakequeue.errors import DamagedTable
@@ -165,10 +165,12 @@ class Snapshot(TableState):
         entry: only they show that the log is complete up to commits that this process may have made behind a gap.
         """
 
-    def follow(self, most: float = math.inf) -> bool:
+    def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
         """Applies new commits. Returns True if some were read from the log, because ``learn`` had not stored them.
 
-        ``most``: maximum number of commits that are read one by one.
+        Args:
+            most: maximum number of commits that are read one by one.
+            at_once: number of commits that are asked for at once, before the others.
 
         Raises:
             LogTrimmed: entries after this version were removed.
@@ -176,13 +178,14 @@ class Snapshot(TableState):
         """
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
         if unconfirmed >= _IDLE:
-            return self.confirm(most)
-        return self._applied(partial(self._step_on, min(1, most - 1) if unconfirmed >= _CONFIRMED else None, most))
+            return self.confirm(most, at_once)
+        check_at = min(1, most - 1, 2 - at_once) if unconfirmed >= _CONFIRMED else None
+        return self._applied(partial(self._step_on, check_at, most, at_once))
 
-    def confirm(self, most: float = math.inf) -> bool:
+    def confirm(self, most: float = math.inf, at_once: int = 1) -> bool:
         """Applies new commits as ``follow`` does, but always checks that the log is still the same log."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
-        return self._applied(partial(self._step_on, 0, most) if listed_lately else self._catch_up)
+        return self._applied(partial(self._step_on, 0, most, at_once) if listed_lately else self._catch_up)
 
     def _applied(self, apply: Callable[[_EntryId], None]) -> bool:
         committed = self._last_learned
@@ -198,37 +201,36 @@ class Snapshot(TableState):
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
-    def _step_on(self, check_at: float | None, most: float, base: _EntryId) -> None:
-        """Applies up to ``most`` new commits one by one. After ``check_at`` of them, checks the entry ``base``."""
-        for followed in count():
-            if followed >= most:
-                break
-            if self._folder.local is None and followed == _ONE_BY_ONE:
+    def _step_on(self, check_at: float | None, most: float, at_once: int, base: _EntryId) -> None:
+        """Applies up to ``most`` new commits. After ``check_at`` of them, checks the entry ``base``."""
+        followed = 0
+        while followed < most:
+            if self._folder.local is None and followed >= _ONE_BY_ONE:
                 self._catch_up(base)
                 break
-            entry = self._following(base if followed == check_at else None)
-            if entry is None:
+            before = self.version
+            for entry in self._following(base if followed == check_at else None, at_once):
+                self.apply(entry)
+            if self.version < before + at_once:
                 break
-            self.apply(entry)
+            followed, at_once = self.version - base.version, 1
         if self._folder.local is not None:
             self._expect(base, self._folder)
 
-    def _following(self, base: _EntryId | None) -> Entry | None:
-        """Returns the next version's entry; None if there is none yet. First checks ``base``, if it is given."""
-        if base is not None:
-            known = {each.version: each for each in (self._checked, base)}
-            checks = [partial(self._expect, each, self._folder) for each in known.values()]
-            if base.version > self._checked.version + 1:
-                checks.append(partial(self._find_entry, self._checked.version + 1))
-            # the error of a check comes first: the next entry of another log does not follow this version
-            reads: list[Callable[[], Entry | None]] = [*checks, partial(self._following, None)]
-            entry = self._folder.for_each(lambda read: read(), reads)[-1]
-            self._checked = base
-            return entry
-        try:
-            return self.next()
-        except FileNotFoundError:
-            return None
+    def _following(self, base: _EntryId | None, at_once: int) -> Iterator[Entry]:
+        """Yields the next versions' entries, as ``upcoming`` does. Checks ``base`` first, if given."""
+        if base is None:
+            return self.upcoming(at_once)
+        known = {each.version: each for each in (self._checked, base)}
+        checks = [partial(self._expect, each, self._folder) for each in known.values()]
+        if base.version > self._checked.version + 1:
+            checks.append(partial(self._find_entry, self._checked.version + 1))
+        # the error of a check comes first: the next entry of another log does not follow this version
+        reads = [partial(self._found, version) for version in self._versions(at_once)]
+        calls: list[Callable[[], Entry | None]] = [*checks, *reads]
+        found = self._folder.for_each(lambda call: call(), calls)[len(checks) :]
+        self._checked = base
+        return self._leading(found)
 
     def _find_entry(self, version: int) -> None:
         if not has_entry(self._folder, version):
@@ -374,11 +376,31 @@ class Snapshot(TableState):
 
     def next(self) -> Entry:
         """Returns the next version's entry. Raises FileNotFoundError if this log does not have it."""
-        entry = self._entry(self.version + 1)
-        if not self.leads_to(entry):
-            self._note_strays([(self.version + 1, entry)])
-            raise FileNotFoundError(entry_name(self.version + 1))
-        return entry
+        for entry in self.upcoming(1):
+            return entry
+        raise FileNotFoundError(entry_name(self.version + 1))
+
+    def upcoming(self, most: int) -> Iterator[Entry]:
+        """Yields up to ``most`` next versions' entries, read at once. Apply each before the next is taken."""
+        return self._leading(self._folder.for_each(self._found, self._versions(most)))
+
+    def _versions(self, most: int) -> range:
+        return range(self.version + 1, self.version + 1 + most)
+
+    def _leading(self, found: Sequence[Entry | None]) -> Iterator[Entry]:
+        """Yields the entries up to the first that is missing, or belongs to another log."""
+        for entry in found:
+            if entry is None:
+                return
+            if not self.leads_to(entry):
+                self._note_strays([(self.version + 1, entry)])
+                return
+            yield entry
+
+    def _found(self, version: int) -> Entry | None:
+        with suppress(FileNotFoundError):
+            return self._entry(version)
+        return None
 
     def tokens(self, since: int) -> Iterator[str | None]:
         """Yields the tokens of the commits after a version, up to the first missing entry."""

@@ -47,6 +47,8 @@ _UNPACKED = 2**14
 """Files below this size in memory, in bytes, are not compressed: that took 2 % of a receive to save 200 bytes."""
 _READS = 3
 """Number of failed attempts to read the newest version after which the caller gets the error."""
+_AHEAD = 4
+"""Maximum number of entries that a commit to an object store reads at once, to catch up with other commits."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
@@ -84,11 +86,11 @@ class Table(TableVersion):
         self.look()
         self.sync_entries()
 
-    def look(self, most: float = math.inf) -> None:
+    def look(self, most: float = math.inf, at_once: int = 1) -> None:
         """Refreshes without fsync: a power cut may undo the new entries, unless ``sync_entries`` was called.
-        ``most``: maximum number of commits that are read one by one.
+        ``most``, ``at_once``: see ``Snapshot.follow``.
         """
-        self._follow(partial(Snapshot.follow, most=most))
+        self._follow(partial(Snapshot.follow, most=most, at_once=at_once))
 
     def sync_entries(self) -> None:
         """Syncs entries that ``look`` has read to the disk: their writers may not have. Commits call it first."""
@@ -96,9 +98,9 @@ class Table(TableVersion):
             self.folder.sync([LOG], above=False)
             self._unsynced = False
 
-    def confirm(self, most: float = math.inf) -> None:
-        """Refreshes, and always checks that the log was not replaced meanwhile. ``most``: see ``look``."""
-        self._follow(partial(Snapshot.confirm, most=most))
+    def confirm(self, most: float = math.inf, at_once: int = 1) -> None:
+        """Refreshes, and always checks that the log was not replaced meanwhile. Arguments as of ``look``."""
+        self._follow(partial(Snapshot.confirm, most=most, at_once=at_once))
         self.sync_entries()
 
     def _follow(self, follow: Callable[[Snapshot], bool]) -> None:
@@ -307,12 +309,14 @@ class Table(TableVersion):
 
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.
+        tries = 0
         while (
             mark := self._writes.create(
                 entry_name(self.version + 1), entries.encoded(written := entry()), new_folder=False
             )
         ) is None:
-            if fits is None or not self._moves_on(fits):
+            tries += 1
+            if fits is None or not self._moves_on(fits, tries):
                 raise LostRace(f"{self.path} has moved on from version {before}")
         based = self._is_still_based()
         lost = self._lost_entries() if based else 0
@@ -334,20 +338,22 @@ class Table(TableVersion):
         else:  # it reads the entries since the last one, in many requests
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
-    def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
+    def _moves_on(self, fits: Callable[[Entry], bool], tries: int) -> bool:
         """Returns True if ``fits`` accepts the entry that took the version, so that the next version may be tried.
-        Then that entry is loaded; on an object store, it is loaded in any case.
+
+        Then that entry is loaded; on an object store, it is loaded in any case. There, a commit that was tried
+        several times loads more entries at once: with one entry for each try, it would never catch up.
         """
-        try:
-            other = self.state.next()
-        except FileNotFoundError:  # it is left over by a restore
-            return False
-        fitting = not (other.metadata or other.protocol) and fits(other)
-        if fitting:
-            # as in `refresh`: else a power cut could keep the commit that is built on the entry, but not the entry
-            self._writes.sync([LOG], above=False)
-        if fitting or self.folder.local is None:  # on a disk, `refresh` loads and syncs it
-            self.state.apply(other)
+        fitting, remote = False, self.folder.local is None
+        for other in self.state.upcoming(min(tries, _AHEAD) if remote else 1):  # none if a restore left it over
+            fitting = not (other.metadata or other.protocol) and fits(other)
+            if fitting:
+                # as in `refresh`: else a power cut could keep the commit that is built on it, but not the entry
+                self._writes.sync([LOG], above=False)
+            if fitting or remote:  # on a disk, `refresh` loads and syncs it
+                self.state.apply(other)
+            if not fitting:
+                break
         return fitting
 
     def _is_still_based(self) -> bool:

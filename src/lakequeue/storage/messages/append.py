@@ -297,7 +297,7 @@ class Appender:
             raise staged_sends.unknown("its commit is not in the log")
         own = found.first == first
         self._to_stage = self._to_stage - 1 if own and alone else STAGED_SENDS
-        closes = own and self._loaded.staged // SEGMENT_COMMITS != before // SEGMENT_COMMITS
+        closes = own and self._loaded.staged // SEGMENT_COMMITS > before // SEGMENT_COMMITS
         return attrs.evolve(found, closed_segment=closes)
 
     def _sync_folders(self, files: Sequence[DataFile]) -> None:

@@ -56,7 +56,11 @@ class MergeCounts:
 
 
 def merge_recent(
-    table: Table, floor: int, drop_before: int | None = None, confirm: Callable[[], None] = lambda: None
+    table: Table,
+    floor: int,
+    drop_before: int | None = None,
+    confirm: Callable[[], None] = lambda: None,
+    least: int = TIER_SEGMENTS,
 ) -> None:
     """Drops closed segments below ``floor`` and merges the newest small ones. For senders that closed a segment.
 
@@ -65,8 +69,9 @@ def merge_recent(
         floor: a committed floor of the ledger, maybe an old one.
         drop_before: segments with messages sent at this instant or later stay, for deduplication (RET-11).
         confirm: called right before a commit. Raises an error if an older ledger was restored.
+        least: minimum number of small segments to merge. It must be more than others send during a merge.
     """
-    _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small), confirm)
+    _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small, least), confirm)
 
 
 def merge_all(
@@ -205,6 +210,7 @@ def _next_step(
     floor: int,
     drop_before: int | None,
     small: Callable[[list[SegmentFiles], int], list[SegmentFiles]],
+    least: int = TIER_SEGMENTS,
 ) -> _MergeStep | None:
     gone = [
         segment
@@ -218,7 +224,7 @@ def _next_step(
             return _merge([segment])
     for tier in TIERS:
         found = small(seen.segments, tier)
-        if len(found) >= TIER_SEGMENTS:
+        if len(found) >= least:
             return _merge(found)
     return None
 
