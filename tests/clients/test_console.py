@@ -580,6 +580,7 @@ def test_an_empty_root_says_how_to_begin(visiting: Visiting, tmp_path: Path):
         page = visit.open()
         shows(page.get_by_text(f"lakequeue --root {tmp_path / 'new'} create orders")).to_be_visible()
         shows(page.get_by_text(server.url, exact=True)).to_be_visible()
+        shows(page.get_by_role("heading", name="Nothing needs attention")).to_be_visible()
 
 
 class Keys(NoAuthentication):

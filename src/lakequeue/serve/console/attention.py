@@ -135,8 +135,8 @@ class Attention:
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)
         root, upkeep = [*_space(caller, seen.shortage)], list[dict[str, Any]]()
-        full = seen.shortage is not None and seen.shortage.full
-        if not full:  # the cure of a full disk begins with a compaction
+        low = seen.shortage is not None and seen.shortage.urgent
+        if seen.queues and not low:  # the cure of a full disk begins with a compaction
             upkeep = self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
@@ -147,12 +147,11 @@ class Attention:
             damaged = [each for each in damaged if each["queue"] == only]
             found = [each for each in found if each.queue == only]
         listed = damaged + [self._for(caller, each, seen.errors) for each in found[:MOST]]
-        low = seen.shortage is not None and seen.shortage.urgent
         return {
-            "root": upkeep + root if low else root + upkeep,  # compaction may free what a purge would lose
+            "root": root + upkeep,
             "urgent": bool(root),
             "low": low,
-            "full": full,
+            "full": seen.shortage is not None and seen.shortage.full,
             "concerns": listed[:MOST],
             "total": len(damaged) + len(found),
         }

@@ -139,7 +139,8 @@ export function attention(signal, reload, only = null) {
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
     const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.low ? 1 : 0);
     const others = found.total + found.root.length - bad;
-    setText(heading, `Needs attention: ${[bad && `${number(bad)} urgent`, others && count(others, "warning")].filter(Boolean).join(", ")}`);
+    const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning")].filter(Boolean).join(", ");
+    setText(heading, counted ? `Needs attention: ${counted}` : "Nothing needs attention");
     const disk = found.full ? "The disk is full" : found.low ? "The disk is nearly full" : "Storage";
     const storage = found.root.length ? [el("div", { class: `root ${found.full ? "full" : found.low ? "low" : ""}` }, el("h3", {}, disk), el("ul", {}, found.root.map((each) => el("li", {}, each.text, cureOf(each, each.runbook)))))] : [];
     const some = all ? [...queues] : [...queues].slice(0, SHOWN);
@@ -149,7 +150,8 @@ export function attention(signal, reload, only = null) {
     const left = found.total - found.concerns.length;
     setText(fine, left > 0 ? `${left} more; lakequeue doctor lists all.` : "");
     show(fine, left > 0);
-    show(node, items.childElementCount > 0);
+    node.classList.toggle("calm", !counted);
+    show(node, only === null || items.childElementCount > 0);
   }
 
   show(node, false);
