@@ -176,6 +176,16 @@ def test_a_log_is_trimmed_only_below_a_checkpoint_that_can_be_read(
 
 
 @pytest.mark.spec("DUR-3")
+def test_a_file_beyond_the_last_version_makes_no_log_longer(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_trimming, "READING", 0.0)
+    path = folder(queue)
+    Engine(Store(place_of(queue))).open(str(path)).checkpoint()
+    (path / entry_name(2**63)).touch()
+    trim_log(Store().folder(str(path)), layout.MESSAGES_RETENTION, 1)
+    assert (path / entry_name(0)).exists()
+
+
+@pytest.mark.spec("DUR-3")
 def test_a_checkpoint_is_on_disk_and_was_read_before_anything_below_it_is_removed(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

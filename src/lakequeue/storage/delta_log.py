@@ -167,7 +167,8 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
     """Returns the versions that have an entry, and the versions that have a checkpoint. Opens no file."""
     found: dict[str, set[int]] = {"json": set(), "checkpoint.parquet": set()}
     for match in filter(None, map(_LOG_FILE.fullmatch, folder.names(LOG))):
-        found[match[2]].add(int(match[1]))
+        if int(match[1]) <= LAST_VERSION:
+            found[match[2]].add(int(match[1]))
     return found["json"], found["checkpoint.parquet"]
 
 

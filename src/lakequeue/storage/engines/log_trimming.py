@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -27,12 +27,13 @@ from lakequeue.storage.delta_log import (
     TableState,
     checkpoint_name,
     listed,
+    logged_versions,
     read_checkpoint,
     read_entry,
 )
 from lakequeue.storage.engines.data_files import partition_text
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.folder import Folder, Freed, ListedFile
+from lakequeue.storage.folder import Folder, Freed, ListedFile, LocalFolder
 from lakequeue.storage.layout import Retention
 from lakequeue.storage.parquet_files import write_table
 
@@ -106,8 +107,8 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
 
 def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
-    found = listed(table)
-    last = max(found.entries, default=0)
+    entries, checkpoints = _found(table)
+    last = max(entries, default=0)
     local, now = table.local is not None, storage_now(table)
     seconds = _kept_seconds(table, retention)
 
@@ -120,15 +121,28 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
         committed = 0 if local else read_entry(table, number).committed_at or 0
         return now - committed / 1000 >= seconds and _holds(table, number)
 
-    safe = [number for number, file in found.checkpoints.items() if old_enough(number, file)]
+    safe = [number for number, file in checkpoints.items() if old_enough(number, file)]
     base = next(filter(may_begin, reversed(safe)), None)
-    if base is None or min({*found.entries, *found.checkpoints}) == base:
+    if base is None or min({*entries, *checkpoints}) == base:
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience), suppress(FileNotFoundError):
         # a backup without this checkpoint may have been restored since the listing
-        if table.entry(checkpoint_name(base)).mark == found.checkpoints[base].mark:
+        if table.entry(checkpoint_name(base)).mark == checkpoints[base].mark:
             return table.remove(_below(table, base))
     return Freed()
+
+
+def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
+    """Returns the versions of the entries in a log, and the checkpoints by version. Of a disk, it lists names."""
+    if not isinstance(table, LocalFolder):
+        found = listed(table)
+        return found.entries, found.checkpoints
+    entries, numbers = logged_versions(table)
+    checkpoints = {}
+    for number in sorted(numbers):
+        with suppress(FileNotFoundError):  # another process trims the log meanwhile
+            checkpoints[number] = table.entry(checkpoint_name(number))
+    return entries, checkpoints
 
 
 def trim_below(table: Folder, version: int) -> Freed:
