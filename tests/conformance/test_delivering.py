@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -479,6 +480,26 @@ def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
         Consumer(place.queue, lambda messages, contexts: None, batch=10, retry_delay=5)
     with pytest.raises(InvalidOptions, match="a consumer of its own"):
         Consumer([place.queue, plain], lambda messages, contexts: None, batch=10)
+
+
+@pytest.mark.spec("TAB-29")
+def test_a_second_stop_shortens_the_time_that_a_running_batch_gets(place: Place):
+    place.send(1)
+    begun = threading.Event()
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        running.stop()
+        begun.set()
+        contexts[0].sleep(20)
+
+    running = consumer(place, handle)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    begun.wait()
+    place.clock.advance(1)
+    running.stop(timeout=0)
+    thread.join(20)
+    assert not thread.is_alive() and running.unended == 1
 
 
 @pytest.mark.spec("TAB-29")

@@ -114,11 +114,10 @@ class DeliveryLoop(RunLoop):
 
     def _wind_down(self) -> Waits[None]:
         """Waits for running batches. Marks the receipts of batches that do not end in time as lost."""
-        until = self._now() + duration_micros(self._controls.grace)
-        while self.running and self._now() < until:
+        began = self._now()
+        while self.running and self._now() < (until := began + duration_micros(self._controls.grace)):
+            yield from self._wait_until(until)
             self.interrupt.clear()
-            if self.running:
-                yield from self._wait_until(until)
         left = list(self.running)
         self.unended = sum(len(batch.contexts) for batch in left)
         for batch in left:
