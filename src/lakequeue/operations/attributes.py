@@ -34,7 +34,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """Raised to create missing tables: the shards with number ``first`` or higher have none."""
+    """Raised so that missing tables are created: those of the shards from number ``first`` on."""
 
     row: QueueRow
     first: int
@@ -73,7 +73,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` gets the newest attributes."""
+    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` is passed the newest ones."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -175,7 +175,7 @@ def move_tasks(queue: OpenQueue) -> str | None:
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Stores what ``change`` makes of the newest records of requested redrives."""
+    """Replaces the records of requested redrives by the result of ``change``, which is passed the newest ones."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))

@@ -126,9 +126,9 @@ def batches(
 ) -> Iterator[MessageBatch]:
     """Yields the stored messages of a shard from an offset on, in batches of bounded size.
 
-    The first batch has up to ``rows`` messages. Later ones may have half as many as all batches before together,
-    at least ``rows`` and at most ``growth`` times ``rows``. States are as of the read of the batch. Call it within
-    ``OpenQueue.service``.
+    The first batch has up to ``rows`` messages. A later batch may have half as many as all earlier batches
+    together, but at least ``rows`` and at most ``growth`` times ``rows``. States are as of the read of the batch.
+    Call it within ``OpenQueue.service``.
 
     Args:
         history: True for rewindable messages instead of stored messages.
@@ -172,8 +172,8 @@ class Search:
     Attributes:
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
-        places: by shard, the first offset to read, or with ``newest`` the offset before which to read; None reads
-            all. Afterwards, the places at which the next search begins.
+        places: for each shard, the first offset to read, or with ``newest`` the offset before which to read. None
+            reads all. The search sets the places at which the next search continues.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.
         history: True for rewindable messages instead of stored messages (RWD-4).
@@ -250,7 +250,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields the messages that meet a condition by send time, in bounded memory. Later sends may be missing."""
+    """Yields messages that meet a condition by send time, in bounded memory. May miss messages sent meanwhile."""
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:

@@ -31,7 +31,7 @@ NEAR = 60 * MICROS
 
 @attrs.frozen
 class ChosenCounts:
-    """Counts of chosen messages: changed, unchanged by state (``stayed``), and missing."""
+    """Counts of chosen messages: changed, left unchanged because of their state (``stayed``), and missing."""
 
     done: int
     stayed: Counter[MessageState]
@@ -151,7 +151,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns what Spark's tasks must read to find the messages with an id, by task: ranges of offsets."""
+    """Returns for each Spark task the ranges of offsets that it must read to find the messages with an id."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():

@@ -33,7 +33,9 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Hands of a consumer that are free for last receives. ``passed``: messages left, because no hand was free."""
+    """Hands of a consumer that are free for last receives. ``passed``: number of last receives that were put off
+    because no hand was free; on FIFO queues, one for each group.
+    """
 
     free: Callable[[], int]
     passed: int = 0
@@ -41,7 +43,7 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """A claim under one lease: at the home shard, and if messages are missing, at the next shards, too."""
+    """A claim under one lease, which asks shard after shard, usually the home shard first, until it has enough."""
 
     queue: OpenQueue
     wanted: Claim

@@ -108,7 +108,7 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the messages at once, and waits for their results, except in a callback of a future.
+        """Commits the messages at once. Waits for their results, unless a callback of a future calls it.
 
         Raises:
             LakeQueueError: the first error of a message whose future was dropped unread.

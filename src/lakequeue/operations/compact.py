@@ -1,8 +1,8 @@
 """The compactor: frees storage after expiry, deletions and merges, and keeps tables and logs short.
 
-A pass changes no answer. Each step may fail, be killed, or run twice at once. A failed step is logged, listed in
-the summary, and repeated by the next pass. A queue where a pass had nothing to do rests until a commit to the
-queue, or until it has been idle twice as long (``storage.compaction_notes``).
+A pass changes no result of a verb. Each step may fail, be killed, or run twice at once. A failed step is logged,
+listed in the summary, and repeated by the next pass. After a pass with nothing to do, passes skip the queue until
+a commit to it, or until it has been idle twice as long (``storage.compaction_notes``).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round: why receipts were not settled, the claimed messages, and why there are none."""
+    """Results of a round: why receipts were not settled, the claimed messages, and why none were claimed."""
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()

@@ -1,4 +1,4 @@
-"""The consumers of a queue, by their messages in flight or, if idle, by their files. Some may be missing."""
+"""Finds the consumers of a queue by their messages in flight, and idle ones by their files. May miss some."""
 
 from __future__ import annotations
 

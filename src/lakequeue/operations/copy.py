@@ -179,7 +179,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds to the snapshots the files of bulk sends that only other shards have so far."""
+        """Adds to a shard's snapshot the files of bulk sends that so far only other shards have committed."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -243,7 +243,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of one of the root's own tables. None: it does not exist, or the target has one."""
+        """Copies the files of one of the root's own tables. Returns None if it is missing, or is in the target."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -388,7 +388,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has one of the queues, or has tables of such a queue that no copy has made."""
+    """Refuses a target that has one of the queues, or files of it that were not left by an unfinished copy."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

@@ -37,7 +37,7 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens it if its attributes are equal (QUE-15). ``update``: changes them (QUE-36)."""
+    """Creates a queue, or opens it if its attributes are equal (QUE-15). ``update``: makes them equal (QUE-36)."""
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = deliveries.located(redrive_policies.located(given, root.region), root)
@@ -81,9 +81,9 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Creates the tables of a new queue, and adds its row. Returns the row that the name has then.
+    """Creates the tables of a new queue, and adds its row. Returns the row; or the row of a faster process.
 
-    That is another process's row if it was faster. None: it took so long that a compactor may remove the tables.
+    Returns None if this took so long that a compactor may remove the tables.
 
     Args:
         checked: the fence of the name when ``check`` was last called. If it has changed, ``check`` is repeated.

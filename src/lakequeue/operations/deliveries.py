@@ -1,4 +1,4 @@
-"""Deliveries into a table for operators: a queue's table, and undecided messages (TAB)."""
+"""The delivery table of a queue as an attribute, and decisions by an operator on undecided messages (TAB)."""
 
 from __future__ import annotations
 

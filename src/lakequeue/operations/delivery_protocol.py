@@ -84,11 +84,11 @@ class DeliveryMarks(Protocol):
         ...
 
     def table_id(self) -> str | None:
-        """Returns the table's id in the ledger; None if it has none; "" if the marks are of an earlier table."""
+        """Returns the table's id in the ledger; None if there is none; "" if the marks are of an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id, unless the ledger has one. Returns the ledger's; None if the mark is gone."""
+        """Records the table's id, unless the ledger has one. Returns the recorded id; None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -228,7 +228,7 @@ def append(
 def deliver(
     opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
-    """Appends the rows of a delivery as ``append``, then deletes its messages. Returns their numbers."""
+    """Calls ``append``, then deletes the messages of the delivery. Returns the counts."""
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 

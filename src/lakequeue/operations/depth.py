@@ -28,7 +28,7 @@ LEAST_COMMITS, MOST_ENTRIES = 5, 800
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts in the compactor's notes, which exist only for queues without undecided messages."""
 LEAST_NOTED = 32
-"""Minimum number of queues whose depths are taken from the compactor's notes, with one read. Fewer are opened."""
+"""The depths of this many queues or more are taken from the compactor's notes, by one read. Fewer are opened."""
 
 _T = TypeVar("_T")
 
@@ -83,7 +83,7 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Returns how many messages were sent and consumed per second since an earlier depth; or (None, None)."""
+        """Returns messages sent and consumed per second since ``before``; (None, None) if no time has passed."""
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
             return None, None

@@ -40,7 +40,7 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum bytes of a batch in memory, as estimated. Without it, 8,192 messages of the largest size take 8 GiB."""
+"""Maximum estimated bytes of a batch in memory. Without it, 8,192 messages of the largest size take 8 GiB."""
 FEW = 16
 """Number of messages in the first batch. It is small, so that a reader of a single message opens few files."""
 

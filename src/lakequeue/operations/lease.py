@@ -125,7 +125,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns where the messages are stored, and what their receipt handles are made of, for any process."""
+    """Returns the places of the messages in storage, and values from which to make their receipt handles."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -192,7 +192,7 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages visible, and returns their numbers. ``unseen``: the receive does not count."""
+    """Makes all messages visible, and returns the counts. ``unseen``: the receive is not counted."""
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -327,7 +327,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. None: it is lost, or its delivery table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. Returns None if it has ended, or its table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

@@ -1,4 +1,4 @@
-"""Computes the states of messages in Arrow. Only the state machine, and views in SQL text, compute their own."""
+"""Computes states of messages in Arrow, for all but the state machine and the views in SQL text."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move whose messages have been copied, or cannot be because the target is gone. ``end``: how to end it."""
+    """A move that can be ended: its messages were copied, or its target is gone. ``end``: the command to do so."""
 
     end: Moved | MoveBack
     dead_letters: int

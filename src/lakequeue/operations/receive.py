@@ -67,7 +67,7 @@ class Room(Protocol):
     """Memory for the messages of a receive, which the receive reserves before it reads them."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes. False if fewer are free. Thread-safe."""
+        """Reserves ``size`` bytes for bodies and attributes. Returns False if fewer are free. Thread-safe."""
         ...
 
     async def wait(self, size: int) -> None:
@@ -102,9 +102,9 @@ class _Poll:
     wanted: Claim
     """What to claim. Each poll claims under a new lease id."""
     deadline: Callable[[], int]
-    """Returns the instant at which the wait ends, in microseconds. Asked again after each poll."""
+    """Returns the instant at which the wait ends, in microseconds. Called again after each poll."""
     refuse_late: bool
-    """True if too many messages in flight refuse a receive also at the end of its wait (INF-7)."""
+    """True if, with too many messages in flight, a receive raises OverLimit even after a wait (INF-7)."""
     request: Request
 
 
@@ -450,7 +450,9 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if a message that the ledger stores has no body: another ledger emptied its row."""
+    """Raises DamagedTable if the row at ``offset`` has no body, although by the ledger the message is stored. Then
+    the ledger was put back to an older state, and its newer state had emptied the row. None: no row lacks a body.
+    """
     if offset is None:
         return
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))

@@ -177,7 +177,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues as of an instant. Raises InvalidParameterValue, QueueClientError if it is too early."""
+    """Returns the queues at an instant. Raises InvalidParameterValue; QueueClientError if the log begins later."""
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []

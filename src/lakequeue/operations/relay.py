@@ -176,7 +176,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version, and how many of its pieces were sent, as one number. ``MOST_PIECES``: all of them."""
+    """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES``: all pieces were sent."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -185,7 +185,7 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with an attribute ``change_type``: how the change feed says that the row was changed."""
+    """Yields messages with an attribute ``change_type``: the kind of the row's change by the change feed."""
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:

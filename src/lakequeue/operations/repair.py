@@ -112,7 +112,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Context of a repair. Yields the engine, and the counter of commits; None if nothing is to be changed."""
+    """Context of a repair. Yields the engine, and a counter of commits. The counter is None unless ``apply``."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -196,13 +196,13 @@ class _Before:
 
     messages: SpanSet
     newest: bool
-    """True if they are as of now. False: of an older ledger, so some may have been received or deleted since."""
+    """False if the messages are from an older ledger, so that some may have been received or deleted since."""
     found: FoundShard
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes messages without body, the ranges ``blank``, and adds ``twice`` messages from offset ``end`` on.
-        The added messages had an offset that another message has, too, and get a new one.
+        """Removes the messages in ``blank``, because they have no body. Adds ``twice`` messages from offset
+        ``end`` on. These get new offsets, because each had an offset that another message has, too.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -210,7 +210,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds to the report which messages are lost or come again (DUR-36). ``left``: receivable afterwards."""
+        """Adds lost and repeated messages to the report (DUR-36). ``left``: messages receivable after a repair."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
@@ -302,7 +302,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may have seen: each lost entry may have been one."""
+    """Returns the highest epoch that a process may have seen, if each unreadable log entry added one."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -382,7 +382,7 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new catalog row for a queue that has a directory but lost its row; None if there is none.
+    """Returns a new catalog row for a queue with a directory but no row; None if there is no such queue.
 
     Without ``adopt``, also returns None if another queue has the name, or several lost queues may have had it.
 

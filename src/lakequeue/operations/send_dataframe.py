@@ -53,7 +53,7 @@ class BulkSend:
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number that chooses the shards of rows without group, alike in all processes; None: this process chooses."""
+    """Number that chooses the same shards for rows without group in all processes. None: this process chooses."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:

@@ -282,7 +282,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages, each with its run or NULL. Filters of ledgers would take 68 jobs, not 53."""
+    """Returns a query for messages, each with its run or NULL. Filtering ledgers would take 68 jobs, not 53."""
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)

@@ -50,7 +50,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns of a relation that the functions read: not its place, nor what is read last."""
+    """Returns the columns of a relation that the functions read: all but queue, region, shard and ``_LATE``."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -169,7 +169,7 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields all rows of ``stats`` for each input row. The view gives only one."""
+        """Yields all rows of ``stats`` for each input row. The view passes a single row."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()

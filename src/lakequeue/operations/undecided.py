@@ -118,7 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a table of a catalog, which a stream's reader, without Spark, cannot reach."""
+    """Decides deliveries into a table of a catalog. The readers of a stream cannot, as they have no session."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()

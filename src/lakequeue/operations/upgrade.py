@@ -29,7 +29,8 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Gets the number of converted tables, the number of all tables, and the next queue."""
+"""Called before each table with the number of converted tables, the number of all tables, and the name of its
+queue. Called again at the end, with an empty name."""
 _FORMER = 5
 _EMPTIED = -1.0
 """Value of ``delay_seconds`` with which layout 5 marks an emptied message."""

@@ -67,8 +67,8 @@ def _folder(queue: OpenQueue) -> Folder:
 class VainWait:
     """The wait between a poll that found no message and the next poll. A change without a message does not end it.
 
-    If another process watches the queue's logs, and has shown lately that it leaves no message to others, this
-    process does not read the logs until it is woken.
+    If another process watches the queue's logs, and has shown lately that it leaves no message to other processes,
+    this process does not read the logs until it is woken.
     """
 
     _queue: OpenQueue
@@ -81,10 +81,10 @@ class VainWait:
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """Value of ``changes`` before a poll that left no message to others; None if it left some, or was reported."""
+    """``changes`` before a poll that left no message to other processes. None if it left some, or was reported."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. If its stamp is old by now, ``next`` does not wait."""
+    """True if the last check relied on the watcher. If the watcher's stamp is old now, ``next`` does not wait."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -135,7 +135,7 @@ def wait_for_more(
 
     Args:
         wake: event that is set when there may be messages, and together with ``interrupt``.
-            idle: see ``waiting``.
+        idle: see ``waiting``.
 
     Returns:
         False if there were messages to claim at once, so that it did not wait; else True.
