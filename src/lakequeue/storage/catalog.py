@@ -141,7 +141,7 @@ class Catalog:
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change that writes rows under the ``fence`` of their names. Its commit returns ``value``."""
+        """Returns a change, with value ``value``, that writes rows. ``fence`` is the fence of the rows' names."""
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
@@ -154,7 +154,9 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns, for each queue's name, the application id of its fence and how often its row was written."""
+        """Returns the fence for changes to the rows of some queue names: for each name an application id, whose
+        version every change of a row with that name raises by one.
+        """
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 

@@ -57,7 +57,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Calls ``vacuum`` in a thread after one of ``VACUUM_EVERY`` commits to a table on a disk. Never fails."""
+    """Calls ``vacuum`` in a thread, if due, every ``VACUUM_EVERY`` commits to a table on a disk. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 

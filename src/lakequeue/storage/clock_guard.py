@@ -40,7 +40,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Compares the process's clock with the storage's before a commit far after the last (DUR-82). Thread-safe."""
+    """Compares the process's clock with the storage's before a commit after a long pause (DUR-82). Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -129,7 +129,7 @@ class ClockGuard:
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns the clock minus the monotonic clock, in seconds; None if a check has found it right."""
+        """Returns the clock minus the monotonic clock, in seconds; None if a check found the clock right."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 

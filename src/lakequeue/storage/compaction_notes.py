@@ -1,4 +1,4 @@
-"""Notes of the compactor, with which an unchanged queue costs it one read. A queue without a note is compacted."""
+"""Notes of the compactor. For a while, its passes skip a queue that has a note and is unchanged since."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Note:
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True if a pass may skip the queue, because it has rested at most as long as before the last pass."""
+        """True if a pass may skip the queue: ``at`` is no longer ago than ``since`` was at that time."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:

@@ -29,7 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: its files of bulk sends that other shards have committed already."""
+    """A snapshot to copy. ``waiting``: files of bulk sends that so far only other shards have committed."""
 
     table: Table
     path: str

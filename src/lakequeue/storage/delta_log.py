@@ -279,7 +279,7 @@ class TableState:
     lost_files: bool = False
     """True if another program removed files without replacing them, as ``repair`` of delta-rs does."""
     token: str | None = None
-    """Token of the entry of this version; None if that entry has no token, or the token is unknown."""
+    """Text by which the commit of this version recognizes its entry; None if entry or checkpoint has none."""
 
     def files(self) -> list[LiveFile]:
         return list(self.live.values())
@@ -304,12 +304,12 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if ``entry``, of the next version, says that it follows another entry than ours (DUR-86)."""
+        """False if ``entry``, of the next version, says that it does not follow this version's entry (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if the newest file that ``found`` knows is gone: it is a leftover from before a restore (DUR-86)."""
+    """True if ``found`` was left over by a restore: the newest file that it knows no longer exists (DUR-86)."""
     if folder.local is None or found.newest is None:
         return False
     try:

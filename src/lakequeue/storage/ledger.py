@@ -103,7 +103,7 @@ class Ledger:
         """Builds the state machine from the loaded snapshot. ``log`` returns the newest log.
 
         Raises:
-            DamagedTable: the log lacks messages, or a later or another ledger has emptied it of bodies.
+            DamagedTable: the log lacks messages, or the ledger is a backup older than the last removal of bodies.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -248,7 +248,7 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for a ledger restored from a backup, while another ledger has emptied the log."""
+    """Returns the error text for a ledger restored from a backup that is older than the last removal of bodies."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"

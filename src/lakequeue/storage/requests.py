@@ -3,9 +3,10 @@
 A process that keeps losing races posts its commands as a file. The process with the oldest file applies the
 commands of all waiting files in one commit, whose log entry has the answers.
 
-No request is applied twice: its name begins with a version of the ledger that its process knew, so only later
-entries can name it. Other processes apply a request within ``VERSIONS`` and ``RECENT`` only. If a process stops
-waiting before that, it does not know the outcome.
+No request is applied twice, because log entries name the requests that they apply. The name of a request's file
+begins with the version of the ledger that its process knew, so only later entries need to be searched. Other
+processes apply a request only until the ledger has ``VERSIONS`` newer versions, or the request is ``RECENT``
+seconds old. A process that stops waiting before then does not know if its request will be applied.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RECENT = 10.0
 MOST = 100
 """Maximum number of other processes' requests in one commit. Further requests wait for the next commit."""
 LOOKS = 8
-"""A process waits for the sender of an older request during at most this many reads without a new entry."""
+"""Maximum reads of the log, without a new entry, for which a process waits for the sender of an older request."""
 SURE = 0.7
 """Seconds. ``look_and_list`` also checks that the log was not replaced, if the last check is older than this."""
 FIRST = 2
@@ -71,7 +72,8 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes a request and removes ``last``. ``text`` makes its content from the token of the newest entry.
+    """Writes a request, and removes the earlier request ``last``. ``text`` makes the content of the new request
+    from the token of the newest entry.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.

@@ -22,7 +22,7 @@ PLENTY_FILES = 4 * RESERVED_FILES
 
 
 LEAST_FREE = 0.2
-"""Bytes or files are never too few if more than this share of the file system is free, however small it is."""
+"""If more than this share of the bytes or files is free, they do not run short, even on a small file system."""
 
 
 class Space(NamedTuple):
@@ -54,7 +54,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """During the block, the reserve of a full disk is free. Then it is reserved again if there is enough space."""
+    """Frees the reserve of a full disk for the block. Reserves the space again afterwards, if there is enough."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield

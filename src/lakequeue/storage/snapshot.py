@@ -161,8 +161,8 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """The base of the last check of a log on an object store. The next check looks for it and for the next
-        entry: only they show that the log is complete up to commits that this process may have made behind a gap.
+        """The newest entry at the last check of a log on an object store. The next check looks for this entry and
+        the one after it, because commits of this process may have landed behind a gap that a restore made.
         """
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
@@ -352,7 +352,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version before the entries in memory, and the files, by name, that these have added."""
+        """Returns the version before the entries in memory, and the files that these entries added, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -431,7 +431,7 @@ class Snapshot(TableState):
         return (self._put_back and by_lakequeue) or is_left_over(self._folder, found)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for others."""
+        """Adds local entries that a restore left over to ``strays`` (DUR-86). Others raise DamagedTable."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})

@@ -51,13 +51,13 @@ class SourceVersion:
 
 @attrs.frozen
 class SourceFile:
-    """A data file of a version.
+    """A data file with rows that a version changes.
 
     Attributes:
         change: the ``_change_type`` of all rows; None if the file has a column for it.
         partition: values of partition columns as texts, by the physical names of the columns.
-        only: positions of the rows that count; None for all.
-        without: positions of rows that do not count.
+        only: positions of the changed rows; None for all rows except ``without``.
+        without: positions of rows that the version does not change.
     """
 
     name: str
@@ -68,11 +68,11 @@ class SourceFile:
     without: Positions = attrs.field(factory=lambda: _NONE, eq=False)
 
     def count(self, rows: int) -> int:
-        """Returns the number of rows that count. ``rows``: number of all rows in the file."""
+        """Returns the number of changed rows. ``rows``: number of all rows in the file."""
         return rows - len(self.without) if self.only is None else len(self.only)
 
     def chosen(self, first: int, rows: int) -> Positions | None:
-        """Returns which rows of a batch count, by index; None for all. The batch begins at row ``first``."""
+        """Returns the indexes of the changed rows of a batch; None for all. The batch begins at row ``first``."""
         if self.only is None and not len(self.without):
             return None
         given = self.without if self.only is None else self.only
@@ -211,8 +211,9 @@ class SourceTable:
     def _without_feed_files(
         self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
     ) -> list[SourceFile]:
-        """Returns the files of a version that has no files of a change feed. A file that is both removed and added
-        has got another deletion vector. Only rows in one of the two count.
+        """Returns the changed files of a version without change-feed files. If a version removes and adds a file,
+        only its deletion vector changed. The removed file then has the rows that only the new vector deletes, and
+        the added file the rows that only the old vector deletes.
         """
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):

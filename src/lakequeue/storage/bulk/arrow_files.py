@@ -120,7 +120,7 @@ def write_partition(
     """Checks and writes the rows of one partition of a bulk send. Holds about one row group in memory.
 
     Args:
-        messages: ``staging.messages`` of the queue's directory.
+        messages: directory for the files: the result of ``staging.messages`` for the queue's directory.
         staging: the attempt at the send.
         partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
         batches: the rows, with columns that ``check_columns`` has accepted.

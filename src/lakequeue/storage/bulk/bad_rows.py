@@ -78,8 +78,8 @@ class BadRows:
             messages: the folder of the files.
             files: files from ``RefusedRows``.
             key: key of the send.
-            by: text that names the queue and its rules. Only with the same text is ``key`` seen as repeated.
-            said: text for the log with the broken rules, and how many rows broke each.
+            by: text that names the queue and its rules. A send is a repetition only with equal ``key`` and ``by``.
+            said: text for the program's log: the broken rules, and the number of rows that broke each.
         """
         if self.table is not None:
             app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"

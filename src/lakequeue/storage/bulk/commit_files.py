@@ -22,7 +22,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Number of attempts that remove new duplicates while small sends of this process continue. Then these wait."""
+"""Number of attempts to remove new duplicates while small sends of this process go on. Then these sends wait."""
 
 
 class ShardCommit:

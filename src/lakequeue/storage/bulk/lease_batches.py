@@ -35,7 +35,7 @@ SEQUENCE_NUMBER = """
 MAX_PREDICATES = 64
 """Maximum number of ranges in a filter, with which Spark skips row groups. More would slow the planner."""
 _BUCKET = 8
-"""Number of bits of a position within its block. Spark joins messages with ranges by block."""
+"""Number of low bits of a position to drop. Spark joins messages with ranges by the remaining bits."""
 _COLUMNS = (
     *("position", "message_id", "body", "sent_at", "message_attributes", "group_id", "delay_seconds"),
     *("dedup_id", "first_sent_at"),
@@ -279,7 +279,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields rows of row groups, the position of the first, and their places. A foreign file is one group."""
+    """Yields each row group's rows, first position, and rows by place. A file of another program is one group."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()

@@ -76,7 +76,7 @@ class Manifest:
 
     send_id: str
     app_id: str | None
-    """Application id that shows the send in each shard; None if it has a single commit that is never repeated."""
+    """Application id that shows the send in each shard; None for a send of one commit that is never repeated."""
     version: int
     files: Sequence[WaitingFile]
     """Files in the order of the DataFrame's partitions."""
@@ -176,7 +176,7 @@ def discard(tables: Folder, send_id: str) -> None:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """Returns the error for a bulk send that waited too long. Raises QueueClientError for a wrong clock."""
+    """Returns the error for a bulk send that waited too long. Raises QueueClientError if the clock is wrong."""
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"

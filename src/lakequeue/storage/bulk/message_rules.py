@@ -17,7 +17,7 @@ PRIORITY = "priority"
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
-"""Longest delay, in seconds, of profiles without a limit. Longer ones may end after the last valid instant."""
+"""Longest delay, in seconds, of profiles without a limit. Longer delays may end after the last valid instant."""
 
 _WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
     @property
     def of_one(self) -> str:
-        """The words for one row that breaks the rule, for its ``reason``."""
+        """Describes one row that breaks the rule, as in the column ``reason`` of refused rows."""
         return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
 
     def describe(self, count: int) -> str:

@@ -1,7 +1,7 @@
 """The record of files that a relay has sent: numbered parts in the queue's directory.
 
-Only one process can create a part, and so decides the batch of that number. Then it sends the part's files. Merged
-parts contain only digests of the files. A part that comes after its number was merged is ignored.
+Only one process can create the part of a number. It thereby decides the files of the batch, and then sends them.
+Merged parts contain only digests of the files. A part is ignored if its number was merged before.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns the number of the row at which each shard ends, except the last: a file's end, if one is near."""
+    """Returns the row number at which each shard but the last ends: the end of a file, if shares stay similar."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -100,7 +100,7 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at another send. All processes that write it must use the same ``attempt``."""
+        """Returns an attempt at the send ``key``. All processes that write its files must use one ``attempt``."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:

@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Returns a DataFrame and its order column, in our spelling of columns if the session ignores case."""
+    """Returns a DataFrame and its order column. If the session ignores case, spells columns as in ``messages``."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)

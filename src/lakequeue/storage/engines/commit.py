@@ -54,7 +54,7 @@ class Change(Generic[_T_co]):
     counts: Ids = MappingProxyType({})
     """Numbers of changed messages by kind of change, such as ``send``, for readers of the table's history."""
     late: bool = False
-    """True to wait for the turn to commit only after the decision, because another process may make the change."""
+    """True to decide before the wait for the turn to commit. Another process may make the change meanwhile."""
     patient: bool = True
     """If ``late``: True to wait for the turn even after another process has committed."""
 
@@ -154,7 +154,7 @@ class Commit:
         return Ended.LOST
 
     def _try(self, wall: float, machine: float) -> Ended:
-        """Writes the commit. ``wall``, ``machine``: two clocks, in seconds, before the check of its base."""
+        """Writes the commit. ``wall``, ``machine``: wall and monotonic clock, in s, when the attempt began."""
         table = self._table
         base = table.version
         try:

@@ -23,14 +23,14 @@ from lakequeue.storage.roots import local_path
 STOPPED = 0.25
 """Seconds without a sign of life from the process that has the turn, after which others no longer wait for it."""
 FRESH = 0.05
-"""Seconds after a sign of life in which the process writes no other, because each is a write to the disk."""
+"""Minimum seconds between two signs of life of a process, because each is a write to the disk."""
 LONGEST = 5.0
 """Maximum seconds for which a process waits for turns of others. Then it commits without a turn."""
 POLL = 0.001
 """Maximum seconds between the first attempts of the process next in line to take the turn. Processes behind it
 pause up to three times as long. Later pauses are longer, see ``PATIENCE``."""
 PATIENCE = 1 / 16
-"""Maximum pause between attempts, as a share of the time waited. Shorter ones cost more CPU than commits."""
+"""Maximum pause between attempts, as a share of the time waited. Shorter pauses cost more CPU than commits."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
@@ -53,7 +53,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Takes the turn for the block. After ``longest`` seconds, or if ``until()``, does without. Reentrant."""
+    """Takes the turn for the block. Waits at most ``longest`` seconds, or until ``until()`` is True. Reentrant."""
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

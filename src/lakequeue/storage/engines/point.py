@@ -78,11 +78,7 @@ class Table(TableVersion):
         self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:
-        """Loads the newest snapshot.
-
-        Raises:
-            ReplacedLog: the log is not the one that this handle has read; open another handle.
-        """
+        """Loads the newest snapshot. Raises ReplacedLog if the log was replaced; then open another handle."""
         self.look()
         self.sync_entries()
 

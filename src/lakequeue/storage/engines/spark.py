@@ -43,7 +43,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot, from which commits start: never newer than ours, so Delta detects unseen commits."""
+        """Delta's snapshot, from which commits start: never newer than ``version``, so Delta sees newer ones."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])

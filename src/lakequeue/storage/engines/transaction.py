@@ -93,7 +93,7 @@ def transact(
         turns: turns of the processes that commit to the table; by default nobody waits.
 
     Raises:
-        RequestThrottled: too many races were lost, ``lost_races``; nothing was changed (ERR-9).
+        RequestThrottled: too many races were lost; nothing was changed (ERR-9). ``lost_races``: their number.
         QueueClientError: storage failed; with ``outcome_unknown`` if the log does not show the outcome.
     """
     lost = 0

@@ -27,7 +27,7 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait for exclusive access. Then the commit goes on without it: its holder may have been stopped."""
+"""Seconds to wait for exclusive access. Then the commit goes on without it: a stopped process may have it."""
 ASK_AFTER = 3
 """A process asks for a turn again after each of this many lost races."""
 COMMITS = 4
@@ -57,8 +57,8 @@ class Turns:
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
         """Waits for a turn to commit, and keeps it for the block. Yields True if the loaded snapshot is old.
 
-        Enter it before the requests of the next commit are chosen. If ``later``, it does not wait; ``take`` does,
-        after the requests were prepared.
+        Enter the block before choosing the requests of the next commit. If ``later``, entering does not wait:
+        ``take`` does, after the decision.
         """
         with self._held:
             yield self._begin(table, later)
@@ -82,7 +82,9 @@ class Turns:
         return False
 
     def end(self) -> None:
-        """Ends the turn as soon as the commit has landed, before the block of ``taken`` ends: others wait less."""
+        """Ends the turn. Called once the commit has landed, not at the end of ``with taken(…)``, so that other
+        processes get their turn earlier.
+        """
         self._held.close()
 
 
@@ -99,7 +101,7 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 def ask(table: Table) -> int:
     """Asks the process that wins all races for a turn, by an empty commit. Returns how often turns were asked for.
-    The commit may land behind commits of other processes. If it fails, it is left out: it only saves time.
+    The commit may land behind commits of other processes. Its errors are ignored, because it only saves time.
     """
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):

@@ -44,7 +44,7 @@ class FoundFile:
     sent: Range | None = None
     """Send times of the first and of the newest message of the file, in microseconds; None if unknown."""
     doubt: str | None = None
-    """How rows and statistics contradict each other, if so. Either may be right."""
+    """How rows and statistics contradict each other; None if they agree. Either may be right."""
     disorder: str | None = None
     """How the send times of the rows contradict each other or the opening of their segment; None if they fit."""
     harmless: bool = False
@@ -158,7 +158,9 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Returns the files without problems, by offset. Of files that overlap, the larger is kept, then the newer."""
+    """Returns the files without problems, by offset. Of two that overlap, the one with more rows is kept; if both
+    have as many, the one that begins first; if both begin alike, the newer one.
+    """
     kept: list[FoundFile] = []
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
     for *_, each in sorted(sound, key=lambda known: known[:3]):
@@ -180,9 +182,7 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns the messages that a repair would lose, because the file that it keeps has another message at their
-    offset. Of overlapping undamaged files, the larger is kept, then the newer.
-    """
+    """Returns the messages that a repair would lose: one of ``kept_files`` has another message at the offset."""
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]

@@ -34,7 +34,7 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds by which the last commit may be ahead of this machine's clock. Beyond it, a check reports that."""
+"""A check reports a last commit that is more than this many microseconds ahead of this machine's clock."""
 
 
 @attrs.frozen
@@ -89,12 +89,14 @@ class FoundShard:
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is readable, and no newer or other ledger has removed bodies from the log."""
+        """True if the ledger is readable, and not from a backup that is older than the last removal of bodies."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have: its first file's, or a trusted ledger's lower floor."""
+        """Returns the first offset that the log must have: of its files, or the floor of ``ledger`` if lower. The
+        floor of an older ledger counts only if entries of the log are unreadable.
+        """
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
         named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]
@@ -231,7 +233,7 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields each contradiction in sound files, and the file; None if it is between several. No repair helps."""
+    """Yields file and text of each contradiction in a complete log, which no repair helps. File None: the log."""
     files, state = found.files, found.state
     if state is None or not found.is_complete:
         return

@@ -98,7 +98,7 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns the ids that it finds in ascending ranges of messages, keyed by offset. Also reads removed files."""
+    """Returns the ids of messages, by offset, that live or removed files have. ``messages``: ascending ranges."""
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}

@@ -162,7 +162,7 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns a change that appends messages. After the commit, call its value. Raises QueueDoesNotExist."""
+        """Returns a change that appends messages. Call its value after the commit. Raises QueueDoesNotExist."""
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -266,7 +266,6 @@ class Appender:
         others: Sequence[DataFile] | None = None,
     ) -> Change[Callable[[], Appended]]:
         """Returns the change that appends ``staged`` and ``others``; None lists and takes all files that fit.
-
         ``patient``: see ``Change``.
         """
         self.check_open()
@@ -291,7 +290,7 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Returns at which offsets a commit put a staged send. ``before``: staged files in the log before it."""
+        """Returns a committed staged send. ``before``: number of staged files in the log before the commit."""
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")

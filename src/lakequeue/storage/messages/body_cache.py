@@ -21,7 +21,7 @@ _NAMED = 10
 """Maximum number of damaged messages that an error names."""
 
 _UNREAD = {"position", "send_id", "first_received_at", "emptied", "only_for"}
-"""Columns that readers of messages do not need. The first receive is in the runs."""
+"""Columns that readers of messages do not need. The ledger's runs have the times of first receives, too."""
 _COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNREAD]
 
 

@@ -46,7 +46,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the content of forgotten messages in rows. ``sent_before``: only of messages sent before it."""
+        """Clears the content of the forgotten messages in rows, or only of those sent before ``sent_before``."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

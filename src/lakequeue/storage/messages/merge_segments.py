@@ -305,7 +305,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a rewrite of a segment that empties at least half of its rows, else None. Skips ``done`` ones."""
+    """Returns a step that empties at least half of a segment's rows, or None. ``done``: first offsets to skip."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last

@@ -147,7 +147,9 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns rows ``first`` to ``last`` in order, with ``position`` (DUR-5). DamagedTable: some are gone."""
+        """Returns the rows with offsets ``first`` to ``last``, by default all, in order, always with ``position``
+        (DUR-5). Raises DamagedTable if messages are missing, or two have the same offset.
+        """
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
         if not self.more:
@@ -254,7 +256,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log as of ``instant``, with all messages sent until then, or up to offset ``reached``."""
+        """Returns the log with all messages that were sent until ``instant``, or are below offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
@@ -332,7 +334,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the messages in ``spans``, by file: group names, each message's index in them, and offsets."""
+        """Yields the messages in ``spans`` by file: group names, the index of each message's name, and offsets."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -465,7 +467,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Joins the files of a segment that another program rewrote into one, because their offsets may overlap."""
+    """Makes one LogFile of all files of a segment that another program rewrote, as their offsets may overlap."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)

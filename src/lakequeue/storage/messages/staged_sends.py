@@ -2,13 +2,13 @@
 
 A process that lost a race, or waits for a turn on a disk, writes its messages as a file that fits any offset. The
 next process that commits adds such files to its entry, each as a segment. On a disk, 8 senders of 50 messages a
-second get 280 to 390 through instead of 220.
+second each get 280 to 390 a second through, instead of 220.
 
-On an object store, the sender of the oldest file commits. The others only look, so that nobody loses a race.
+On an object store, the sender of the oldest file commits. Other senders only read the log, so nobody loses a race.
 
-No file is added twice: its name begins with a version of the log that its sender knew, so only later entries can
-name it. Other processes add it within ``RECENT`` seconds, so a sender that gives up does not know the outcome
-(DUR-25).
+No file is added twice, because log entries name the files that they add. A file's name begins with the version of
+the log that its sender knew, so only later entries need to be searched. Other processes may add the file for
+``RECENT`` seconds, so a sender that stops waiting sooner does not know the outcome (DUR-25).
 """
 
 from __future__ import annotations

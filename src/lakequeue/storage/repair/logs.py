@@ -55,7 +55,7 @@ def has_deleted_rows(undone: Undone) -> bool:
 
 
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
-    """Yields steps after which the log can be read. ``barrier``: application ids that block other processes."""
+    """Yields steps after which the log can be read. ``barrier``: application ids that make other commits fail."""
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:
         data = _without_settings(folder.read(entry_name(version)))

@@ -38,7 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns the commit that keeps compactors from removing bodies by what an older ledger says."""
+    """Returns the step that makes compactions fail which chose the bodies to remove by the unrepaired ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -65,7 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the commit that gives the log each offset once, empty rows for lost messages; None if not needed."""
+    """Returns the step after which the log has each offset once, lost messages as empty rows. None if needless."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}

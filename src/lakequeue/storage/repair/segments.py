@@ -19,10 +19,10 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 
 def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[RepairStep]:
-    """Returns the commit, on ``version``, that gives each file of a contradicting segment a segment of its own.
+    """Returns the step for segments whose files contradict each other about send times or the segment's opening.
 
-    The log has each offset once by then. Empty if no segment has contradicting files, or if the log has
-    contradictions of another kind.
+    Its commit, on ``version``, puts each of these files into a new segment. Earlier steps have removed repeated
+    offsets. Returns no step without such a segment, or with a contradiction that no repair helps; see ``doubts``.
     """
     openings = {tuple(map(each.file.partition.get, layout.MESSAGE_PARTITIONS)) for each in found.files}
     wrong = [each.file.name for each, _ in misdated(kept_files(found.files))]
