@@ -1,7 +1,7 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
 import { freeHeld, redrive } from "./actions.js";
-import { changeQueue } from "./queues.js";
+import { keepLonger } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ago, copied, count, el, number, setText, show, size, toast } from "./dom.js";
@@ -113,7 +113,7 @@ export function attention(signal, reload, only = null) {
           resume: [`Resume${of}`, () => resume(queue, group, again)],
           redrive: ["Redrive…", () => open(queue, (known) => redrive(known, again))],
           free: ["Free its messages…", () => open(queue, (known) => freeHeld(known, consumer, again))],
-          keep: ["Keep longer…", () => open(queue, (known) => changeQueue(known, again, "MessageRetentionPeriod"))],
+          keep: ["Keep longer…", () => open(queue, (known) => keepLonger(known, again))],
         }[action];
         made.set(`${label} ${consumer}`, el("button", { type: "button", class: "small", click }, label));
       }

@@ -263,7 +263,7 @@ export function queue(name, tab, signal, reload) {
     const parts = [["sent", "sent"], ["received", "received here"], ["deleted", "deleted"]];
     rates.replaceChildren(
       ...(found === null
-        ? [speed.node.hidden || depths.hidden ? "Rates are known after the server has seen the queue for a minute." : ""]
+        ? [speed.node.hidden || depths.hidden ? "Rates are known after a minute." : ""]
         : [
             "Per minute: ",
             ...parts.flatMap(([key, label]) => [el("b", {}, rate(found[key])), ` ${label}  `]),

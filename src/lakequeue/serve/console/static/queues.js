@@ -146,11 +146,19 @@ export function createQueue() {
   name.focus();
 }
 
-// `focused`: the attribute that the user came for.
-export function changeQueue(queue, reload, focused = null) {
+// Proposes to keep messages twice as long, at most for 14 days where the profile has such a limit.
+export function keepLonger(queue, reload) {
+  const most = queue.attributes.Profile === "lake" ? Infinity : 14 * 86_400;
+  const seconds = Math.min(2 * Number(queue.attributes.MessageRetentionPeriod), most);
+  const input = changeQueue(queue, reload).dialog.querySelector("[name=MessageRetentionPeriod]");
+  input.value = written(input.name, String(seconds));
+  input.select();
+}
+
+export function changeQueue(queue, reload) {
   const policy = queue.dead_letter_queue === null ? null : { queue: queue.dead_letter_queue, receives: queue.max_receive_count };
   const attributes = attributeFields(queue.attributes, policy, queue.fifo, true);
-  const { dialog } = ask({
+  return ask({
     title: `Change ${queue.name}`,
     parts: attributes.nodes,
     button: "Change",
@@ -162,7 +170,6 @@ export function changeQueue(queue, reload, focused = null) {
     },
     reload,
   });
-  if (focused !== null) dialog.querySelector(`[name=${focused}]`).select();
 }
 
 // Tags as lines of KEY=VALUE; what has no line any more is removed.
