@@ -32,7 +32,8 @@ def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
         return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, (list, tuple)) and rows and all(isinstance(each, pa.RecordBatch) for each in rows):
         return pa.Table.from_batches(rows)
-    if isinstance(rows, (list, tuple)) and all(isinstance(each, Mapping) for each in rows):
+    # asking a dict if it is a Mapping takes longer than to convert it
+    if isinstance(rows, (list, tuple)) and all(type(each) is dict or isinstance(each, Mapping) for each in rows):
         return _of_dicts(rows, schema)
     raise TypeError(
         f"rows must be an Arrow table or batches, a frame of Spark, polars or pandas, or a list of dicts, "
@@ -41,7 +42,9 @@ def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
 
 
 def _of_dicts(rows: Sequence[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
-    names = dict.fromkeys(str(name) for row in rows for name in row)
+    names: dict[str, object] = {}
+    for row in rows:
+        names.update(row)
     types = {} if schema is None else {field.name: field.type for field in schema}
     columns = {}
     for name in names:
