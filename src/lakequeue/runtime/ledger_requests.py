@@ -52,7 +52,7 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """Its ``moved`` is True if other processes commit to this shard, a reason to use another shard."""
+        """``turns.moved`` is True if other processes commit to this shard, a reason to use another shard."""
         self.dry = False
         """True if the last claim got fewer messages than it had asked for."""
         self.attributes_version = 0

@@ -74,7 +74,7 @@ class Place:
     stay: float = GRACE
     """Seconds for which this process goes on watching after ``left_at``."""
     due: float | None = None
-    """Monotonic time, in seconds, of the next check if this process should watch; None if none is planned."""
+    """Monotonic time, in seconds, at which this place is checked again; None if no check is planned."""
     changes: int = 0
     known: int = -1
     """Value of ``changes`` at the last poll that left no message to other processes."""

@@ -40,7 +40,7 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads shards of an object store at the same time. Returns the read's number; infinity if it read none."""
+    """Reads shards on an object store at the same time. Returns the read's number; infinity without a read."""
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
         return inf

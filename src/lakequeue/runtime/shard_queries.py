@@ -90,7 +90,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if no other process claimed since the last read. Most calls take any new commit for a claim."""
+        """True if no other process claimed since the last read. To save reads, most calls count any new commit."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
