@@ -23,7 +23,7 @@ from lakequeue.storage.stats_rows import StatsRow
 NEWEST_COMMITS = 50
 """Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of these entries for each log, and maximum number for all shards of a queue together."""
+"""With many shards, fewer entries of each log: at least 5, and at most 800 for all shards together."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts in the compactor's notes, which exist only for queues without undecided messages."""

@@ -25,7 +25,7 @@ Columns = Sequence[tuple[str, str]]
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write. It is passed to them, and back to commit it."""
+    """A bulk send whose rows other processes write. It is passed to these processes, then to ``complete``."""
 
     columns: Columns
     order_by: str | None

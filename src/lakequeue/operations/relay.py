@@ -107,7 +107,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the table was relayed, by the queue's log. If ``start`` is further, records that."""
+        """Returns how far the table was relayed, by the queue's log. If ``start`` is further, records it first."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1

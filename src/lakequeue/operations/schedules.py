@@ -88,7 +88,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Replaces a schedule by what ``change`` returns for it; removes it if that is None."""
+        """Replaces a schedule by the result of ``change``, or removes it if the result is None."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
