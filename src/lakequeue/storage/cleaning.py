@@ -1,7 +1,7 @@
 """Removes unneeded data of tables: unused files, old log entries, empty directories, deleted queues.
 
-The compactor and busy tables on disks call it. Local files are removed while no process commits to the table
-(``locks``), files of object stores only after days. All functions may run twice, or be interrupted.
+The compactor calls it, and so do busy committers on disks. Local files are removed while no process commits to the
+table (``locks``), files of object stores only after days. All functions may run twice, or be interrupted.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""A file older than this many seconds does not count: its process was killed, or failed twice to write."""
+"""A file older than this many seconds shows no running consumer: it was killed, or failed twice to write."""
 KEPT_SECONDS = 3600
 """A compactor removes a file that is older than this, in seconds."""
 

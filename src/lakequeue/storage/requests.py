@@ -40,9 +40,9 @@ LOOKS = 8
 SURE = 0.7
 """Seconds. ``look_and_list`` also checks that the log was not replaced, if the last check is older than this."""
 FIRST = 2
-"""Number of commits that the first look asks for at once."""
+"""Number of commits that ``look_and_list`` first reads concurrently."""
 LATELY = 2.0
-"""If the log was not checked for this many seconds, the first look reads all new commits."""
+"""If the log was not checked for this many seconds, ``look_and_list`` reads all new commits."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -104,8 +104,8 @@ def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[Li
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
     """Loads new commits of a table on an object store, at most ``most``. At the same time, calls ``files``.
 
-    For several commits, asks for the next ``FIRST`` at once, as a request after another one takes twice as long.
-    If all exist, it goes on if there may be more: files were posted after them, or the last look is long ago.
+    Unless ``most`` is 1, reads the next ``FIRST`` commits concurrently, which takes half the time. If all exist,
+    reads on if a file was posted at a newer version, or the log was not checked for ``LATELY`` seconds.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)

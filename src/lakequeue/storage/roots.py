@@ -132,7 +132,7 @@ def is_local_folder(uri: str) -> bool:
 
 
 def spark_uri(path: str) -> str:
-    """Returns a path as a URI that Spark reads alike, whatever its default file system is."""
+    """Returns a path as a URI that Spark reads in the same way, whatever its default file system is."""
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"

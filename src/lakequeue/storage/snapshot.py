@@ -82,7 +82,7 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a log must have: a quarter to half as old as the handle, at most 2 * ``longest`` s."""
+    """An older entry that a log must have. Its age is 1/4 to 1/2 of the handle's, at most 2 * ``longest`` s."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -170,7 +170,7 @@ class Snapshot(TableState):
 
         Args:
             most: maximum number of commits that are read one by one.
-            at_once: number of commits that are asked for at once, before the others.
+            at_once: number of commits that are first read concurrently.
 
         Raises:
             LogTrimmed: entries after this version were removed.

@@ -118,7 +118,7 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Writes the rows that break rules. Returns the others. ``broken``: a mask for each broken rule."""
+        """Writes the rows that break rules. Returns the other rows. ``broken``: a mask for each broken rule."""
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules

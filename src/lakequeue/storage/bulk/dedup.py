@@ -53,7 +53,7 @@ class Duplicates:
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` returns the first offset after the last purge. Ids at lower offsets do not count (DDP-13)."""
+        """``purged`` returns the first offset after the last purge. Earlier ids are no duplicates (DDP-13)."""
         self._messages = messages
         self._by_group = by_group
         self._purged = purged

@@ -20,7 +20,7 @@ class BulkShards(Protocol):
     """The shards of a queue in this process, addressed by number."""
 
     def now(self) -> int:
-        """Returns the time in microseconds from which delays and deduplication of a commit count."""
+        """Returns the instant, in microseconds, for the delays and the deduplication of a commit."""
         ...
 
     def room(self, shard: int) -> int | None:

@@ -127,7 +127,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """A DataFrame to append, computed once unless the table changes. ``merge_schema``: its new columns are added.
+    """A DataFrame to append, computed once unless the table changes. ``merge_schema``: the table gets new columns.
 
     Raises:
         QueueClientError: the DataFrame's session was stopped.

@@ -198,9 +198,9 @@ def is_base_in_log(table: Table) -> bool:
     """True if a decision on the loaded snapshot may be committed: its entry is still in the log (DUR-80).
 
     "Create if absent" also succeeds at an old version whose entry was trimmed, and the decision would miss later
-    commits. Entries are trimmed oldest first, so none of these are trimmed while the snapshot's entry exists.
+    commits. Entries are trimmed oldest first, so the log has all later entries while it has the snapshot's.
 
-    On an object store, a check less than ``OLDEST_BASE`` seconds ago counts. Raises ReplacedLog for another log.
+    On an object store, a check less than ``OLDEST_BASE`` seconds ago suffices. Raises ReplacedLog for another log.
     """
     if local_path(table.path) is not None:
         return table.is_intact()

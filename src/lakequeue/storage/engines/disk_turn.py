@@ -21,11 +21,11 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a sign of life from the process that has the turn, after which others no longer wait for it."""
+"""Seconds without a sign of life from the process that has the turn, after which other processes wait no more."""
 FRESH = 0.05
 """Minimum seconds between two signs of life of a process, because each is a write to the disk."""
 LONGEST = 5.0
-"""Maximum seconds for which a process waits for turns of others. Then it commits without a turn."""
+"""Maximum seconds for which a process waits for turns of other processes. Then it commits without a turn."""
 POLL = 0.001
 """Maximum seconds between the first attempts of the process next in line to take the turn. Processes behind it
 pause up to three times as long. Later pauses are longer, see ``PATIENCE``."""
@@ -53,7 +53,7 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Takes the turn for the block. Waits at most ``longest`` seconds, or until ``until()`` is True. Reentrant."""
+    """Takes the turn for the block. The block runs without it after ``longest`` s or if ``until()``. Reentrant."""
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

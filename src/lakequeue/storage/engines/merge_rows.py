@@ -80,7 +80,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if the file may hold one of the keys. Compares each key, because their whole range spans all files."""
+    """True if the file may hold one of the keys. Compares each key, as the range of all keys spans all files."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

@@ -122,7 +122,7 @@ class StoreTurns(Turns):
         """Number of pauses that this process has still to make, at most one before each commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process made the last commit, and others want to commit. Returns True if it paused."""
+        """Pauses if this process made the last commit, and another wants to commit. Returns True if it paused."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -137,7 +137,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn once in ``ASK_AFTER`` lost races. Returns False: the newest snapshot is loaded."""
+        """Asks for a turn once in ``ASK_AFTER`` lost races. Returns False, as the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:

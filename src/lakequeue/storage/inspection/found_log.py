@@ -170,7 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns the first version that does not fit the version before, as after a restore, and all later ones."""
+    """Returns the first version that does not fit the version before, as after a restore, and later versions."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []

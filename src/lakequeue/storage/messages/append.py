@@ -224,7 +224,7 @@ class Appender:
         """Returns the messages of a staged send, or None if it is not committed.
 
         Raises:
-            QueueClientError: the log has moved too far since the send was staged; ``outcome_unknown`` is set.
+            QueueClientError: the log no longer shows if the send was committed; ``outcome_unknown`` is set.
         """
         try:
             file = self.table.state.added_since(staged.since).get(staged.file.path)

@@ -69,7 +69,7 @@ def merge_recent(
         floor: a committed floor of the ledger, maybe an old one.
         drop_before: segments with messages sent at this instant or later stay, for deduplication (RET-11).
         confirm: called right before a commit. Raises an error if an older ledger was restored.
-        least: minimum number of small segments to merge. It must be more than others send during a merge.
+        least: minimum number of small segments to merge. Must exceed the sends of other processes during a merge.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small, least), confirm)
 

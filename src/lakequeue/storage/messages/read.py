@@ -123,7 +123,7 @@ class LogFile:
 
     @property
     def is_foreign(self) -> bool:
-        """True if another program wrote one of its files."""
+        """True if another program wrote the file, or one in ``more``."""
         return any(is_foreign(each.name) for each in (self.file, *self.more))
 
     @classmethod
