@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from benchmarks import object_store
 from benchmarks.object_store import FAULTS, Counted
 from deltalake import DeltaTable
 
@@ -133,3 +135,30 @@ def test_a_commit_to_the_table_whose_request_failed_stores_rows_once(
     table = str(queue.attributes()["table"])
     assert sorted([*stored(table), *left]) == [1, 2]
     assert queue.undecided() == []
+
+
+@pytest.mark.spec("TAB-20", "TAB-26")
+def test_a_delivery_that_is_paused_between_its_files_and_its_entry_is_refused(
+    queue: Queue, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = {"AWS_TIMEOUT": "60s"}  # so that no request is repeated in the pause
+    table = str(queue.attributes()["table"])
+    holder, queue = (
+        LakeQueue(str(tmp_path / "root"), clock=clock).queue("orders", table_options=patient) for _ in range(2)
+    )
+    queue.send("2")
+    slow, real, found = lease(holder), Counted.__call__, list[list[int]]()
+
+    def pause(store: Counted, environ: object_store.Environ, start: Any) -> Any:
+        if environ["REQUEST_METHOD"] == "PUT" and re.search(ENTRY, environ["PATH_INFO"]) and not found:
+            found.append([])
+            clock.advance(61)
+            found[0] = waiting(queue)  # which blocks the slow delivery
+        return real(store, environ, start)
+
+    monkeypatch.setattr(Counted, "__call__", pause)
+    with pytest.raises(LeaseLost):
+        slow.append([{"id": 2}])
+    assert (found, stored(table)) == ([[2]], [1])
+    assert lease(queue).append([{"id": 2}]) == 1
+    assert (stored(table), waiting(queue)) == ([1, 2], [])
