@@ -136,7 +136,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version at ``instant`` or later, else newest + 1. QueueClientError: it is trimmed."""
+        """Returns the first version from ``instant`` on, else newest + 1. QueueClientError: it may be trimmed."""
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()
 

@@ -192,10 +192,10 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition``; if ``rows`` is empty, by nothing.
+        """Replaces the rows whose partition values are among ``partition`` by ``rows``, which may be empty.
 
-        Each table of ``rows`` becomes a file. A table must have rows, all with the same partition values. The
-        iterable may be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
+        Each table of ``rows`` becomes a file. No table is empty, or has rows of two partitions. The iterable may
+        be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
         """
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]

@@ -43,7 +43,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot, from which commits start: never newer than ``version``, so Delta sees newer ones."""
+        """Delta's snapshot, from which commits start. Not newer than ``version``: Delta must see later commits."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])

@@ -19,7 +19,7 @@ from lakequeue.storage.messages.read import log_files
 Integers = npt.NDArray[np.int64]
 
 _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
-"""Columns that become NULL. Ids, instants and the columns of dead letters stay."""
+"""Columns of a forgotten message that become NULL. Ids, instants and the columns of dead letters stay."""
 _ERASED = (*_CLEARED, "dead_letter_note")
 """Columns of an erased message that become NULL; the body becomes an empty text."""
 _COUNTING = {"group_id", "dedup_id"}

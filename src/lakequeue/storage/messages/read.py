@@ -490,7 +490,7 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """Returns True if another program or ``engine="spark"`` wrote the file, in its partition's directory."""
+    """True if another program or ``engine="spark"`` wrote the file. Only they use directories of partitions."""
     return name.startswith(("base_offset=", "settled="))
 
 

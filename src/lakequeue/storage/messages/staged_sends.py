@@ -152,7 +152,7 @@ def _begin(version: int) -> str:
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Returns the file of a name, and its versions of log and attributes. None: only its sender may add it."""
+    """Returns the file of a name, and its versions of log and attributes; None if no other process may add it."""
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
         return None
