@@ -48,7 +48,7 @@ class Note:
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True if a pass may skip the queue: ``at`` is no longer ago than ``since`` was at that time."""
+        """True if a pass may skip the queue: ``now - at`` is at most ``at - since``, and ``stands``."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:

@@ -161,8 +161,8 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """The newest entry at the last check of a log on an object store. The next check looks for this entry and
-        the one after it, because commits of this process may have landed behind a gap that a restore made.
+        """The entry of this snapshot at the last check of a log on an object store. The next check looks for that
+        entry and the one after it: commits of this process may have landed behind a gap that a restore made.
         """
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
