@@ -171,7 +171,7 @@ class Calls:
         return outcome
 
     def _again_in(self, job: Job, outcome: Outcome) -> int | None:
-        """Returns in how many microseconds a failed message becomes visible; None for the end of its timeout."""
+        """Returns the microseconds until a failed message becomes visible; None: when its timeout ends."""
         options = self._options
         if outcome is not Outcome.FAILED or job.context.message.last_receive:
             return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for

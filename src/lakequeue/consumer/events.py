@@ -55,7 +55,7 @@ class RoundDue:
     Attributes:
         paused: True if nothing may be claimed.
         not_before: earliest instant of the next claim, after a refused claim.
-        may_linger: True if deletions may wait for messages to claim.
+        may_linger: True if handled messages may wait until there are messages to claim.
     """
 
     paused: bool
@@ -184,7 +184,7 @@ class Gather:
 
 @attrs.define
 class Linger:
-    """Wait until there are messages to claim, or for an instant."""
+    """Wait until there are messages to claim, at most until an instant."""
 
     until: int
 

@@ -43,7 +43,7 @@ class Context:
     Attributes:
         message: the message.
         queue: the queue of the message.
-        lost: set once the receipt is lost: another consumer has received the message, or will, or it was deleted.
+        lost: set once the receipt is lost: the message was deleted, or another consumer has it or may soon get it.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class State(Enum):
 
     - waiting -> running: a hand takes it
     - waiting -> returning: it is given back unseen
-    - waiting -> ended: its receipt is lost, or a later receive was deleted with an earlier one
+    - waiting -> ended: its receipt is lost, or a handler succeeded after an earlier receive of the message
     - running -> finished: its handler has ended, or gets no more time
     - running -> returning: its receipt ended before its handler began
     - running -> ended: its receipt is lost, or it is left to its timeout
@@ -55,7 +55,7 @@ class Rules:
         linger: maximum time that handled messages wait for the next claim.
         gathers: True if messages that failed on their last receive may wait for each other.
         pause: returns the pause after a number of consecutive failures of storage.
-        claims: makes the ``FreeHands`` of a claim.
+        claims: makes the ``FreeHands`` of a claim from a function that returns the number of free hands.
     """
 
     renewal: Renewal
@@ -104,7 +104,7 @@ class Turn:
 
     @property
     def waits(self) -> bool:
-        """True if a message waits, and was not handed back."""
+        """True if a message of this turn still waits for its handler. Messages given back unseen do not count."""
         return any(job.state is State.WAITING for job in self.jobs)
 
 
@@ -117,7 +117,7 @@ class Done:
         hold: state of the receipt when the handler ended.
         failures: number of failed attempts to settle.
         due: instant of the next attempt; None for the next round.
-        until: instant until which it may wait for the next claim, in microseconds; 0: it may not wait.
+        until: instant until which the message may wait for the next claim, in microseconds; 0: it may not wait.
         settled: True once a commit deleted it, or made it visible.
         handle: the message's receipt handle, or the handle of a later receive.
     """

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Letters:
-    """Messages of a pool that failed on their last receive, and wait for more such (HBN-28). Not thread-safe.
+    """Messages of a pool that failed on their last receive, and wait for each other (HBN-28). Not thread-safe.
 
     A move to a dead-letter queue takes three commits, for any number of messages. So while a consumer gets further
     messages, those that failed on their last receive wait for each other. Their hands go on meanwhile.
 
     Attributes:
-        more: True if the last claim brought messages, or left some for lack of a free hand. Else nothing waits.
+        more: True if the last claim brought messages, or lacked a free hand for some. Else nothing waits.
         asked: True if a claim began and has brought no message yet.
     """
 
@@ -40,7 +40,7 @@ class Letters:
         self._waiting.append((done, reason))
 
     def claimed(self, messages: bool, claim: FreeHands | None) -> None:
-        """Records whether a claim brought messages, or left some for lack of a free hand."""
+        """Records whether a claim brought messages, or put some off because no hand was free."""
         self.more, self.asked = messages or (claim is not None and claim.passed > 0), False
 
     @property
@@ -49,7 +49,7 @@ class Letters:
         return min((done.until for done, _ in self._waiting), default=None)
 
     def due(self, now: int) -> list[tuple[Done, DeadLetterReason | None]]:
-        """Removes and returns all messages, if one of them may wait no longer."""
+        """Removes and returns all messages, if one of them may not wait any longer."""
         if self.more and (self.until is None or now < self.until):
             return []
         waiting, self._waiting = self._waiting, []

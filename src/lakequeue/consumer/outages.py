@@ -100,7 +100,7 @@ class OutageMonitor:
         policy: when to log and to give up.
         name: name of the queue.
         clock: the queue's clock.
-        wake: called when an outage begins or is too long, if another thread than the receiving thread has noticed.
+        wake: called when a call other than a receive notices that an outage began or lasts too long.
 
     Attributes:
         since: instant at which the outage began; None without an outage.

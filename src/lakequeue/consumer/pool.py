@@ -30,7 +30,7 @@ _LONGEST_GATHER = 1_000_000
 round. Eight processes on a shard of an object store reached 0.74 of their speed with 0.25 s, 0.92 with 1 s.
 """
 _ROUNDS = 4
-"""Messages that failed on their last receive wait for each other up to this many rounds, or ``Rules.linger``."""
+"""Maximum rounds for which messages that failed on their last receive wait; ``Rules.linger`` if that is longer."""
 
 
 class Pool:
@@ -169,7 +169,7 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """Begins a message of a batch, with ``first`` its first, and returns it; None if no message may begin."""
+        """Begins and returns the ``first`` or the next message of a batch; None if no message may begin."""
         while self.line.ready and not self._keeps_back(self.line.ready[0]):
             if not first and self._is_again(self.line.ready[0]):
                 return None
@@ -209,7 +209,7 @@ class Pool:
         return free <= self._totals.kept and (free <= 0 or not turn.is_last)
 
     def _is_again(self, turn: Turn) -> bool:
-        """True if batches are wanted, and the next message of a turn was received before."""
+        """True if the handler gets batches, and the next message of a turn was received before."""
         return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
     def _go_on(self, turn: Turn) -> None:
@@ -264,7 +264,7 @@ class Pool:
         self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
-        """Returns the deletion of a handled message, under a later receipt in the pool if its own ended."""
+        """Returns a handled message's deletion. If its receipt ended, a later receipt in the pool replaces it."""
         if hold is None or not hold.is_over(self._now):
             return Done(job, hold=hold, until=self._until(hold, self._now, self.rules.linger))
         message_id = job.context.message.message_id
@@ -384,7 +384,7 @@ class Pool:
         return min((done.until for done in self._done if not done.job.context.lost), default=0)
 
     def _hand_in(self) -> bool:
-        """Puts letters whose wait is over into the next round. Returns True if any: a claim then moves them."""
+        """Adds all ``_letters`` to the next round if one is due. Returns True if so: a claim must move them."""
         due = self._letters.due(self._now)
         self._done += [done for done, _ in due]
         self._failures |= {done.handle: reason for done, reason in due if reason is not None}
@@ -542,12 +542,12 @@ class Pool:
 
     @property
     def wants_hand(self) -> bool:
-        """True if a claim left a last receive for lack of a free hand, and a hand could be kept for it."""
+        """True if a claim put off a last receive because no hand was free, and a hand can now be kept for it."""
         waits = self.claim is not None and self.claim.passed > self._kept
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Stops keeping the ``_asked`` hands free, because their messages began or none came. Wakes idle hands."""
+        """Stops keeping ``_asked`` hands free: messages for them began, or did not come. Wakes idle hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

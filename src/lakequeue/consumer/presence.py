@@ -16,7 +16,7 @@ from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.queue import Queue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""Time to the first report, which short runs do not reach, and time between two reports."""
+"""Time from the start of a run to its first report, and between two reports. Shorter runs report nothing."""
 _LONGEST_END = 5.0
 """Seconds that the end of a run waits until the file is removed, for instance while storage fails."""
 
@@ -29,7 +29,7 @@ class Presence:
     Args:
         name: the consumer's name.
         queues: the queues that the consumer receives from. The root of each queue gets a file.
-        began: returns the begins of the handler's running calls.
+        began: returns when each running call of the handler began, in microseconds.
     """
 
     def __init__(self, name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> None:

@@ -228,10 +228,9 @@ class QueueLoop(RunLoop):
         return found.messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
-        """Begins an iteration. Handled messages may first wait for messages to claim in the same commit.
+        """Begins an iteration of the loop. Returns its action; None if the iteration was spent on waiting.
 
-        Returns:
-            The action for this iteration; None if it only waited.
+        May wait for new messages first, so that one commit settles handled messages and claims the new ones.
         """
         for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
             if isinstance(action, events.Gather):

@@ -138,7 +138,7 @@ class SharedHands:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
     def found_empty(self, pool: Pool, known: set[Pool]) -> None:
-        """Adds a queue to a set from ``may_be_empty``. Has no effect if a message was received since then."""
+        """Adds a queue to a set from ``may_be_empty``. Has no effect if a message was received after that call."""
         with self.lock:
             known.add(pool)
             self._wake()
