@@ -67,7 +67,7 @@ def doctor(
 
 
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the verdict, then each problem with its cure, most urgent first. ``pasted`` completes a command."""
+    """Yields the verdict, then each problem with its cure, most urgent first. ``pasted``: see ``Session``."""
     advice, damage = [*health.advice()], [each for each in health.findings if each.damage]
     urgent = sum(each.urgent for each in advice)
     warnings = len(advice) - urgent + len(health.findings) - len(damage)

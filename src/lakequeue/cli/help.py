@@ -95,7 +95,7 @@ def epilog(examples: Sequence[str]) -> str:
 
 
 class _Conversion:
-    """Typer's conversion of values, without trivial conversions, because it would load pydantic, in 60 ms."""
+    """Typer's conversion of values. Skipped for plain texts, because it would load pydantic, in 60 ms."""
 
     def __init__(self, param: Any) -> None:
         self._converting = type(param).get_runtime_param

@@ -52,7 +52,7 @@ def send_lines(
     Args:
         stream: lines in UTF-8. Empty lines and a byte order mark are skipped.
         parse: makes an entry from number and text of a line, or raises QueueServiceError to refuse the line.
-        sent: gets the result of each batch, whose ids are line numbers, and the number of bytes read.
+        sent: called with the result of each batch, whose ids are line numbers, and the number of bytes read.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES

@@ -186,7 +186,7 @@ class _Column(NamedTuple):
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table that fits its width: long first names go to a line of their own, or rows become blocks."""
+    """A table that fits its width: long names in the first column get their own lines, or rows become blocks."""
 
     columns: list[_Column]
     rows: list[list[str]]

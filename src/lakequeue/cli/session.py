@@ -43,7 +43,7 @@ class Session:
     """Beginning of commands that are printed, with the root and region if the command line has them."""
 
     def pasted(self, command: str) -> str:
-        """Returns a command of lakequeue as it can be pasted. Other commands stay as they are."""
+        """Returns a command of lakequeue, ready to paste, with ``prefix``. Returns other commands unchanged."""
         first, _, rest = command.partition(" ")
         return f"{self.prefix} {rest}" if first == "lakequeue" else command
 
