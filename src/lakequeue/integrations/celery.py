@@ -159,7 +159,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again. kombu would send a copy of the message."""
+        """Makes a message visible again. Without this method, kombu would send a copy of the message."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:

@@ -44,9 +44,9 @@ class Subscription:
         name: kombu's name of the queue.
         number: maximum number of held messages. 0: no limit.
         no_ack: True to delete messages when they are delivered.
-        put: gets the subscription, and a kombu message or the error that ended the consumer, for ``deliver``.
-        callback: gets a delivered kombu message.
-        forget: gets the tag of a message that kombu must no longer settle.
+        put: called with the subscription, and a kombu message or the error that ended it, for ``deliver``.
+        callback: called with each delivered kombu message.
+        forget: called with the tag of a message that kombu must no longer settle.
         broken: errors of the connection, which a worker handles.
     """
 
@@ -80,7 +80,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a message to kombu; raises it if it is an error. Returns False if it is no longer held."""
+        """Delivers a kombu message, or raises a given error. Returns False if the message is no longer held."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -193,7 +193,7 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """Returns True if the queue has a dead-letter queue for the message. If False, the caller must delete it."""
+    """Logs a malformed message. Returns True if a dead-letter queue takes it; else the caller must delete it."""
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)

@@ -260,7 +260,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Adds a new tag for this delivery to kombu's message, because all copies share a tag. Returns the tag."""
+    """Gives this delivery a new tag, because all copies of kombu's message share a tag. Returns the new tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges

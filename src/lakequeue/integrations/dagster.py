@@ -132,7 +132,7 @@ def _runs(
 
 
 def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
-    """Yields the messages whose runs have been launched, not only created."""
+    """Yields the ids of messages whose runs have been launched, not only created."""
     for message_id in message_ids:
         tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
         runs = context.instance.get_runs(filters=RunsFilter(tags=tags))
