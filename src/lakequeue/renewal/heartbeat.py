@@ -29,9 +29,9 @@ class HeartbeatScheduler:
     Args:
         clock: the queue's clock.
         report: passes an event to the state machine, and returns its actions.
-        extend: extends receipts. Gets each receipt's new timeout in microseconds; returns verdicts in this order.
+        extend: called with the new timeout in microseconds of each receipt; returns verdicts in this order.
         broken: called with the error that ended the scheduler.
-        gone: gets keys of receipts, and returns those whose messages were deleted.
+        gone: called with keys of receipts; returns the keys of receipts whose messages were deleted.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class LeaseHeartbeat(HeartbeatScheduler):
     Args:
         clock, broken: see ``HeartbeatScheduler``.
         policy: decides when to extend the lease, and by how much.
-        extend: makes the lease end in these seconds.
+        extend: makes the lease end in this many seconds.
         lost: called once the lease is lost.
     """
 

@@ -63,7 +63,7 @@ class Extend:
     Attributes:
         wanted: the new timeout of each receipt.
         at: instant at which the timeouts were computed.
-        tight: True if the timeouts are a second less than in an attempt before.
+        tight: True for a second attempt, whose timeouts are a second less than in the first.
     """
 
     wanted: Mapping[str, int]
@@ -175,8 +175,8 @@ class Holds:
     def _extended(self, event: Extended) -> list[Action]:
         """Records the outcomes of an attempt. Receipts that were dropped meanwhile do not count (HBN-20).
 
-        A refused receipt gets a second attempt if the first may just have exceeded the limit of twelve hours,
-        because its commit came later than the instant of the attempt.
+        A refused receipt gets a second attempt if the first may have exceeded the limit of twelve hours only
+        because its commit came later than the instant at which the timeout was computed.
         """
         attempt, tight, lost = event.attempt, dict[str, int](), list[str]()
         for (key, timeout), verdict in zip(attempt.wanted.items(), event.verdicts, strict=True):
