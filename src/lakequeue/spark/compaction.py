@@ -29,7 +29,7 @@ _QUEUES_OF_A_TASK = 16
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Compacts a queue in this process, or the whole root, in tasks of ``spark`` if these can read it."""
+    """Compacts a queue in this process, or the whole root, in tasks of ``spark`` if tasks can read the root."""
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)
@@ -69,7 +69,7 @@ def compact_every(
         lq: the root; its clock decides what has expired.
         spark: the session of the query. Its tasks compact the queues.
         seconds: interval between the starts of two passes; a longer pass delays the next.
-        report: gets the summaries of each pass. A failed pass is logged, and the next pass tries again.
+        report: called with the summaries of each pass. A failed pass is logged, and the next pass tries again.
         queue: name of the only queue to compact; None for all.
     """
 

@@ -14,7 +14,7 @@ _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Error classes, also of Spark Connect, of faults in a program: it would fail with any messages."""
+"""Names of error classes, with and without Spark Connect, of a program that fails whatever the messages are."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"

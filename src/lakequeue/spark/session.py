@@ -225,7 +225,7 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns the dependencies of a root's jars that no session needs. See ``packages``."""
+    """Returns the dependencies of Delta's jar, and of ``packages`` for a scheme, that no session needs."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 

@@ -104,7 +104,7 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Claims the next batch if there are messages. Returns the offset after the batch; ``start`` without one.
+        """Claims the next batch if there are messages. Returns the offset after it; ``start`` without a batch.
 
         Raises:
             InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
