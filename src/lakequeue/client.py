@@ -376,7 +376,7 @@ class LakeQueue(RootProperties):
         Args:
             to: the target root; it is created if missing, and may have other queues.
             queue: name of a queue of the region; None for all queues of all regions, ``stats`` and ``schedules``.
-            progress: gets the number of copied files, the number of all files, and the name of the queue.
+            progress: called with the number of copied files, the number of all files, and the name of the queue.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -401,7 +401,7 @@ class LakeQueue(RootProperties):
         docs/operation/upgrading.md.
 
         Args:
-            progress: gets the number of converted tables, the number of all tables, and the next queue.
+            progress: called with the number of converted tables, the number of all tables, and the next queue.
 
         Raises:
             QueueClientError: the root is missing, has an unknown layout, or is open in another process.
@@ -515,24 +515,20 @@ class LakeQueue(RootProperties):
         """Frees storage that the queues of all regions no longer need. Returns a summary for each queue.
 
         Expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
-        deleted a day ago, and records the depth of each queue in the ``stats`` table. May run during all other
-        calls and be killed. The summary of the root's own tables has ``queue`` None. ``failures`` lists failed
-        steps.
+        deleted a day ago, and records the depth of each queue in ``stats``. May run during all other calls and
+        be killed. The summary of the root's own tables has ``queue`` None. ``failures`` lists failed steps.
 
         Args:
-            progress: gets the number of finished queues, the number of all queues, and the name of the next queue,
-                or with several processes of the last finished queue.
-            processes: number of new processes of this machine, which must be able to import the program's main
-                module.
+            progress: called with the number of finished queues, the number of all queues, and the name of the next
+                queue; with several processes, the name of the last finished queue.
+            processes: number of new processes of this machine, which must be able to import the main module.
             now: for a full local disk: also removes deleted queues, and all files that only readers older than
-                this many seconds need. An older lease, DataFrame or view then fails with an error that names a
-                file.
+                this many seconds need. An older lease, DataFrame or view then fails with an error naming a file.
 
         Raises:
             QueueClientError: the root is missing or has no queues; with several processes, it has a clock of its
                 own or commits through Spark; with ``now``, it is on an object store.
-            InvalidParameterValue: ``processes`` is not a whole number of at least 1, or ``now`` not from 0 to
-                86,400.
+            InvalidParameterValue: ``processes`` is not a whole number above 0, or ``now`` not from 0 to 86,400.
 
         DUR-65
         """

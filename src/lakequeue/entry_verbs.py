@@ -205,7 +205,7 @@ def redrive_checked(
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
-    """Moves messages as ``Queue.redrive`` does. ``check`` gets each source queue's name, and may raise errors."""
+    """Moves messages as ``Queue.redrive`` does. ``check`` is called with each source's name, and may raise."""
     target = None if destination is None else destination._runtime
     return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 

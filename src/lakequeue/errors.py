@@ -92,7 +92,7 @@ class QueueServiceError(LakeQueueError):
     status: ClassVar[int] = 400
 
     def __init_subclass__(cls, *, prefixed: bool = False) -> None:
-        """Sets the legacy code. ``prefixed``: with the older protocol's prefix."""
+        """Sets the legacy code, with the prefix of the older protocol if ``prefixed``."""
         cls.code = cls.__name__
         own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
         cls.legacy_code = cls.__dict__.get("legacy_code", own)

@@ -621,7 +621,7 @@ class Queue(QueueProperties):
         Args:
             max_messages: maximum number of messages; None moves all.
             where: a condition in SQL as for ``peek``; None moves every message.
-            progress: gets the number of messages moved so far.
+            progress: called with the number of messages moved so far.
             destination: another queue of the same kind for all messages.
             interrupt: when another thread sets it, the redrive ends with QueueClientError.
             parameters: as for ``peek``.
