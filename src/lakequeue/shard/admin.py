@@ -111,7 +111,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records a number that identifies the removal of bodies that follows. Drops numbers older than ``known``."""
+    """Records ``mark``, the number of a coming removal of bodies. Drops the numbers recorded before ``known``."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -177,7 +177,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes a run's delayed messages, with ``anew`` all its messages, visible at ``at``. Returns their number."""
+    """Makes the run's delayed messages visible at ``at``; if ``anew``, all its messages. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:

@@ -168,11 +168,11 @@ class Erase:
 
 @attrs.frozen
 class MakeVisible:
-    """Makes delayed messages visible now. Answers with their number.
+    """Makes delayed messages visible, now or at an instant. Answers with their number.
 
     Attributes:
         in_flight: True to also end the receipts of messages in flight.
-        at: instant until which delayed messages, and also visible ones, become hidden; None for now.
+        at: instant until which delayed and visible messages are hidden; None makes delayed messages visible now.
     """
 
     spans: Spans
@@ -322,9 +322,10 @@ class ClaimResult:
         moving: True if a move must be completed first.
         unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
         last: number of claimed messages on their last receive.
-        passed: number of messages left because no handler was free.
-        halved: True if the claim met messages of a failed batch. The receive then takes no further messages.
-        unpaid: number of further messages that the claim could take with more tokens.
+        passed: number of messages not claimed, as their last receive found no free handler; one per FIFO group.
+        halved: True if messages of a failed batch were among the messages to claim. The claim then has half of one
+            batch, or only the messages before it, and the receive asks no further shard.
+        unpaid: number of messages that a claim without rate-limit tokens would take if it had enough tokens.
         mark: mark of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.

@@ -199,7 +199,7 @@ class ShardMachine:
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """Returns the marks of all undecided deliveries, whether or not their receipts have ended."""
+        """Returns the marks of all marked messages, whether or not their receipts have ended."""
         return deliver.marks(self._at(now))
 
     @property
@@ -297,7 +297,7 @@ class ShardMachine:
         admin.check_rewind(self._at(now), command)
 
     def rewindable(self, command: Rewind, now: int) -> int:
-        """Returns the number of messages that a rewind would restore. Raises its errors."""
+        """Returns the number of messages that a rewind would restore. Raises the errors of ``check_rewind``."""
         self.check_rewind(command, now)
         state = self._state
         if command.to == state.now:
@@ -314,7 +314,7 @@ class ShardMachine:
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns runs of ``limit`` stored, with ``history`` deleted, messages from ``start``; see ``peek``."""
+        """Returns runs of ``limit`` stored messages; with ``history``, of deleted messages. See ``shard.peek``."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:

@@ -26,7 +26,7 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the marked messages; if no message is marked, that of the next delivery."""
+    """Returns the delivery table of the marked messages, or of the next delivery if no message is marked."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)

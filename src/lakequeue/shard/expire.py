@@ -64,7 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Yields dead letters past retention (RET-7), as first send, first and last offset."""
+    """Yields dead letters past retention (RET-7), as instant of the first send, first offset and last offset."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):

@@ -220,8 +220,8 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes further fresh messages, if the first of them could be served before ``place``: an instant of
-        availability and an offset; None for any. Returns True if messages were indexed.
+        """Indexes more fresh messages, unless ``place`` comes before all of them: the instant at which a message
+        became available, and its offset; None if no group waits. Returns True if messages were indexed.
         """
         if self.scanned >= self.log.end:
             return False

@@ -16,7 +16,7 @@ from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of messages that one claim searches for dead letters, and that it moves."""
+"""Maximum number of dead letters that one claim moves. It searches at least as many messages for them."""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:

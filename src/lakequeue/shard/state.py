@@ -13,7 +13,7 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum number of history runs with an instant of deletion. 8,000 make deletes a quarter slower."""
+"""Maximum number of history runs with an instant of deletion. With 8,000, deletes take a quarter longer."""
 
 
 class ShardState(ShardIndex):

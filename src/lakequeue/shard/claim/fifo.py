@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""A claim or a delete looks for a group's messages up to this many offsets after the head, in all processes."""
+"""A claim or a delete searches this many offsets ahead for a group's messages (FIF-5). Equal in all processes."""
 
 
 class FifoShard(Protocol):
@@ -37,7 +37,7 @@ class FifoShard(Protocol):
         """Returns the instant at which a message becomes, or became, visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes further fresh messages, if the first could come before ``place``. Returns True if it did so."""
+        """Indexes more fresh messages unless ``place`` comes before all of them. Returns True if it did so."""
 
     def scan_to(self, end: int) -> bool:
         """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
@@ -46,7 +46,7 @@ class FifoShard(Protocol):
 
 
 class _GroupOffsets:
-    """Ascending offsets of one group, in several pieces. Those before index ``at`` of the first are removed."""
+    """Ascending offsets of one group, in pieces. In the first, offsets before index ``at`` no longer count."""
 
     __slots__ = ("at", "pieces")
 
@@ -168,7 +168,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Makes groups wait again whose first message was removed: ``behind`` other groups (FIF-14), or by age."""
+        """Makes groups wait whose first message was removed: last if ``behind`` (FIF-14), else in usual order."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -183,7 +183,7 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Returns the groups whose first stored message is in a range, and forgets which messages these are."""
+        """Returns the groups whose first stored message is in a range. Drops their entries in ``_heads``."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:

@@ -112,7 +112,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns the ranges of ``picked`` to claim and to leave, and values for ``last``, ``passed``, ``halved``."""
+    """Returns ranges of ``picked`` to claim and ranges to leave; the result's ``last``, ``passed``, ``halved``."""
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -165,7 +165,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves messages on their last receive that find no free hand, and those behind them in a group (HBN-23)."""
+    """Leaves messages whose last receive finds no free hand, and later messages of their FIFO group (HBN-23)."""
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -195,7 +195,7 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Keeps messages of no failed batch, or half of one failed batch, and leaves the others (DLQ-12)."""
+    """Keeps messages before a failed batch. If it comes first: half of it, or none with ``others`` (DLQ-12)."""
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False

@@ -65,7 +65,7 @@ class GroupLoad(NamedTuple):
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns groups with ``NOISE_FROM`` messages in flight or visible, and ``NOISE`` times the median (FAI-3)."""
+    """Returns the groups that are noisy by their messages in flight, or by their visible messages (FAI-3)."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -76,7 +76,7 @@ def noisy(loads: Sequence[GroupLoad]) -> set[str]:
 
 
 SCANNED = 1 << 24
-"""Maximum number of available messages in the index of groups, which bounds it to 64 MiB."""
+"""Maximum number of available messages in the index of groups. Their offsets take at most 64 MiB."""
 _STALE = 10_000  # with more outdated entries than this, the heaps are rebuilt
 
 
