@@ -88,7 +88,7 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns an iterable's items. Raises InvalidParameterValue for a text or an item of another type."""
+    """Returns the items of an iterable. Raises InvalidParameterValue for a text or an item that is no ``kind``."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."

@@ -260,7 +260,7 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Age in microseconds to which a send searches for its deduplication id; None if a queue has no ids."""
+        """Largest age in microseconds of sends that a send compares its deduplication id to; None without ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property

@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the fields of a line. An error of a handler has its ``stack`` in any case: it is users' code."""
+        """Returns the fields of a line. An error of a handler, which is users' code, always has a ``stack``."""
         line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -363,7 +363,7 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns a receipt handle, given as such or as a received message. Raises InvalidParameterValue."""
+    """Returns a message's handle, or a given handle. Raises InvalidParameterValue for other values."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."

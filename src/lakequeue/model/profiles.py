@@ -29,7 +29,7 @@ class Limits:
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """Returns the smallest range that contains both, with the default of this range."""
+        """Returns the smallest range that contains this range and ``other``, with this range's default."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 

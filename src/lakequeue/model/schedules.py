@@ -104,8 +104,8 @@ class Schedule:
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
         """Returns what to store for this schedule after a send; None to remove it.
 
-        ``sent`` is the schedule as it was sent, moved to its next time; None if it has no further time. If a
-        different ``cron`` schedule was stored meanwhile, that one stays, with its own next time after ``now``.
+        ``sent`` is the schedule that sent the message, with its next due time; None if no further time is due. If
+        this schedule has a ``cron`` and differs from ``sent``, this schedule stays, and is due next after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -118,7 +118,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """True if a fast clock moved the schedule past times still to come. ``last``: newest due time sent."""
+        """True if the schedule skips due times to come, as a clock was fast. ``last``: latest due time sent."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -127,7 +127,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Limits ``created_at`` and ``last_due`` to ``now``. If it is ahead, its next time follows ``now``."""
+        """Limits ``created_at`` and ``last_due`` to ``now``. Makes a schedule that is ahead due after ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

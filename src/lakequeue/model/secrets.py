@@ -6,7 +6,7 @@ import re
 import shlex
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""URI schemes of object stores. Bucket names have no colon, so a colon there separates keys."""
+"""URI schemes of object stores. Bucket names have no colon: a text with a colon in place of a name has keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
 """URI schemes with a container before an @."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
