@@ -91,9 +91,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503, and ends the connection once the client has read it. Returns False if no answer is
-        possible.
-        """
+        """Answers 503, and ends the connection once the client has read it. Returns False if it cannot answer."""
         if self.transport is None:
             self.turned_away = True
             return True
@@ -272,7 +270,7 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts a connection for a key. Raises RequestError if the key or its address has reached its share."""
+    """Counts the connection for a key. Raises RequestError if key or client address has reached its share."""
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
         connection.hold(Holder(key, http.client.host if http.client else ""))

@@ -20,7 +20,7 @@ from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 _Waiting = TypeVar("_Waiting")
 
 MAX_BODY_BYTES = 13 * 2**18
-"""Maximum bytes of one body: 1 MiB of messages, which encoding can triple, and a quarter of a MiB."""
+"""Maximum bytes of one body: 1 MiB of messages, which encoding can triple, and 256 KiB of other fields."""
 MAX_OTHER_BODY_BYTES = 2**18
 """Maximum number of bytes in the body of a request that sends no messages."""
 BODY_TIMEOUT = 30.0

@@ -165,7 +165,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns how many descriptors are free for 503 answers while ``connections`` are open, at most as many."""
+    """Returns how many 503 answers have descriptors while ``connections`` are open; at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

@@ -1,4 +1,4 @@
-"""Checks of host, origin and size for every path, against web pages in a browser on this machine."""
+"""Checks host, origin and head size of every request, against web pages in a browser on this machine."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """Returns totals by label. An event counts for the label that its queue had then, so no total falls."""
+        """Returns totals by label. An event keeps the label under which it was counted, so no total falls."""
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}

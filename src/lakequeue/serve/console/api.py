@@ -301,7 +301,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages. With ``history``: of those that a rewind to ``since`` would restore."""
+        """Returns a page of messages; with ``history``, of messages that a rewind to ``since`` would restore."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -447,7 +447,7 @@ class ConsoleApi:
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
-        """Returns the beginning of a command to show: as the operator set it, or with the root if allowed."""
+        """Returns the start of a shown command: the operator's, or ``lakequeue``, with the root if allowed."""
         return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:

@@ -130,7 +130,7 @@ class Attention:
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns at most ``MOST`` problems, most urgent kind first; if ``only`` is given, those of this queue."""
+        """Returns at most ``MOST`` problems of root and queues, or of queue ``only``, most urgent kind first."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)
@@ -157,7 +157,7 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns a number per queue with a concern, lower if more urgent, by the concerns that were read last."""
+        """Returns a number for each queue with a concern, lower if more urgent. Uses the last state read."""
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)
@@ -165,7 +165,7 @@ class Attention:
         return ranks | {each["queue"]: -1 for each in damaged}
 
     def _concerns(self, caller: Caller, seen: _Seen) -> tuple[list[dict[str, Any]], list[Concern]]:
-        """Returns concerns about unreadable queues, and all other concerns, of queues that the caller may see."""
+        """Returns two lists for queues that the caller may see: unreadable or damaged queues, other concerns."""
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:

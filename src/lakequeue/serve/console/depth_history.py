@@ -136,7 +136,7 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns messages sent and deleted per minute, and their average time in the queue, for each depth."""
+    """Returns for each of ``points`` the messages sent and deleted per minute, and their average time stored."""
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse
 
 _PACKAGE = Path(__file__).parents[2]
 _INSTALLED, _CHECKOUT = _PACKAGE / "runbooks", _PACKAGE.parents[1] / "docs"
-"""Directories of the pages: pyproject.toml puts the checkout's into the wheel."""
+"""Directories of the pages: in an installed package, and in a checkout, from which the wheel is built."""
 _PARTS = {"operation": "", "operation/stores": "stores/", "guides": "guides/", "reference": "reference/"}
-"""For each directory with pages, the beginning of their names."""
+"""For each directory with pages, the prefix of the pages' names."""
 _FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -83,7 +83,7 @@ def _rendered(name: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Returns the id of a heading, which is its id on the documentation's site, too."""
+    """Returns the id of a heading, equal to its id on the documentation's site."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 

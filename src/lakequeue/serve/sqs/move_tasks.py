@@ -83,7 +83,7 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def check_source(self, name: str) -> None:
-        """Raises RequestError if messages may not return to this queue."""
+        """Raises RequestError if the task must not return messages to the queue ``name``."""
         if self.sources is not None and name not in self.sources:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 

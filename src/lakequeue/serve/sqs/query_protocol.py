@@ -173,7 +173,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields a list's or map's elements by number. A part with a field in ``single`` is the only element."""
+    """Yields the elements by number. A part without numbers that has a field in ``single`` is the only element."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries
