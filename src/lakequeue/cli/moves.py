@@ -61,7 +61,9 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the wanted instant and False; if it is too early, the earliest possible instant and True."""
+    """Returns the wanted instant and False. If a time before now was wanted that the queue's ranges allow, but
+    its instant is too early, returns the earliest possible instant and True.
+    """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])
