@@ -95,7 +95,7 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Raises QueueClientError if storage fails. A missing root is no error."""
+        """Checks that the root can be read. Raises QueueClientError if not, unless the root does not exist yet."""
         try:
             self._lake.list_queues(limit=1)
             self._new = False
