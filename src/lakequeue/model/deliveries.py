@@ -86,7 +86,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Converts ``now`` from microseconds to milliseconds: an epoch above every ledger's present epoch (TAB-11)."""
+    """Returns ``now`` (microseconds) in milliseconds. This is above the present epoch of every ledger (TAB-11)."""
     return now // 1_000
 
 

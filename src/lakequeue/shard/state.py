@@ -96,7 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run except ``kept`` (DEL-3). Adds it to the history (RWD-4). Then call ``serve_groups``."""
+        """Deletes a run (DEL-3, RWD-4), but hands back the ranges in ``kept``. Then call ``serve_groups``."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
