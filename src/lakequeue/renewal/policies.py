@@ -34,8 +34,7 @@ class Hold:
         timeout: visibility timeout of the receipt.
         attempted_at: instant of the last attempt to extend the receipt. None without an attempt.
         failed: True if that attempt failed and may be repeated.
-        exhausted: True if the receipt reaches twelve hours, the limit of a receipt, so that nothing extends it
-            (HBN-22).
+        exhausted: True if the receipt reaches twelve hours, its limit, so that nothing extends it (HBN-22).
     """
 
     received_at: int
@@ -196,8 +195,7 @@ class ComputedRenewal:
 
     Args:
         message_visibility_timeout: timeout of every receive; None for the queue's timeout (HNS-10, HNS-11).
-        max_auto_renewal_duration: time after the receive during which receipts are extended. 0: never (HNS-8,
-            HNS-9).
+        max_auto_renewal_duration: time after the receive in which receipts are extended. 0: never (HNS-8, HNS-9).
 
     Raises:
         InvalidOptions: an option is out of range. Names all such options.
