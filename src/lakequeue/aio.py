@@ -1,7 +1,6 @@
 """Queues for asyncio: the methods of the synchronous classes as coroutines, with the same names and errors.
 
-A receive holds no thread while it waits. Other calls run in threads of the ``LakeQueue``, and concurrent calls
-share commits.
+A waiting receive holds no thread. Other calls run in threads of the ``LakeQueue``. Concurrent calls share commits.
 
 A cancelled call does not begin, or ends in its thread. So a cancelled send or change may take effect. Messages
 claimed by a cancelled ``receive`` or ``lease`` become visible at once, or at the end of their visibility timeout

@@ -216,8 +216,7 @@ class LakeQueue(RootProperties):
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
             QueueNameExists: a queue of this name exists with other attributes, or on ``cmq`` with any.
             QueueDeletedRecently: the profile requires a pause after a deletion.
-            QueueClientError: the root contains something else or cannot be written, or this machine's clock is
-                wrong.
+            QueueClientError: the root has other content, or cannot be written, or this machine's clock is wrong.
 
         QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14, DUR-82
         """
@@ -289,8 +288,7 @@ class LakeQueue(RootProperties):
         the views scan the tables of the queues that exist now, and each shard adds about 0.4 s to a query.
 
         Args:
-            now: the aware instant at which the states are computed. Default: ``as_of`` if given, else the time of
-                each query.
+            now: the aware instant at which states are computed; None for ``as_of``, else the time of each query.
             as_of: an aware instant; the views show the tables as they were then. A table keeps its old versions
                 for ten minutes; a busy shard keeps only 200 commits. Only ``stats`` reaches further back.
 
@@ -320,8 +318,7 @@ class LakeQueue(RootProperties):
         fails a day after a deletion. ``jobs/compact.py --views`` calls it after each pass.
 
         Args:
-            spark: a session that can create views there. Sessions that query them need Delta's extension and
-                catalog.
+            spark: a session that can create views. Sessions that query views need Delta's extension and catalog.
             schema: an existing schema, as ``SCHEMA`` or ``CATALOG.SCHEMA``.
 
         Raises:
@@ -370,8 +367,7 @@ class LakeQueue(RootProperties):
         The copy has everything acknowledged before the call. Each shard is copied as of an instant after that.
         Receipts and deduplication ids are valid in the copy, too. Earlier versions of the tables are not copied. A
         message that moved between two queues meanwhile may be in the copies of both. A failed or killed call
-        leaves no visible queue, and can be repeated. Only one copy at a time may write to a root on an object
-        store.
+        leaves no visible queue, and can be repeated. Only one copy at a time may write to an object store's root.
 
         Args:
             to: the target root; it is created if missing, and may have other queues.
@@ -462,8 +458,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             InvalidOptions: a version removed or rewrote rows, or the path has another table than before.
-            InvalidParameterValue, InvalidMessageContents: an argument is wrong, or rows of the named version break
-                rules.
+            InvalidParameterValue, InvalidMessageContents: an argument, or rows of the named version, break rules.
             QueueClientError: the table cannot be read, or VACUUM or the cleanup of its log removed unsent rows.
             OverLimit: the queue has no room for a piece.
 
@@ -578,8 +573,7 @@ class LakeQueue(RootProperties):
             name: a queue of the region, which the catalog may have lost; None for all queues of the root.
             apply: False only reports the steps.
             clock: True to only set back future instants that a wrong clock stored: messages sent then count as
-                sent now, messages received then are visible, and schedules continue. First set this machine's
-                clock right.
+                sent now, messages received then are visible, schedules go on. First correct this machine's clock.
             force: True to repair a shard even if lost or repeated messages cannot be determined for certain.
             adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name,
                 which then loses it. Repeated calls give the name to the queues in turn.

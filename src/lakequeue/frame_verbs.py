@@ -51,8 +51,7 @@ COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
 """Columns of the data source: the columns of ``Lease.messages``, then further columns of SQL's ``messages``.
 
 A batch read has no receipt handles, so ``receipt_handle`` is NULL. A stream fills only ``queue``, ``region`` and
-``state`` of the further columns. SQL's ``log_offset`` is ``offset`` here, and message attributes come with their
-types.
+``state`` of the further columns. SQL's ``log_offset`` is ``offset`` here, and message attributes have their types.
 """
 
 _P = ParamSpec("_P")

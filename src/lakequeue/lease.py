@@ -134,8 +134,7 @@ class Lease:
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
         """Extends the lease in the background until the block ends or settles it.
 
-        A busy Spark does not delay extensions. If the lease is lost, Spark jobs started by the block's thread are
-        cancelled.
+        A busy Spark delays no extension. If the lease is lost, Spark jobs of the block's thread are cancelled.
 
         Args:
             policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease and its timeout.
@@ -216,9 +215,8 @@ class Lease:
         A reason of up to 1 KiB is kept with its message: ``attempts`` and dead letters show it (JOB-10).
 
         Args:
-            failed: receipt handles or message ids of the lease, alone or in pairs with a reason; or a table with a
-                column ``receipt_handle`` or ``message_id`` and optionally ``reason``, of Spark, polars, pandas or
-                    Arrow.
+            failed: receipt handles or message ids of the lease, alone or in pairs with a reason; or a Spark,
+                polars, pandas or Arrow table with ``receipt_handle`` or ``message_id``, and optionally ``reason``.
 
         Raises:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease, or a reason is no

@@ -332,8 +332,7 @@ class Queue(QueueProperties):
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
                 ``message_attributes``. Duplicates on FIFO queues are accepted and do not count.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
-                rows.
+            order_by: on FIFO queues, the column that orders the messages of each group; None for the rows' order.
             on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
                 row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log
                 names the broken rules.
@@ -382,8 +381,7 @@ class Queue(QueueProperties):
                 ``__arrow_c_stream__``, such as DataFrames of polars and pandas, with the columns of
                 ``send_dataframe``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders the messages of each group; None for the order of the
-                rows.
+            order_by: on FIFO queues, the column that orders the messages of each group; None for the rows' order.
             body: column with the bodies; ``*`` sends each row as a JSON object of all its columns, without NULLs.
                 The other columns of ``send_dataframe`` are then read as well.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
@@ -597,8 +595,7 @@ class Queue(QueueProperties):
                 ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
 
         Raises:
-            InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or needs too much time or
-                memory.
+            InvalidParameterValue: ``limit`` is below 1; ``where`` is malformed, or needs too much time or memory.
         """
         check_interrupt(interrupt)
         return browse.peek(self._runtime, Condition.of(where, parameters), limit, interrupt)

@@ -63,8 +63,7 @@ class Schedules:
                 that is due already is still sent.
 
         Raises:
-            InvalidParameterValue: an argument is wrong, another schedule has this name, or the root has 1,000
-                schedules.
+            InvalidParameterValue: an argument is wrong, the name is taken, or the root has 1,000 schedules.
             QueueDoesNotExist: the queue does not exist.
             QueueServiceError: the queue refuses such a message.
 
