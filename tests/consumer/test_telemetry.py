@@ -23,14 +23,19 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from consumer.harness import Harness, raises, scrape, sleeper
 from lakequeue import (
+    Consumer,
     Context,
     InvalidParameterValue,
+    LakeQueue,
     Message,
+    NoRenewal,
     Outcome,
     QueueClientError,
     SendEntry,
     otel,
 )
+from lakequeue.errors import RowsRefused
+from lakequeue.testing import ManualClock
 from serve.serving import free_port
 
 
@@ -45,6 +50,9 @@ class Telemetry:
 
     def spans(self, name: str) -> list[Any]:
         return [span for span in self._spans.get_finished_spans() if span.name == name]
+
+    def clear(self) -> None:
+        self._spans.clear()
 
     def points(self, name: str) -> list[Any]:
         data = self._reader.get_metrics_data()
@@ -134,6 +142,51 @@ def test_a_failure_marks_its_span(harness: Harness, telemetry: Telemetry) -> Non
     [refused] = telemetry.spans("send orders")
     assert refused.attributes["error.type"] == "InvalidParameterValue"
     assert refused.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_delivery_marks_the_span_of_each_message_that_failed(
+    tmp_path: Path, telemetry: Telemetry, asynchronous: bool
+) -> None:
+    """Observers heard of a delivery only after its spans had ended."""
+    inside = []
+
+    def handle(messages: list[Message], contexts: list[Context]) -> Any:
+        inside.append(trace.get_current_span().attributes["messaging.message.id"] == messages[0].message_id)
+        consumer.stop()
+        if messages[0].body == "raises":
+            raise ValueError("by a handler")
+        outcomes = [Outcome.FAILED if message.body == "fails" else None for message in messages]
+        return [{"id": "x" if message.body == "refused" else 1} for message in messages], outcomes
+
+    async def handle_async(messages: list[Message], contexts: list[Context]) -> Any:
+        return handle(messages, contexts)
+
+    def spans_after(*bodies: str) -> list[tuple[StatusCode, object, list[str]]]:
+        telemetry.clear()
+        queue.send_batch([SendEntry(body) for body in bodies])
+        consumer.run()
+        return [
+            (span.status.status_code, span.attributes.get("error.type"), [event.name for event in span.events])
+            for span in telemetry.spans("process orders")
+        ]
+
+    with LakeQueue(str(tmp_path / "root"), clock=ManualClock()) as lake:
+        queue = lake.create_queue("orders", table=str(tmp_path / "table"))
+        chosen = handle_async if asynchronous else handle
+        consumer = Consumer(queue, chosen, batch=10, concurrency=1, renewal=NoRenewal())
+        good, failed = (StatusCode.UNSET, None, []), (StatusCode.ERROR, "failed", [])
+        assert spans_after("good", "fails", "good") == [good, failed, good]
+        assert telemetry.total("lakequeue.consumer.handled") == 2
+        queue.delete_batch(queue.receive(10))
+        assert spans_after("raises", "good") == [(StatusCode.ERROR, "ValueError", ["exception"])] * 2
+        queue.delete_batch(queue.receive(10))
+        refused = (StatusCode.ERROR, RowsRefused.__name__, ["exception"])
+        # the halves of a refused batch are handled again, in spans of their own
+        assert spans_after("good", "refused") == [good, good, good, refused]
+    assert inside == [True] * 5
+    assert telemetry.total("lakequeue.consumer.handled") == 3
+    assert telemetry.total("lakequeue.consumer.failed") == 4
 
 
 @pytest.mark.spec("SND-15")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT = 20 * MICROS
 _log = logging.getLogger("lakequeue")
+
+_Ends = dict[str, tuple[Outcome, BaseException | None]]
+"""By receipt handle: whether a message was delivered or failed, and its error."""
 
 
 @attrs.define(eq=False)
@@ -160,53 +163,55 @@ class DeliveryLoop(RunLoop):
             self.interrupt.set()
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
-        """Calls the handler, releases failed messages, appends the rows, and deletes the delivered messages."""
-        began, left, done, bad = self._now(), list[Context](), list[Context](), list[Message]()
+        """Calls the handler, releases failed messages, appends the rows, and deletes the delivered messages.
+
+        If the table refuses the rows of several messages, handles each half again.
+        """
+        left, done, again = list[Context](), list[Context](), None
         failed: dict[str, DeadLetterReason | None] = {}  # None: an earlier message of the group failed
         for context in contexts:
             if context.message.group_id in batch.broken:
                 failed[context.message.receipt_handle] = None
             else:
                 left.append(context)
-        rows, outcomes, raised = self._handled(left)
-        for context, outcome in zip(left, outcomes, strict=True):
-            message = context.message
-            if message.group_id in batch.broken:
-                failed[message.receipt_handle] = None
-            elif outcome is Outcome.SUCCESS:
-                done.append(context)
-            else:
-                failed[message.receipt_handle] = self._reason(raised)
-                bad.append(message)
-                self._break(batch, message)
-        if failed:
-            delivering.release_failed(failed)
-        self._report(began, bad, raised, Outcome.FAILED)
-        if not done:
-            return
+        with self._handling(left) as ends:
+            rows, outcomes, raised = self._handled(left)
+            for context, outcome in zip(left, outcomes, strict=True):
+                message = context.message
+                if message.group_id in batch.broken:
+                    failed[message.receipt_handle] = None
+                elif outcome is Outcome.SUCCESS:
+                    done.append(context)
+                else:
+                    failed[message.receipt_handle] = self._reason(raised)
+                    self._fails(batch, message, raised, ends)
+            if failed:
+                delivering.release_failed(failed)
+            if done:
+                again = self._append(batch, delivering, done, rows, ends)
+        for part, half in again or ():
+            self._deliver(batch, part, half)
+
+    def _append(
+        self, batch: _Batch, delivering: Delivering, done: Sequence[Context], rows: Any, ends: _Ends
+    ) -> Iterable[tuple[Delivering, Sequence[Context]]] | None:
+        """Appends the rows, and deletes their messages. If the table refuses the rows, a single message fails, and
+        of several, the deliveries of their two halves are returned.
+        """
+        receipts = [each.message.receipt_handle for each in done]
         try:
             delivering.append(() if rows is None else rows, self._options.merge_schema)
         except (RowsRefused, TypeError) as error:
-            self._refused(batch, delivering, done, began, error)
-        else:
-            self._report(began, [each.message for each in done])
-
-    def _refused(
-        self, batch: _Batch, delivering: Delivering, done: Sequence[Context], began: int, error: Exception
-    ) -> None:
-        """Handles each half of a batch again after the table refused its rows. A single refused message fails."""
-        messages = [each.message for each in done]
-        if len(done) == 1:
-            for part in delivering.anew() or ():
-                part.release_failed({messages[0].receipt_handle: self._reason(error)})
-            self._break(batch, messages[0])
-            return self._report(began, messages, error, Outcome.FAILED)
-        halves = [done[: len(done) // 2], done[len(done) // 2 :]]
-        parts = delivering.anew([[each.message.receipt_handle for each in half] for half in halves])
-        if parts is None:
-            return self._report(began, messages)
-        for part, half in zip(parts, halves, strict=True):
-            self._deliver(batch, part, half)
+            half = len(done) // 2
+            parts = delivering.anew([receipts[:half], receipts[half:]] if half else None)
+            if parts is not None:  # the rows did not arrive
+                if half:
+                    return zip(parts, (done[:half], done[half:]), strict=True)
+                parts[0].release_failed({receipts[0]: self._reason(error)})
+                self._fails(batch, done[0].message, error, ends)
+                return None
+        ends.update(dict.fromkeys(receipts, (Outcome.SUCCESS, None)))
+        return None
 
     def _handled(self, contexts: Sequence[Context]) -> tuple[Any, list[Outcome], BaseException | None]:
         """Calls the handler. Returns the rows, an outcome for each message, and the handler's error or None."""
@@ -214,12 +219,9 @@ class DeliveryLoop(RunLoop):
         if not messages:
             return None, [], None
         try:
-            with ExitStack() as stack:
-                for message in messages if self._observers else ():
-                    stack.enter_context(handling(self._observers, message))
-                result = self._options.handler(self._options.shown(messages), list(contexts))
-                if is_async(self._options.handler):
-                    result = asyncio.run(result)
+            result = self._options.handler(self._options.shown(messages), list(contexts))
+            if is_async(self._options.handler):
+                result = asyncio.run(result)
             rows, found = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
             return rows, [checked_outcome(each) for each in results_of(found, len(messages))], None
         except BaseException as error:
@@ -229,28 +231,39 @@ class DeliveryLoop(RunLoop):
                 self.fail(error)
             return None, [Outcome.FAILED] * len(messages), error
 
-    def _break(self, batch: _Batch, message: Message) -> None:
-        """Makes later messages of a FIFO group wait for a message that failed."""
+    @contextmanager
+    def _handling(self, contexts: Sequence[Context]) -> Iterator[_Ends]:
+        """Yields a dict for how messages end, which observers get after the block. Messages that will be handled
+        again are left out.
+        """
+        began, ends = self._now(), _Ends()
+
+        def report(message: Message) -> None:
+            if message.receipt_handle in ends:
+                took = (self._now() - began) / MICROS
+                for observer in self._observers:
+                    observer.handled(message, took, *ends[message.receipt_handle])
+
+        try:
+            with ExitStack() as spans:
+                for context in reversed(contexts) if self._observers else ():  # they end in order
+                    spans.enter_context(handling(self._observers, context.message))
+                    spans.callback(report, context.message)
+                yield ends
+        finally:
+            done = sum(outcome is Outcome.SUCCESS for outcome, _ in ends.values())
+            with self._counting:
+                self.handled += done
+                self.failed += len(ends) - done
+
+    def _fails(self, batch: _Batch, message: Message, error: BaseException | None, ends: _Ends) -> None:
+        """Notes that a message failed. Later messages of its FIFO group wait for it."""
+        ends[message.receipt_handle] = (Outcome.FAILED, error)
         if self.queue.fifo:
             batch.broken.add(message.group_id)
 
     def _reason(self, error: BaseException | None) -> DeadLetterReason:
         return DeadLetterReason.of(error, self._clock.now(), self._options.name)
-
-    def _report(
-        self,
-        began: int,
-        messages: Sequence[Message],
-        error: BaseException | None = None,
-        outcome: Outcome = Outcome.SUCCESS,
-    ) -> None:
-        took = (self._now() - began) / MICROS
-        with self._counting:
-            self.handled += len(messages) if outcome is Outcome.SUCCESS else 0
-            self.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
-        for observer in self._observers:
-            for message in messages:
-                observer.handled(message, took, outcome, error)
 
     # --- renewal
 

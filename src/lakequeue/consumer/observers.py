@@ -40,9 +40,13 @@ class Observer(Protocol):
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
         """A handler has ended. Called inside ``handling``.
 
+        With a delivery table, called after the append, and not for messages that are handled again because the
+        table refused the rows of their batch.
+
         Args:
-            seconds: duration of the call, by the queue's clock.
-            error: the error that the handler raised; None without an error.
+            seconds: duration of the call, and of the append of its rows, by the queue's clock.
+            error: the error that the handler raised, or with which the table refused the rows; None without an
+                error.
         """
         ...
 
