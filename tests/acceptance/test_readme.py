@@ -1,6 +1,6 @@
 """The pages keep their word: their code runs and prints what they say, and CI runs the README's own lines.
 
-A ``python`` or ``shell`` block is executed, a ``console`` block is not. A ``text`` block behind one is what it
+A ``python`` or ``shell`` block is executed, an ``sh`` block is not. A ``text`` block behind one is what it
 prints, in which ``…`` stands for anything.
 """
 
@@ -244,7 +244,7 @@ def test_spark_sql_opens_the_views() -> None:
     LakeQueue("my-queues").create_queue("orders").send("a book")
     shutil.copytree(HERE / "conf", "conf")
     page = (HERE / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
-    [script] = re.findall(r"^```console\n(lakequeue.*?)^```", page, re.DOTALL | re.MULTILINE)
+    [script] = re.findall(r"^```sh\n(lakequeue.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert "orders\t1" in run_shell(script)
     assert not Path("metastore_db").exists()
 

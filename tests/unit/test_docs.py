@@ -252,6 +252,23 @@ def test_lines_of_code_fit_on_a_page():
             assert [line for line in block.splitlines() if len(line) > WIDTH] == [], page.name
 
 
+def test_what_belongs_to_an_item_of_a_list_is_indented_by_four():
+    """The site's Markdown ends the list otherwise, and counts from 1 again."""
+    for page in PAGES:
+        lines = prose(page.read_text(encoding="utf-8")).splitlines()
+        wrong = [
+            line
+            for before, line in zip(["", *lines], lines, strict=False)
+            if not before and re.match(r" {1,3}\S", line) or re.match(r" {1,3}(```|[-*] )", line)
+        ]
+        assert wrong == [], page.name
+
+
+def test_blocks_of_commands_are_coloured_as_a_shell():
+    """In a ``console`` block a line without a prompt counts as output, which is grey."""
+    assert [page.name for page in PAGES if "```console" in page.read_text(encoding="utf-8")] == []
+
+
 @pytest.mark.parametrize("face", [lakequeue.Queue, lakequeue.LakeQueue])
 def test_the_rules_of_a_verb_are_in_the_last_line_of_its_text(face: type) -> None:
     for name, verb in inspect.getmembers(face, inspect.isfunction):
