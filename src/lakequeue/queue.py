@@ -167,8 +167,8 @@ class Queue(QueueProperties):
             delay: seconds until the message becomes visible; None for the queue's delay; 0 for no delay.
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
-            dedup_id: sends with the same id are one message, within the queue's ``deduplication_interval``, on
-                FIFO queues within 300 s, with ``deduplication_until_deleted`` until the message is deleted.
+            dedup_id: sends with the same id are one message: on FIFO queues for 300 s, on standard ones for their
+                ``deduplication_interval``, or, with ``deduplication_until_deleted``, until the message is deleted.
                 Optional on FIFO queues with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.

@@ -141,7 +141,7 @@ def _spare_pandas() -> None:
 
 
 def usage(message: str) -> NoReturn:
-    """Raises typer.BadParameter for a wrong command line."""
+    """Always raises typer.BadParameter. ``message`` says what is wrong in the command line."""
     raise typer.BadParameter(message)
 
 

@@ -82,7 +82,7 @@ class Ahead:
         self._last = self._hands
 
     def capacity(self, hands: int) -> int:
-        """Returns the maximum number of messages to hold now, if ``hands`` handlers can work on them."""
+        """Returns the maximum number of messages to hold now, handled or claimed ahead, for ``hands`` handlers."""
         if self._prefetch is not None:
             return hands + self._prefetch
         if not self._took:

@@ -112,7 +112,7 @@ class HandlerEnded:
 
 @attrs.define
 class RunEnds:
-    """The consumer ends: it begins and receives nothing more."""
+    """The consumer begins to end: it receives nothing, and calls no handler again. Running handlers continue."""
 
 
 @attrs.define

@@ -30,7 +30,7 @@ _LONGEST_GATHER = 1_000_000
 round. Eight processes on a shard of an object store reached 0.74 of their speed with 0.25 s, 0.92 with 1 s.
 """
 _ROUNDS = 4
-"""Maximum rounds for which messages that failed on their last receive wait; ``Rules.linger`` if that is longer."""
+"""Maximum rounds, or ``Rules.linger`` if longer, that messages whose last receive failed wait for each other."""
 
 
 class Pool:
@@ -459,7 +459,7 @@ class Pool:
         self._return(self._waiting())
 
     def _grace_over(self, event: events.GraceOver) -> None:
-        """Makes the next round release messages whose handlers did not end in time. Ends their extension."""
+        """Makes the next round release messages whose handlers still run. Ends the extension of their receipts."""
         self.holds.stop()
         self.unended = [job for job in self.active.values() if job.state is State.RUNNING]
         self._forget([job for job in self.unended if job.context.lost])

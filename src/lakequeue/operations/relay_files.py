@@ -27,7 +27,7 @@ from lakequeue.storage.stores import Store
 _COLUMNS = pa.schema([*FILES][:3])
 """Columns of a file that the body of its message contains."""
 _TRIES = 10
-"""Maximum number of listings in a call if other processes are faster. Then the call raises RequestThrottled."""
+"""Listings after which a call raises RequestThrottled, because each time another process recorded files first."""
 
 
 @attrs.frozen

@@ -120,7 +120,7 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns the shards that ``BulkSend.turn`` chooses: all if groups decide, else one for each priority."""
+    """Returns a bulk send's shards: all if groups determine the shard, else one of each priority, by ``turn``."""
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]

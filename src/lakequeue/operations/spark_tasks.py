@@ -82,7 +82,7 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Divides the messages of a shard into pieces. Returns first and last offset of each, and its bytes."""
+    """Divides a shard's messages into pieces. Returns first and last offset, and approximate bytes, of each."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -112,7 +112,9 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in the pieces; or in a higher shard, if the last one has no end."""
+    """Returns the condition that a message is in the pieces, which follow one another in a shard. If they have a
+    first offset but no last one, messages in higher shards meet it, too: the queue may have more shards by then.
+    """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]

@@ -18,7 +18,7 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Pause between polls of the process that watches, in multiples of ``poll_interval``. A change ends it early."""
+"""Polls of the process that watches the logs are this many ``poll_interval`` apart. A message ends the pause."""
 WATCHED_CLAIM_FACTOR = 60
 """Maximum time between two claims while a process watches the logs, in multiples of ``poll_interval``."""
 

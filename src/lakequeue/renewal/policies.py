@@ -244,7 +244,7 @@ def renewed_timeout(remaining: int, timeout: int) -> int:
 
 
 def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
-    """Returns the timeout, or the whole seconds left of the twelve hours if these are less (HBN-22, HNS-18)."""
+    """Returns ``timeout``, at most the whole seconds until twelve hours after the receive (HBN-22, HNS-18)."""
     left = hold.received_at + LONGEST_RECEIPT - now
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 

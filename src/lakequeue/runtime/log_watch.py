@@ -38,7 +38,7 @@ BLOCKED = 0.4
 OVERFLOW = -1
 """Watch number of an inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""If no receive waited on a queue for this many seconds, the first wait on another queue closes its files."""
+"""Seconds without a waiting receive after which a queue is forgotten, once a receive waits on another queue."""
 
 
 @attrs.define(eq=False)

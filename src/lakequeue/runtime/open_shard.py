@@ -40,7 +40,9 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads shards on an object store at the same time. Returns the read's number; infinity without a read."""
+    """Reads shards of a queue on an object store, all at once. Returns a number to pass to later commands and
+    queries, which then need not read these shards again. Infinity, without reading, on a disk or for one shard.
+    """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
         return inf

@@ -229,7 +229,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             guard.check_expiry(now, last, self._tables.messages)
 
     def _is_usual(self, instant: int, last: int, pause: int) -> bool:
-        """True if the clock need not be checked at ``instant``, given the last commit and the longest pause."""
+        """True if ``instant`` needs no clock check: it is not unusually long after ``last``, nor well before."""
         guard = self._shared.guard
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 

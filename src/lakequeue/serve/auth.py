@@ -105,7 +105,7 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do an action. ``queue``: None for an action on no single queue."""
+    """Raises RequestError unless the caller may do the action on ``queue``; on all queues if ``queue`` is None."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 

@@ -54,7 +54,9 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns a queue's figures, summed again if ``read`` and due; None if unknown or not for tenants."""
+        """Returns a queue's figures; None if they were never summed, or if its groups are not tenants. With
+        ``read``, first sums them if no sum is younger than ``INTERVAL`` and summing has not used up its ``SHARE``.
+        """
         if not settings(queue).groups_are_tenants:
             return None
         with self._lock:

@@ -247,9 +247,9 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Splits a blocked delivery into parts, each with a number and slot of its own (TAB-7). Answers with the marks
-    of the parts; None if a message of the parts has another mark or no valid receipt. Messages outside the parts
-    become visible.
+    """Divides messages of a delivery that is blocked, or was not tried, into parts, each a delivery with a number
+    and slot of its own; the first keeps the slot (TAB-7). Answers with their marks; None, without a change, if a
+    message in them lacks this delivery's mark or a valid receipt. Messages outside the parts become visible.
     """
 
     lease_id: str

@@ -83,10 +83,9 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Counts the messages that a claim would take without the rate limit, as ``unpaid`` of the result (JOB-11).
-
-    Messages that would become dead letters count, too. ``unpaid`` is 0 if the queue has no rate limit or is
-    paused, or if no message may be claimed. The result has no messages.
+    """Computes how many messages a claim would take if the rate limit allowed it, and claims none (JOB-11). The
+    number is ``unpaid`` of the result. Messages that would become dead letters count, too. It is 0 if the queue
+    has no rate limit, is paused, or may have no more messages in flight.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:

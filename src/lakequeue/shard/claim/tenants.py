@@ -185,7 +185,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Makes groups of the last ``pick`` wait again. ``put_back``: picked messages that were not claimed."""
+        """Lets groups of the last ``pick`` wait to be served again. ``put_back``: picked, unclaimed messages."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)

@@ -195,12 +195,11 @@ class Commit:
 
 
 def is_base_in_log(table: Table) -> bool:
-    """True if a decision on the loaded snapshot may be committed: its entry is still in the log (DUR-80).
-
-    "Create if absent" also succeeds at an old version whose entry was trimmed, and the decision would miss later
-    commits. Entries are trimmed oldest first, so the log has all later entries while it has the snapshot's.
-
-    On an object store, a check less than ``OLDEST_BASE`` seconds ago suffices. Raises ReplacedLog for another log.
+    """True if a decision on the loaded snapshot may be committed: the log still has the snapshot's entry (DUR-80).
+    If this entry was trimmed, "create if absent" can succeed at an old version, and the decision would miss later
+    commits. Entries are trimmed oldest first: while the snapshot's entry exists, all later ones do. On an object
+    store, checks this only if the last check was ``OLDEST_BASE`` seconds ago or more. Returns False if the check
+    finds a newer version. Raises ReplacedLog if this is not the log that was loaded.
     """
     if local_path(table.path) is not None:
         return table.is_intact()

@@ -53,7 +53,9 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Takes the turn for the block. The block runs without it after ``longest`` s or if ``until()``. Reentrant."""
+    """Waits for the turn to commit, and holds it while the ``with`` block runs. The block runs without the turn
+    after ``longest`` seconds, if ``until()`` returns True, or if its holder shows no sign of life. Reentrant.
+    """
     local = local_path(table_path) or ""
     try:
         folder = no_links.open_table(local)

@@ -117,9 +117,8 @@ class Table(TableVersion):
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """During the block, commits write to the directory that is at the path now; see ``LocalFolder.pinned``.
-
-        Yields the descriptor of a local directory.
+        """During the block, commits write to the directory that was at the path when the block began, even if it
+        is renamed meanwhile. Yields the directory's descriptor; None on an object store.
         """
         with self.folder.pinned() as self._writes:
             try:

@@ -123,7 +123,7 @@ class LogFile:
 
     @property
     def is_foreign(self) -> bool:
-        """True if another program wrote the file, or one in ``more``."""
+        """True if another program or ``engine="spark"`` wrote ``file``, or any of the files in ``more``."""
         return any(is_foreign(each.name) for each in (self.file, *self.more))
 
     @classmethod
@@ -456,7 +456,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that lacks rows or does not follow the file before, and its expected first offset."""
+    """Returns the first file that lacks rows or does not begin where the file before ends, and where it should."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))

@@ -55,7 +55,9 @@ def has_deleted_rows(undone: Undone) -> bool:
 
 
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
-    """Yields steps after which the log can be read. ``barrier``: application ids that make other commits fail."""
+    """Yields the steps after which the log can be read again. ``barrier``: application ids in the entries that
+    replace unreadable ones. They make commits fail that were decided on the log from before the repair.
+    """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:
         data = _without_settings(folder.read(entry_name(version)))

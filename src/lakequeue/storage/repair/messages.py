@@ -38,7 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns the step that makes compactions fail which chose the bodies to remove by the unrepaired ledger."""
+    """Returns a step that makes running compactions fail if they chose what to remove by the unrepaired ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
