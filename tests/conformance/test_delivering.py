@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from conformance.typed_handlers import DELIVERING
 from lakequeue import Consumer, LakeQueue, NoRenewal, Outcome, Queue, RedrivePolicy
 from lakequeue.errors import (
     InvalidOptions,
@@ -377,6 +378,14 @@ def test_a_consumer_appends_what_its_handler_returns(place: Place, as_arrow: boo
     assert (place.stored(), place.waiting()) == ([*range(25)], [])
     assert sizes == [10, 10, 5] and (running.handled, running.failed, running.unended) == (25, 0, 0)
     assert DeltaTable(place.table).version() == 3
+
+
+@pytest.mark.spec("TAB-29")
+def test_what_the_type_of_handlers_allows_is_appended(place: Place):
+    for number, handler in enumerate(DELIVERING):
+        place.send(2 * number, 2 * number + 1)
+        consumer(place, handler).run(until_empty=True)
+    assert (place.stored(), place.waiting()) == ([*range(2 * len(DELIVERING))], [])
 
 
 @pytest.mark.spec("TAB-29")

@@ -6,17 +6,20 @@ import asyncio
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lakequeue.errors import LeaseLost
 from lakequeue.model.clock import Duration, Interrupt, duration_micros, to_micros
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import Hold
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Outcome(Enum):
@@ -96,12 +99,36 @@ def hold_of(message: Message, now: int) -> Hold:
     return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)
 
 
-_Outcomes: TypeAlias = "Outcome | None | list[Outcome | None]"
+class _Frame(Protocol):
+    """An Arrow table, batch or reader, or a frame of polars or pandas."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> object: ...
+
+
+class _ArrowBatch(Protocol):
+    """A record batch of Arrow."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> object: ...
+
+
+class _SparkFrame(Protocol):
+    """A DataFrame of Spark."""
+
+    def createOrReplaceTempView(self, name: str) -> None: ...
+
+
+_Outcomes: TypeAlias = "Outcome | None | Sequence[Outcome | None]"
+_Rows: TypeAlias = "_Frame | _SparkFrame | Sequence[_ArrowBatch] | Sequence[Mapping[str, object]] | None"
+_OfBatch: TypeAlias = "_Outcomes | _Rows | tuple[_Rows, _Outcomes]"
 Handler: TypeAlias = (
     Callable[[Message, Context], "Outcome | None | Awaitable[Outcome | None]"]
-    | Callable[[list[Message], list[Context]], "_Outcomes | Awaitable[_Outcomes]"]
+    | Callable[[list[Message], list[Context]], "_OfBatch | Awaitable[_OfBatch]"]
+    | Callable[["pa.Table", list[Context]], "_OfBatch | Awaitable[_OfBatch]"]
 )
-"""A function of a message and its context, or of lists of both for batches; plain or ``async def``."""
+"""A function of a message and its context, or for batches of lists of both, or of an Arrow table and contexts.
+
+Plain or ``async def``. On a queue with a delivery table, a handler of batches returns rows, or rows and outcomes.
+"""
 
 
 def is_async(handler: object) -> bool:
