@@ -127,7 +127,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns it with ``created_at`` and ``last_due`` up to ``now``; if it is ahead, due after ``now``."""
+        """Returns the schedule with ``created_at`` and ``last_due`` up to ``now``; if ahead, due after ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

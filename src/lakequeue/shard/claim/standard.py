@@ -83,9 +83,8 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Computes how many messages a claim would take if the rate limit allowed it, and claims none (JOB-11). The
-    number is ``unpaid`` of the result. Messages that would become dead letters count, too. It is 0 if the queue
-    has no rate limit, is paused, or may have no more messages in flight.
+    """Computes ``unpaid``: how many messages, dead letters included, a claim would take if the rate limit allowed
+    it. Claims none (JOB-11). It is 0 if the queue has no rate limit, is paused, or may have no more in flight.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:

@@ -196,10 +196,9 @@ class Commit:
 
 def is_base_in_log(table: Table) -> bool:
     """True if a decision on the loaded snapshot may be committed: the log still has the snapshot's entry (DUR-80).
-    If this entry was trimmed, "create if absent" can succeed at an old version, and the decision would miss later
-    commits. Entries are trimmed oldest first: while the snapshot's entry exists, all later ones do. On an object
-    store, checks this only if the last check was ``OLDEST_BASE`` seconds ago or more. Returns False if the check
-    finds a newer version. Raises ReplacedLog if this is not the log that was loaded.
+    If it was trimmed, "create if absent" can succeed at an old version, and the decision would miss later commits.
+    Entries are trimmed oldest first, so all later ones exist, too. On an object store, checks only ``OLDEST_BASE``
+    seconds after the last check; False if it finds a newer version. Raises ReplacedLog if the log was replaced.
     """
     if local_path(table.path) is not None:
         return table.is_intact()

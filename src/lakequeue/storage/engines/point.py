@@ -117,9 +117,7 @@ class Table(TableVersion):
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """During the block, commits write to the directory that was at the path when the block began, even if it
-        is renamed meanwhile. Yields the directory's descriptor; None on an object store.
-        """
+        """Commits inside ``with`` use the present directory, even if renamed. Yields its descriptor, if local."""
         with self.folder.pinned() as self._writes:
             try:
                 yield self._writes.descriptor
