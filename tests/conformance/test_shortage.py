@@ -17,18 +17,22 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("space", "text", "urgent"),
     [
-        (Space(50 * GIB, 10 * GIB - 1, 100_000, 10**7), "only 20% of the root's disk, 10,240 MiB, is free", False),
+        (Space(50 * GIB, 10 * GIB - 1, 100_000, 10**7), "only 20% of the root's disk (10,240 MiB) is free", False),
         (Space(50 * GIB, 10 * GIB, 100_000, 10**7), None, False),
         (Space(1000 * GIB, 10 * GIB, None), None, False),
-        (Space(1000 * GIB, 900 * GIB, 99_999, 10**7), "with room for 99,999 files", False),
+        (
+            Space(1000 * GIB, 900 * GIB, 99_999, 10**7),
+            "the root's disk has only room for 99,999 more files",
+            False,
+        ),
         (Space(40 * GIB, 9 * GIB, None), None, False),
-        (Space(100 * GIB, 2**20, 50_000, 10**7), "1 MiB, is free, with room for 50,000 files", True),
+        (Space(100 * GIB, 2**20, 50_000, 10**7), "(1 MiB) is free, with room for 50,000 more files", True),
         (Space(100 * GIB, 2**20 - 1, None), "the root's disk is full", True),
-        (Space(100 * GIB, 90 * GIB, 9_999, 10**7), "with room for 9,999 files", True),
+        (Space(100 * GIB, 90 * GIB, 9_999, 10**7), "has only room for 9,999 more files", True),
         (Space(100 * GIB, 90 * GIB, 0, 10**7), "the root's disk is full", True),
         (Space(200 * 2**20, 199 * 2**20, None), None, False),
         (Space(40 * 2**20, 34 * 2**20, 9_990, 10_240), None, False),
-        (Space(40 * 2**20, 7 * 2**20, 9_990, 10_240), "only 18% of the root's disk, 7 MiB, is free", True),
+        (Space(40 * 2**20, 7 * 2**20, 9_990, 10_240), "only 18% of the root's disk (7 MiB) is free", True),
         (None, None, False),
     ],
 )
@@ -42,7 +46,7 @@ def test_a_shortage_is_reported_and_named_urgent(
     found = shortage(lake._runtime)
     told = str(found and found.advice)
     assert (found is None) == (text is None) and (text or "") in told
-    assert ("the largest queues: orders 0." in told) == urgent
+    assert [("the largest queues: orders 0." in told), ("; other files fill it: " in told)].count(True) == urgent
 
 
 MIB = 2**20
@@ -62,10 +66,15 @@ COMPACT = "lakequeue compact --now 0"
 def test_a_purge_is_advised_only_if_it_helps(
     space: Space, sizes: dict[str, int], purged: str | None, others: bool
 ) -> None:
-    found = module.of_sizes(space, sizes)
+    found = module.of_sizes(space, sizes, "/my data")
+    look = ["du -xah '/my data' | sort -h | tail"] if others else []
     purge = [] if purged is None else [f"lakequeue purge {purged}", COMPACT]
-    assert [step.command for step in found.steps] == [COMPACT, *purge] and found.urgent
-    assert ("other files take most of the space" in found.hint) == others
+    assert [step.command for step in found.steps] == [*look, COMPACT, *purge] and found.urgent
+    assert found.hint.startswith("other files fill it: all queues together have ") == others
+    assert found.largest == ({} if others else sizes)
     hidden = found.without_names()
-    assert purged is None or hidden.steps[1].command == "lakequeue purge QUEUE"
-    assert hidden.largest == {} and len(hidden.steps) == len(found.steps)
+    assert [step.command for step in hidden.steps] == [
+        COMPACT,
+        *(["lakequeue purge QUEUE", COMPACT] if purge else []),
+    ]
+    assert hidden.largest == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -13,6 +15,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
 from lakequeue.storage.reserve import Space, space_of
+from lakequeue.storage.roots import local_path
 
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 """Space of a disk is short if fewer bytes or files than these are free; see ``Space``."""
@@ -23,6 +26,7 @@ OTHERS_SHARE = 0.1
 PURGED_SHARE = 0.01
 """A purge of the largest queue is advised if it takes this share of the disk."""
 _SHOWN = 3
+_COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -xah "
 
 
 @attrs.frozen
@@ -33,7 +37,8 @@ class Shortage:
         text: a sentence.
         hint: what helps, in words.
         steps: the commands that free space.
-        largest: sizes in bytes of the largest queues by name; empty if the shortage is not urgent.
+        largest: sizes in bytes of the largest queues by name; empty if the shortage is not urgent, or if other
+            files fill the disk.
         full: True if calls fail because nothing fits any more.
     """
 
@@ -49,12 +54,14 @@ class Shortage:
         return bool(self.steps)
 
     def without_names(self) -> Shortage:
-        """Returns this shortage without names of queues, for callers who may not see all queues."""
-        return (
-            attrs.evolve(self, steps=_steps("QUEUE" if self.steps[1:] else None), largest={})
-            if self.largest
-            else self
-        )
+        """Returns this shortage without names of queues and paths, for callers who may not see all queues."""
+        steps = [step for step in self.steps if not step.command.startswith(_DU)]
+        named = [step.command.startswith(_PURGE) for step in steps]
+        hidden = [
+            attrs.evolve(step, command=f"{_PURGE}QUEUE") if name else step
+            for step, name in zip(steps, named, strict=True)
+        ]
+        return attrs.evolve(self, steps=hidden, largest={})
 
     @property
     def advice(self) -> Advice:
@@ -74,33 +81,43 @@ def shortage(root: Root) -> Shortage | None:
         return Shortage(_text(space), "make room, or run lakequeue compact --now 1h") if low else None
     rows = [row for row in root.rows() if row.deleted_at is None]
     sizes = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)
-    return of_sizes(space, {name: size for size, name in sizes})
+    return of_sizes(space, {name: size for size, name in sizes}, _mount_point(root.path))
 
 
-def of_sizes(space: Space, sizes: Mapping[str, int]) -> Shortage:
+def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str) -> Shortage:
     """Returns an urgent shortage. ``sizes``: bytes of each queue by name, the largest queue first."""
     largest = dict([*sizes.items()][:_SHOWN])
     used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
-    hint = ""
     of_files = space.lacks_files(FREE_FILES)
-    if not of_files and total < OTHERS_SHARE * used:
-        hint = f"other files take most of the space: all queues together have {total / 2**20:,.1f} MiB"
     matters = any(of_files or size >= PURGED_SHARE * space.size_bytes for size in largest.values())
     name = next(iter(largest)) if matters else None
-    return Shortage(_text(space), hint, _steps(name), largest, _is_full(space))
-
-
-def _steps(name: str | None) -> Sequence[Remedy]:
-    """Returns the commands that free space, first what loses nothing. ``name``: a queue whose purge would help."""
-    compact = "lakequeue compact --now 0"
-    first = Remedy(compact, "frees the space of what is gone; often this is enough")
-    if name is None:
-        return (first,)
-    return (
-        first,
-        Remedy(f"lakequeue purge {name}", "drops its messages, if nobody needs them"),
-        Remedy(compact, "frees their space"),
+    if of_files or total >= OTHERS_SHARE * used:
+        first = Remedy(_COMPACT, "frees the space of what is gone; often this is enough")
+        return Shortage(_text(space), "", [first, *_purge(name)], largest, _is_full(space))
+    hint = f"other files fill it: all queues together have {total / 2**20:,.1f} MiB"
+    steps = (
+        Remedy(f"{_DU}{shlex.quote(mount_point)} | sort -h | tail", "shows what fills it"),
+        Remedy(_COMPACT, "frees the space of what is gone from the queues"),
     )
+    return Shortage(_text(space), hint, [*steps, *_purge(name)], full=_is_full(space))
+
+
+def _purge(name: str | None) -> Sequence[Remedy]:
+    """Returns the commands that purge a queue; none without a name."""
+    if name is None:
+        return ()
+    return (
+        Remedy(f"{_PURGE}{name}", "drops its messages, if nobody needs them"),
+        Remedy(_COMPACT, "frees their space"),
+    )
+
+
+def _mount_point(path: str) -> str:
+    """Returns where the file system of a local path is mounted."""
+    place = os.path.realpath(local_path(path) or path)
+    while not os.path.ismount(place):
+        place = os.path.dirname(place)
+    return place
 
 
 def _is_full(space: Space) -> bool:
@@ -110,9 +127,12 @@ def _is_full(space: Space) -> bool:
 def _text(space: Space) -> str:
     if _is_full(space):
         return "the root's disk is full: sends, receives and deletes fail"
-    free = f"{space.free_bytes / space.size_bytes:.0%} of the root's disk, {space.free_bytes / 2**20:,.0f} MiB,"
-    files = "" if space.free_files is None else f", with room for {space.free_files:,} files"
-    return f"only {free} is free{files}"
+    files = f"room for {space.free_files:,} more files" if space.lacks_files(LOW_FILES) else ""
+    if not space.lacks_bytes(LOW_BYTES):
+        return f"the root's disk has only {files}"
+    share, free = space.free_bytes / space.size_bytes, f"{space.free_bytes / 2**20:,.0f} MiB"
+    free = f"only {share:.0%} of the root's disk ({free}) is free"
+    return f"{free}, with {files}" if files else free
 
 
 def _bytes(root: Root, row: QueueRow) -> int:

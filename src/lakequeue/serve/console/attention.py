@@ -291,5 +291,5 @@ def _may(caller: Caller, concern: Concern) -> list[str]:
 def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, Any]]:
     if short is not None:
         short = short if caller.may(ANY, None) else short.without_names()
-        text = f"{short.text[0].upper()}{short.text[1:]}."
-        yield _of_root(Advice(text, short.hint, short.steps), "disk-full", largest=short.largest)
+        text, hint = (f"{part[0].upper()}{part[1:]}." if part else "" for part in (short.text, short.hint))
+        yield _of_root(Advice(text, hint, short.steps), "disk-full", largest=short.largest)

@@ -51,7 +51,7 @@ function cureOf({ hint, steps = [], largest = {} }, runbook) {
   const sizes = Object.entries(largest).map(([name, bytes], index) => [index ? ", " : " The largest queues: ", el("a", { href: queueHash(name) }, name), ` ${size(bytes)}`]);
   const lines = steps.map(({ command, effect }) => el("li", {}, copied(command), el("span", { class: "quiet" }, " ", effect)));
   const link = [" · ", el("a", { href: `runbooks/${runbook}` }, "Runbook")];
-  return [el("span", { class: "quiet" }, hint ? `; ${hint}` : "", sizes), link, lines.length ? el("ul", { class: "steps" }, lines) : null];
+  return [el("span", { class: "quiet" }, hint ? (hint.endsWith(".") ? ` ${hint}` : `; ${hint}`) : "", sizes), link, lines.length ? el("ul", { class: "steps" }, lines) : null];
 }
 
 // The dead letters of each error, which lead to them.
