@@ -20,7 +20,8 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answer, Change, Decision, FoundChange, transact
 from lakequeue.storage.ledger import check_head
-from lakequeue.storage.messages.append import SEGMENT_COMMITS, Appended, Appender
+from lakequeue.storage.messages import append
+from lakequeue.storage.messages.append import Appended, Appender
 from lakequeue.storage.messages.deliver_moved import Cells, MoveSource, deliver
 from lakequeue.storage.messages.merge_segments import merge_recent
 from lakequeue.storage.snapshot import ReplacedLog
@@ -194,7 +195,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         try:
             head, confirm = self._ledger.head()
             with self._delivering() as table:
-                merge_recent(table, head.floor_offset, drop_before, confirm, SEGMENT_COMMITS)
+                merge_recent(table, head.floor_offset, drop_before, confirm, append.SEGMENT_COMMITS)
         except Exception as error:  # the next merge tries again
             _log.warning("merging files of %s failed: %s", self._tables.messages, first_line(error))
         finally:

@@ -60,7 +60,7 @@ def merge_recent(
     floor: int,
     drop_before: int | None = None,
     confirm: Callable[[], None] = lambda: None,
-    least: int = TIER_SEGMENTS,
+    least: int | None = None,
 ) -> None:
     """Drops closed segments below ``floor`` and merges the newest small ones. For senders that closed a segment.
 
@@ -69,7 +69,8 @@ def merge_recent(
         floor: a committed floor of the ledger, maybe an old one.
         drop_before: segments with messages sent at this instant or later stay, for deduplication (RET-11).
         confirm: called right before a commit. Raises an error if an older ledger was restored.
-        least: minimum number of small segments to merge. Must exceed the sends of other processes during a merge.
+        least: minimum number of segments of the lowest tier to merge, more than other processes send during a
+            merge; None for ``TIER_SEGMENTS``.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small, least), confirm)
 
@@ -210,7 +211,7 @@ def _next_step(
     floor: int,
     drop_before: int | None,
     small: Callable[[list[SegmentFiles], int], list[SegmentFiles]],
-    least: int = TIER_SEGMENTS,
+    least: int | None = None,
 ) -> _MergeStep | None:
     gone = [
         segment
@@ -224,7 +225,7 @@ def _next_step(
             return _merge([segment])
     for tier in TIERS:
         found = small(seen.segments, tier)
-        if len(found) >= least:
+        if len(found) >= (least if least and tier == TIERS[0] else TIER_SEGMENTS):
             return _merge(found)
     return None
 
