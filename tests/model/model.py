@@ -74,6 +74,9 @@ class ListLog:
             delay = row.delay
         return row.sent_at + delay if delay else 0
 
+    def load(self, offsets: Sequence[int]) -> None:
+        assert all(offset < self.end for offset in offsets)
+
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         for offset in range(first, last + 1):
             row = self.rows[offset]

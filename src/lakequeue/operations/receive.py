@@ -337,6 +337,7 @@ def read(
 
 def _size(part: ClaimedPart) -> int:
     size = 0
+    part.shard.reader.load(part.spans)
     for first, last in part.spans:
         try:
             size += part.shard.reader.size(first, last)
@@ -404,6 +405,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
     unreadable: set[int] = set()
     failures, worst = 0, None
     pending = part.spans[::-1]
+    part.shard.reader.load(part.spans)
     while pending:
         first, last = pending.pop()
         try:

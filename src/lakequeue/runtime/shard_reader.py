@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,11 @@ class ShardReader:
         self._messages = tables.messages
         self._ledger = ledger
         self.bodies = BodyCache()
+
+    def load(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Caches messages of an object store, many files at once. The read that follows reports errors."""
+        with suppress(Exception), self._ledger.reading() as log:
+            self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
         """Returns the messages of a range of offsets as dicts, None for removed ones. Raises QueueClientError if a

@@ -174,6 +174,9 @@ class MessageLog(Protocol):
     def sent_at(self, offset: int) -> int:
         """Returns the send instant of a message. It never decreases with the offset."""
 
+    def load(self, offsets: Sequence[int]) -> None:
+        """Reads what the send instants and delays of several messages need, from an object store concurrently."""
+
     def first_sent_at_or_after(self, instant: int) -> int:
         """Returns the lowest offset of a message sent at or after ``instant``, or ``end``."""
 

@@ -114,16 +114,17 @@ class Groups:
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
         """Adds messages, whose offsets are above those of all messages added before."""
-        begun = []
+        begun = {}
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
             if known is None:
                 self._groups[group] = _GroupOffsets(piece)
-                begun.append(group)
+                begun[group] = int(piece[0])
                 continue
             known.pieces.append(piece)
             if group in self._open and self._open[group] is None:
                 self._resume(group, int(piece[0]))
+        self._shard.log.load(list(begun.values()))
         for group in begun:
             self._place(group)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -55,11 +56,34 @@ class BodyCache:
     def clear(self) -> None:
         self._budget.drop(self._chunks)
 
-    def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` on, at most to ``last``. None if the log no longer has ``first``."""
+    def load(self, table: Table, log: ShardLog, spans: Sequence[tuple[int, int]]) -> None:
+        """Caches messages that are in several files of an object store, whose files it reads concurrently."""
+        if table.folder.local is None and len(self._missing(log, spans)) > 1:
+            self._follow(table)
+            with self._fetching:  # Another thread may have read them while this one waited.
+                missing = self._missing(log, spans)
+                table.folder.for_each(lambda each: self._fetch(table, log, *each), missing)
+
+    def _missing(self, log: ShardLog, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Returns what the ranges first need of each file, if not cached, up to a quarter of the budget."""
+        found: dict[int, tuple[int, int]] = {}
+        size = 0
+        for first, last in spans:
+            for file in log.overlapping(first, last):
+                start, stop = max(first, file.first), min(last, file.last)
+                if file.first not in found and self._known(start) is None and size < self._budget.limit // 4:
+                    found[file.first] = start, stop
+                    size += file.size // file.rows * (stop - start + 1)
+        return list(found.values())
+
+    def _follow(self, table: Table) -> None:
         if table.lineage is not self._lineage:  # After a restore, the offsets may have other messages.
             self.clear()
             self._lineage = table.lineage
+
+    def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
+        """Returns messages from ``first`` on, at most to ``last``. None if the log no longer has ``first``."""
+        self._follow(table)
         found = self._known(first)
         if found is None:
             with self._fetching:  # Another thread may have read it while this one waited.

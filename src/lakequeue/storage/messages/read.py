@@ -203,16 +203,18 @@ class ShardLog:
         closed: bool,
         version: int,
         columns: Callable[[LogFile], FileColumns],
+        load: Callable[[Sequence[LogFile]], None],
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """Takes files by offset, and a function that reads a file's columns."""
+        """Takes files by offset, and functions that read the columns of one file, and of several at once."""
         self.files = files
         self.end = end
         self.closed = closed
         self.version = version
         self.forgotten, self.emptying = forgotten, emptying
         self._columns = columns
+        self._load = load
         self._firsts = [file.first for file in self.files]
         self._opened = [file.opened_at for file in self.files]
         self._same_from: int | None = None  # First offset from which on all messages are of one group.
@@ -233,6 +235,10 @@ class ShardLog:
         if file is None:
             raise FileNotFoundError(f"offset {offset} is not in the log")
         return file.opened_at if file.bulk else int(self._columns(file).sent_at[offset - file.first])
+
+    def load(self, offsets: Sequence[int]) -> None:
+        files = {file.first: file for offset in offsets if (file := self.file_of(offset)) is not None}
+        self._load([file for file in files.values() if not file.bulk or file.delayed])
 
     def first_sent_at_or_after(self, instant: int) -> int:
         stop = bisect_left(self._opened, instant)
@@ -259,7 +265,7 @@ class ShardLog:
         """Returns the log with all messages that were sent until ``instant``, or are below offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
-        return ShardLog(files, end, False, self.version, self._columns)
+        return ShardLog(files, end, False, self.version, self._columns, self._load)
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         if delay == 0:
@@ -389,7 +395,13 @@ class LogReader:
         self._files = {file.file.path: file for file in files if not file.more}
         end, closed = layout.end_of(version), version >= layout.CLOSED
         emptying = self.table.transaction(layout.EMPTYING_ID)
-        return ShardLog(files, end, closed, self.table.version, self._columns, forgotten, emptying)
+        return ShardLog(
+            files, end, closed, self.table.version, self._columns, self._load_columns, forgotten, emptying
+        )
+
+    def _load_columns(self, files: Sequence[LogFile]) -> None:
+        if self.table.folder.local is None:  # a disk is fast enough one by one
+            self.table.folder.for_each(self._columns, files)
 
     def _columns(self, file: LogFile) -> FileColumns:
         # After a restore, a file of a bulk send may be committed again, with another send time.
