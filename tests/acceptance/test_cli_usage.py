@@ -170,7 +170,7 @@ def test_a_rewind_by_the_whole_range_goes_as_far_as_it_can_and_says_so(run: Run,
     [
         ("file", "PLACE cannot be a root: PLACE is a file, not a directory"),
         ("file/below", "PLACE cannot be a root: TMP/file is a file, not a directory"),
-        ("missing", "PLACE does not exist; creating a queue makes it"),
+        ("missing", "PLACE does not exist (is its volume mounted, is the path right?); creating a queue makes it"),
         ("empty", "PLACE holds no queues; creating a queue makes it a root"),
         ("other", "PLACE holds something else, and no queues"),
         ("s3://id:hidden@bucket/x", "keys are no part of a URI; give them as storage_options"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from datetime import datetime, timezone
 
 import attrs
@@ -134,8 +138,9 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     assert "packer has held a message of orders for 2h" in concern.text
     assert [*concern.steps] == [
         Remedy("py-spy dump --pid 4711", "on worker-1 shows where its handler hangs"),
-        Remedy("kill 4711", "on worker-1 ends it and frees its messages"),
+        Remedy("kill 4711", "on worker-1 ends it"),
     ]
+    assert concern.hint == "when its process ends, its messages return after their visibility timeout"
 
 
 def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
@@ -148,6 +153,32 @@ def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
         """lakequeue peek orders --where "state = 'in_flight'\"""",
         "lakequeue reschedule orders ID --in-flight",
     ]
+
+
+def test_a_process_that_has_ended_on_this_machine_leaves_messages_to_free() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
+    depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
+    here = attrs.evolve(PROCESS, host=socket.gethostname(), pid=child.pid)
+
+    def concern_about(*processes: ConsumerProcess) -> Concern:
+        packer = ActiveConsumer("packer", 1, received, received, processes)
+        [concern] = found("orders", QueueAttributes.create(), depth, [packer], (), None)
+        return concern
+
+    ended = concern_about(here)
+    assert ended.text == f"packer has held a message of orders for 2h, and its process {child.pid} is gone"
+    assert ended.consumer == "packer"
+    assert commands(ended) == [
+        """lakequeue peek orders --where "state = 'in_flight' AND consumer = 'packer'\"""",
+        "lakequeue reschedule orders ID --in-flight",
+    ]
+    lives, elsewhere = attrs.evolve(here, pid=os.getpid()), attrs.evolve(here, host="elsewhere")
+    assert f"kill {child.pid}" in commands(concern_about(elsewhere)), "whose processes this machine cannot see"
+    both = concern_about(here, lives)
+    assert "is gone" not in both.text
+    assert commands(both) == [f"py-spy dump --pid {os.getpid()}", f"kill {os.getpid()}"]
 
 
 def commands(concern: Concern) -> list[str]:

@@ -22,7 +22,7 @@ PACKAGE = PROJECT / "src" / "lakequeue"
 ROOMS = [
     *("errors", "model", "shard", "renewal", "storage", "conditions", "runtime", "operations"),
     *("lease", "sender", "queue", "schedules", "client", "entry_verbs", "frame_verbs"),
-    *("aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "jobs"),
+    *("aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "__main__", "jobs"),
 ]
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}

@@ -119,7 +119,7 @@ def _check_root(lake: LakeQueue) -> None:
     except QueueClientError as error:
         if "creating a queue makes it" not in error.message:
             raise
-        found = error.message.partition(";")[0]
+        found = error.message.partition(";")[0].partition(" (is its")[0]
         raise QueueClientError(f"{found}; is it mounted? --create-root makes a new one") from None
 
 

@@ -16,7 +16,7 @@ from lakequeue.model.clock import MICROS, shown_duration, to_micros
 from lakequeue.model.pauses import ENDS, resumed_at
 from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.browse import Search, page
-from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
+from lakequeue.operations.consumers import ActiveConsumer, Running, consumers, has_ended
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -195,8 +195,17 @@ def _stuck(
                 f"{who} has held a message of {name} for {lasts}",
                 f"{who} has held a message for {lasts}",
             )
+            ended = [process for process in each.processes if has_ended(process)]
+            each = attrs.evolve(each, processes=[one for one in each.processes if one not in ended])
+            if ended and not each.processes:
+                text, brief = f"{text}, and its process {ended[0].pid} is gone", f"{brief}, its process is gone"
             steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
-            yield Concern(name, "stuck", text, steps=steps, brief=brief, consumer=gone)
+            hint = (
+                "when its process ends, its messages return after their visibility timeout"
+                if each.processes
+                else ""
+            )
+            yield Concern(name, "stuck", text, hint, steps, brief, consumer=gone)
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
@@ -246,7 +255,7 @@ def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
         pairs = [
             (
                 Remedy(f"py-spy dump --pid {one.pid}", f"on {one.host} shows where its handler hangs"),
-                Remedy(f"kill {one.pid}", f"on {one.host} ends it and frees its messages"),
+                Remedy(f"kill {one.pid}", f"on {one.host} ends it"),
             )
             for one in held.processes[:3]
         ]

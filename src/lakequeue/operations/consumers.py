@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -90,6 +92,19 @@ def running_consumers(root: Root) -> Running:
         for key in file.queues:
             found.setdefault(key, []).append(file)
     return found
+
+
+def has_ended(process: ConsumerProcess) -> bool:
+    """True if the process ran on this machine, and no process has its id. False for other machines."""
+    if process.host != socket.gethostname() or process.pid <= 0:
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it belongs to another user, or the file is not ours
+        pass
+    return False
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:

@@ -38,6 +38,8 @@ CREATION = 3600.0
 ORPHAN_SECONDS = 48 * 3600.0
 """On an object store, tables without a catalog row and without messages are removed after this many seconds."""
 
+NO_DIRECTORY = "does not exist (is its volume mounted, is the path right?)"
+
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
 
@@ -276,7 +278,7 @@ class Catalog:
             local = local_path(self.root)
             self._check_place(local)
             if local is not None and not os.path.isdir(local):
-                raise RootDoesNotExist(f"{self.root} does not exist; creating a queue makes it")
+                raise RootDoesNotExist(f"{self.root} {NO_DIRECTORY}; creating a queue makes it")
             with self._or_it_cannot_be("read"):
                 self._table = self._found(layout.queues_path(self.root))
             if self._table is None:

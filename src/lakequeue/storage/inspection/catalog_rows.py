@@ -8,7 +8,7 @@ import attrs
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
-from lakequeue.storage.catalog import QueueRow, holds_messages, rows_of
+from lakequeue.storage.catalog import NO_DIRECTORY, QueueRow, holds_messages, rows_of
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.roots import local_path
@@ -35,8 +35,9 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
         log = read_log(store.folder(path))
     except FileNotFoundError as error:
         local = local_path(root)
-        what = "holds no queues" if local is None or os.path.isdir(local) else "does not exist"
-        raise QueueClientError(f"{root} {what}; creating a queue makes it a root") from error
+        there = local is None or os.path.isdir(local)
+        what = "holds no queues; creating a queue makes it a root" if there else NO_DIRECTORY
+        raise QueueClientError(f"{root} {what}") from error
     problem = None
     if log.newest_sound != log.last:
         problem = "its log cannot be read to its end"

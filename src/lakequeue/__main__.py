@@ -1,0 +1,6 @@
+"""``python -m lakequeue`` runs the command ``lakequeue``."""
+
+from lakequeue_command import main
+
+if __name__ == "__main__":
+    main()
