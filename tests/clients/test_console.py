@@ -186,8 +186,8 @@ def test_lines_have_one_scale_rates_are_listed_and_columns_of_zeros_give_way(lak
     page.route("**/api/queues?**", aged)
     # from edge to edge over the hours that are known of any queue; the height of each is of its own largest value
     shows(page.get_by_role("columnheader", name="Visible, last 1h30m")).to_be_visible()
-    shows(visit.row("scale-large").locator(".top")).to_have_text("20")
-    shows(visit.row("scale-small").locator(".top")).to_have_text("5")
+    shows(visit.row("scale-large").locator(".top")).to_have_text("max 20")
+    shows(visit.row("scale-small").locator(".top")).to_have_text("max 5")
     line = visit.row("scale-large").locator("svg .line")
     shows(line).to_have_attribute("d", re.compile(r"^M0\.0 12\.0.*L200\.0 2\.0$"))
     line = visit.row("scale-small").locator("svg .line")
@@ -798,7 +798,7 @@ def test_a_resend_says_that_the_dead_letter_stays_if_its_delete_fails(lake: Lake
     assert source.counts().visible == lake.queue("kept-letters").counts().visible == 1
 
 
-def test_a_narrow_page_shows_messages_first_and_other_tabs_have_no_chart(lake: LakeQueue, visiting: Visiting):
+def test_a_narrow_page_shows_messages_first_and_each_tab_has_the_chart(lake: LakeQueue, visiting: Visiting):
     lake.create_queue("narrow", visibility_timeout=300).send("a")
     with visiting(viewport={"width": 390, "height": 800}) as visit:
         page = visit.open("#/q/narrow")
@@ -813,7 +813,33 @@ def test_a_narrow_page_shows_messages_first_and_other_tabs_have_no_chart(lake: L
         shows(row).to_have_text("VisibilityTimeout300 s (5m)")
         row = page.locator("tr", has_text="MaximumMessageSize")
         shows(row).to_have_text("MaximumMessageSize1,048,576 bytes (1 MiB)")
-        shows(page.locator(".chart").first).to_be_hidden()
+        shows(page.locator(".chart .line.visible")).to_have_attribute("d", re.compile("L"))
+
+
+def test_what_a_finger_touches_is_32_pixels_high(lake: LakeQueue, visiting: Visiting):
+    with_letters(lake, "finger-orders", SendEntry("a"))
+    lake.queue("finger-orders").pause("the bank is down")
+    with visiting(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True) as visit:
+        for place in "#/?text=finger-", "#/q/finger-letters/dead-letters", "#/q/finger-orders":
+            page = visit.open(place)
+            shows(page.locator(".attention .lines li").first).to_be_visible()
+            shows(page.locator(".queues tr, .tabs").last).to_be_visible()
+            heights = page.locator("button, summary, .tabs a, #pages a, .named a, .lines p a").evaluate_all(
+                "found => found.map(each => [each.textContent, each.getBoundingClientRect().height])"
+            )
+            assert [each for each in heights if 0 < each[1] < 32] == [] and len(heights) > 10, place
+
+
+def test_the_first_page_says_that_it_loads(lake: LakeQueue, visit: Visit):
+    page = visit.page
+
+    def late(route: Any) -> None:
+        shows(page.locator("main .empty")).to_have_text("Loading…")
+        route.continue_()
+
+    page.route("**/api/queues?**", late)
+    visit.open("#/?text=no-such-queue")
+    shows(page.locator("main .empty")).to_contain_text("No queue has")
 
 
 def test_only_what_can_have_an_effect_is_offered(lake: LakeQueue, visit: Visit):

@@ -236,7 +236,7 @@ def test_a_queue_that_was_idle_for_days_works_after_one_second_look(
     for name in ("orders", "others"):
         once(tmp_path, -3 * DAYS).create_queue(name).send("old")
     lq = process(tmp_path)
-    with caplog.at_level(logging.WARNING, "lakequeue"):
+    with caplog.at_level(logging.INFO, "lakequeue"):
         VERBS[verb](lq.queue("orders"))
     assert "3 days" in caplog.text
     for name in ("orders", "others"):

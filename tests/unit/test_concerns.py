@@ -234,6 +234,16 @@ def test_concerns_have_an_order_and_commands() -> None:
     assert (paused.group, *commands(paused)) == ("a b", "lakequeue resume orders --group 'a b'")
 
 
+@pytest.mark.parametrize(("days", "late"), [(4, False), (6, True)])
+def test_a_pause_longer_than_the_retention_says_that_messages_have_expired(days: int, late: bool) -> None:
+    since = started([Pause(None, "audit", None)], (), NOW - days * 86_400 * MICROS)
+    attributes = attrs.evolve(QueueAttributes.create(paused="audit"), paused_since=since)
+    [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 0, 0, 0, None), 0), [], (), None)
+    told = "; longer than the retention of 4d: older messages have expired" if late else ""
+    assert concern.brief == f"paused for {days}d: audit{told}"
+    assert concern.text.endswith(f": audit{told}")
+
+
 def test_a_pause_without_a_reason_shows_no_reason() -> None:
     assert Pause(None, "paused", None).of("orders") == "orders is paused"
     assert Pause(None, "late", None).of("orders") == "orders is paused: late"

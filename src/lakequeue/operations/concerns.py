@@ -142,10 +142,14 @@ def found(
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
         what = "paused" if pause.group is None else f"group {pause.group} paused"
-        lasts = None if pause.since is None else shown_duration((now.at - to_micros(pause.since)) / MICROS)
-        brief = pause.with_reason(what if lasts is None else f"{what} for {lasts}")
+        seconds = 0.0 if pause.since is None else (now.at - to_micros(pause.since)) / MICROS
+        retention = attributes.message_retention_period
+        late = f"longer than the retention of {shown_duration(retention)}: older messages have expired"
+        ends = f"; {late}" if seconds > retention else ""
+        brief = pause.with_reason(what if pause.since is None else f"{what} for {shown_duration(seconds)}")
         steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
-        yield Concern(name, "paused", pause.of(name), steps=steps, brief=brief, group=pause.group)
+        text = f"{pause.of(name)}{ends}"
+        yield Concern(name, "paused", text, steps=steps, brief=f"{brief}{ends}", group=pause.group)
     age = counts.oldest_age or 0.0
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:

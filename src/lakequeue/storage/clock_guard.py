@@ -73,7 +73,7 @@ class ClockGuard:
         pause, says = timedelta(microseconds=abs(instant - last)), from_micros(instant)
         when = f"{pause} {'after' if instant > last else 'before'} the last commit"
         doubt = f"{where}: the clock says {says:%Y-%m-%d %H:%M}, {when}"
-        _log.warning("%s; comparing it with the storage's clock", doubt)
+        _log.info("%s; comparing it with the storage's clock", doubt)
         if local_path(self._store.root) is not None and instant > last:
             time.sleep(SECOND_LOOK)
         difference = self._difference(self.now, create)

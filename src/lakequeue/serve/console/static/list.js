@@ -62,7 +62,7 @@ export function list(signal, reload, again) {
     return el("th", { scope: "col", class: key === "name" ? "" : `number at-${key}`, "data-key": key, title }, shown);
   });
   const body = el("tbody");
-  const empty = el("div", { class: "empty", hidden: true });
+  const empty = el("div", { class: "empty" }, "Loading…");
   const pages = pager(kept, reload);
   const table = el(
     "table",
@@ -124,7 +124,7 @@ export function list(signal, reload, again) {
         if (fault.textContent !== (newest.error ?? "")) fault.replaceChildren(...(newest.error ? [trouble(newest.error)] : []));
         spark.update(newest.depths, scale);
         const most = Math.max(...(newest.depths ?? []).filter((value) => value !== null));
-        setText(top, Number.isFinite(most) ? number(most) : "");
+        setText(top, Number.isFinite(most) ? `max ${number(most)}` : "");
         top.title = "the largest value of the line";
       },
     };

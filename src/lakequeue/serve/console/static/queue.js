@@ -80,7 +80,7 @@ export function queue(name, tab, signal, reload) {
   const missing = el("div", { class: "empty", role: "alert", hidden: true }, why, el("p", {}, el("a", { href: "#/" }, "All queues")));
   const fault = el("p", { class: "trouble", role: "alert", hidden: true });
   const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, consumers, attributes }[tab]();
-  const depths = el("div", { class: "card depths", hidden: tab !== "messages" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, speed.node);
+  const depths = el("div", { class: "card depths" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, speed.node);
   const page = el(
     "div",
     { class: "queue" },
@@ -285,7 +285,7 @@ export function queue(name, tab, signal, reload) {
       faults.set(node, error.message);
     }
     show(node, !faults.has(node));
-    const chart = faults.has(depths) && tab === "messages" ? ["The chart is hidden for this reason."] : [];
+    const chart = faults.has(depths) ? ["The chart is hidden for this reason."] : [];
     setCommands(fault, [...new Set(faults.values()), ...chart].join(" "));
     show(fault, faults.size > 0);
   }
@@ -346,7 +346,7 @@ export function queue(name, tab, signal, reload) {
       showRates(last.rates);
       concerns.update().catch(() => {}); // a key may see the queue, and not the list; nothing waits for it
       await reading(part.root, () => part.update(last));
-      if (tab === "messages" && performance.now() - drawnAt > CHART_INTERVAL) await reading(depths, draw);
+      if (performance.now() - drawnAt > CHART_INTERVAL) await reading(depths, draw);
       return last;
     },
   };
