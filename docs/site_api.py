@@ -106,6 +106,8 @@ def _show_values(scope: griffe.Module | griffe.Class) -> None:
 
 def _value(module: griffe.Module, default: Any) -> Any:
     name = str(default)
+    if name == "ABSENT":  # None is a value of its own
+        return "..."
     if not name.isupper() or not name.isidentifier() or name not in module.members:
         return default
     found = module.members[name]

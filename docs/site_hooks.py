@@ -22,12 +22,22 @@ _ID = re.compile(r"\b[A-Z]{3}-\d+\b")
 _PAGE = re.compile(r"\bdocs/([\w/-]+\.md)\b")
 _KEPT = re.compile(r"(<(a|code|pre|h\d)\b.*?</\2>|<[^>]*>)", re.DOTALL)
 """Where an id stays as it is: in links, code and headings, and inside tags."""
-_INTERNALS = re.compile(r"\b(?:OpenQueue|448|_[A-Z]{2,}\w*)\b")
+_INTERNALS = re.compile(r"\b(?:OpenQueue|448|ABSENT|_[A-Z]{2,}\w*)\b")
 """What griffe shows of our source where ``site_api.py`` and the filters do not help it; 448 is 0o700.
 
 A name such as ``_DEFAULT`` is that of a constant, whose value should be there."""
 _RULE_LINK = re.compile(r'href="([^"#]*/rules/)#(\w{3}-\d+)"')
 _LOADED = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)")
+
+
+def on_config(config: Any) -> Any:
+    """Shows the version in the footer."""
+    project = Path(config.config_file_path).with_name("pyproject.toml")
+    [version] = re.findall(
+        r'^version = "(.+)"$', project.read_text("utf-8"), re.MULTILINE
+    )
+    config.copyright = f"lakequeue {version}"
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
