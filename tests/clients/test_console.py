@@ -1118,6 +1118,13 @@ def test_a_full_disk_is_red_with_its_commands_and_links_to_the_largest_queues(la
         shows(concerns.get_by_role("button", name="Copy")).to_have_count(1)
         shows(concerns.get_by_role("link")).to_have_text(["old", "new", "Runbook"])
         shows(concerns).to_contain_text("The largest queues: old 2 MiB, new 1 MiB")
+        lake.create_queue("disk-letters").pause("the disk")
+        page.route(
+            "**/api/attention?*",
+            lambda route: route.fulfill(json=route.fetch().json() | {"low": True, "full": True, "urgent": False}),
+        )
+        visit.open("#/q/disk-letters")
+        shows(concerns.get_by_role("heading", name="Needs attention")).to_have_text("Needs attention: 1 warning")
 
 
 def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, visit: Visit):

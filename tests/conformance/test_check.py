@@ -244,6 +244,11 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
         "warning: slow is late\n  ask\n  LQ peek slow  # shows it\n"
     )
     assert [each for each in health.warnings if "repair --all --clock" in each]
+    health.shortage = Shortage("the disk is full", steps=frees, full=True)
+    lines = [*check.health_lines(health, str)]
+    assert lines[1].endswith("repair --all  # make room first; it shows what it would do, and asks")
+    assert lines[3] == "urgent: the disk is full" and lines[6].startswith("damage: "), lines
+    assert lines.count("urgent: the disk is full") == 1
 
 
 @pytest.mark.parametrize(

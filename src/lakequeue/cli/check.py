@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lakequeue import Finding, Repair
-    from lakequeue.entry_verbs import Remedy, RootHealth
+    from lakequeue.entry_verbs import Advice, Remedy, RootHealth
 
 SHOWN = 20
 """Maximum number of offset ranges, ids or problems that are printed."""
@@ -77,24 +77,33 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
         yield f"{', '.join(found)}{', the most urgent first' if len(advice) + len(health.findings) > 1 else ''}"
     else:
         yield "sound: nothing needs attention"
+    full = health.shortage is not None and health.shortage.full
     if damage:
-        yield f"  {pasted('lakequeue repair --all')}  # shows what it would do, and asks"
+        first = "make room first; it " * full
+        yield f"  {pasted('lakequeue repair --all')}  # {first}shows what it would do, and asks"
     yield ""
+    if full:  # a repair needs room, too
+        yield from _advice_lines(advice.pop(0), pasted)
     yield from map(finding_text, damage)
     of_kind = Counter[str]()
     for each in advice:
         of_kind[each.kind] += 1
         if not each.kind or of_kind[each.kind] <= SHOWN:
-            yield f"{'urgent' if each.urgent else 'warning'}: {each.text}"
-            if each.hint:
-                yield f"  {each.hint}"
-            yield from _step_lines(each.steps, pasted)
+            yield from _advice_lines(each, pasted)
     for kind, number in of_kind.items():
         if kind and number > SHOWN:
             yield f"warning: {number - SHOWN:,} more of {kind}; --json has all"
     yield from (finding_text(each) for each in health.findings if not each.damage)
-    if advice or health.findings:
+    if full or advice or health.findings:
         yield ""
+
+
+def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
+    """Yields the problem, what helps in words, and a line for each command."""
+    yield f"{'urgent' if advice.urgent else 'warning'}: {advice.text}"
+    if advice.hint:
+        yield f"  {advice.hint}"
+    yield from _step_lines(advice.steps, pasted)
 
 
 def _step_lines(steps: Sequence[Remedy], pasted: Callable[[str], str]) -> Iterator[str]:

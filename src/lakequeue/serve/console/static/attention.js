@@ -137,7 +137,7 @@ export function attention(signal, reload, only = null) {
     drawn = state;
     const queues = new Map();
     for (const each of found.concerns) queues.set(each.queue, [...(queues.get(each.queue) ?? []), each]);
-    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.low ? 1 : 0);
+    const bad = found.concerns.filter((each) => KINDS[each.kind][0] === "bad").length + (found.low && found.root.length ? 1 : 0);
     const others = found.total + found.root.length - bad;
     const counted = [bad && `${number(bad)} urgent`, others && count(others, "warning")].filter(Boolean).join(", ");
     setText(heading, counted ? `Needs attention: ${counted}` : "Nothing needs attention");
