@@ -50,6 +50,13 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Hides the list of pages next to a page that is a section of its own: it would have one line."""
+    if page.parent is None:
+        page.meta.setdefault("hide", ["navigation"])
+    return markdown
+
+
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Gives each rule an anchor, and links ids of rules and paths of pages wherever a text names them."""
     if page.file.src_uri == ALERTS:
