@@ -1274,11 +1274,16 @@ def test_an_opened_message_keeps_the_table_and_has_buttons_of_its_own(lake: Lake
     page = visit.open("#/q/opened-letters")
     shows(page.locator("tr.message")).to_have_count(2)
     body = page.locator("td.at-body").first
-    place = body.bounding_box()
+
+    def place() -> tuple[float, float]:
+        box = body.bounding_box()
+        return box["x"], box["width"]  # what needs attention comes later, and moves the table down
+
+    before = place()
     page.locator("tr.message").first.click()
     details = page.locator("tr.details").first
     shows(details.locator("pre")).to_have_text("a")
-    assert body.bounding_box() == place, "the columns stay where they are"
+    assert place() == before, "the columns stay where they are"
     details.get_by_role("button", name="Retry…").click()
     visit.button("Move 1 message").click()
     shows(page.locator("tr.message")).to_have_count(1)
