@@ -233,9 +233,7 @@ class DeliveryLoop(RunLoop):
 
     @contextmanager
     def _handling(self, contexts: Sequence[Context]) -> Iterator[_Ends]:
-        """Yields a dict for how messages end, which observers get after the block. Messages that will be handled
-        again are left out.
-        """
+        """Yields a dict for how messages end, which observers get then. It lacks those to be handled again."""
         began, ends = self._now(), _Ends()
 
         def report(message: Message) -> None:

@@ -19,9 +19,7 @@ from lakequeue.model.waiting_work import WaitingThreads
 
 _Work: TypeAlias = Callable[[Sequence[Job]], Any]
 MOST_THREADS = 8
-"""Maximum number of threads that receive from several queues, and of threads that extend receipts. All threads may
-wait for storage.
-"""
+"""Maximum number of threads that receive from several queues, and of threads that extend receipts."""
 STOP_TIMEOUT = 30
 """Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
 

@@ -334,9 +334,7 @@ EMPTYING_ID = "emptying"
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on messages and receipts; its version is the longest pause between two commits, in seconds. Only
-pauses of over a day are recorded.
-"""
+"""Application id on messages and receipts; its version is the longest pause of commits, if over a day, in s."""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``; its version is the epoch, which the head row repeats."""
 
