@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,20 @@ def appender_of(queue: Queue) -> append.Appender:
 
 def stages(queue: Queue, sends: int = append.STAGED_SENDS) -> None:
     appender_of(queue)._to_stage = sends
+
+
+def send_staged(queue: Queue, *texts: str) -> None:
+    """Sends texts one at a time, each by a file that the sender writes first."""
+    for text in texts:
+        stages(queue)
+        queue.send(text)
+
+
+def await_merges() -> None:
+    """Waits until the merges have ended that sends on an object store have begun beside them."""
+    for thread in threading.enumerate():
+        if thread.name == "lakequeue-merge":
+            thread.join()
 
 
 def another(queue: Queue) -> LakeQueue:

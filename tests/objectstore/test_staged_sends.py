@@ -13,9 +13,11 @@ from concurrency.staged import (
     abandoned,
     another,
     appender_of,
+    await_merges,
     before_others_are_listed,
     bodies,
     pair_of,
+    send_staged,
     stages,
 )
 from concurrency.steps import at
@@ -73,10 +75,8 @@ def test_segments_are_merged_beside_sends_that_others_may_commit(
     monkeypatch.setattr(shard_sender, "merge_recent", lambda table, *_: merges.append((seen().name, table)))
     here, there = pair_of(lq)
     for number in range(6):
-        stages(here)
-        here.send(str(number))
-        for merge in [each for each in threading.enumerate() if each.name == "lakequeue-merge"]:
-            merge.join()
+        send_staged(here, str(number))
+        await_merges()
     assert [name for name, _ in merges] == ["lakequeue-merge"] * 2
     assert all(table is not appender_of(here).table for _, table in merges)
     assert bodies(there) == [*"012345"]
@@ -88,15 +88,12 @@ def test_a_merge_by_another_process_makes_no_commit_merge(lq: LakeQueue, monkeyp
     merges = list[object]()
     monkeypatch.setattr(shard_sender, "merge_recent", lambda *given: merges.append(given))
     here, there = pair_of(lq)
-    for number in range(4):
-        stages(here)
-        here.send(str(number))
+    send_staged(here, *"0123")
     table = appender_of(there).table
     table.refresh()
     at(monkeypatch, append, "Change", lambda: merge_recent(table, 0, None, lambda: None, 3))
     here.send("4")
-    for merge in [each for each in threading.enumerate() if each.name == "lakequeue-merge"]:
-        merge.join()
+    await_merges()
     assert len(merges) == 1, "of the third file"
     table.refresh()
     assert len(table.files()) == 3, "all but the open segment, and what was sent meanwhile"
@@ -106,9 +103,7 @@ def test_a_merge_by_another_process_makes_no_commit_merge(lq: LakeQueue, monkeyp
 @pytest.mark.spec("DUR-25")
 def test_a_merge_leaves_few_segments_alone(lq: LakeQueue) -> None:
     here, there = pair_of(lq)
-    for number in range(5):
-        stages(here)
-        here.send(str(number))
+    send_staged(here, *"01234")
     table = appender_of(there).table
     table.refresh()
     merge_recent(table, 0, None, lambda: None, 5)  # of the four before the open one

@@ -144,8 +144,8 @@ class DeliveryLoop(RunLoop):
                 observer.received(messages, now)
             if messages:
                 heartbeat.keep(hold_of(messages[0], to_micros(now)))
-                lost, hold = Lost(), partial(getattr, heartbeat, "hold")
-                batch.contexts = [Context(each, self.queue, hold, lost) for each in messages]
+                lost = Lost()
+                batch.contexts = [Context(each, self.queue, lambda: heartbeat.hold, lost) for each in messages]
                 self._deliver(batch, delivering, batch.contexts)
             self.outages.worked("deleting")
         except (LeaseLost, RequestThrottled) as error:

@@ -34,7 +34,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """Raised so that missing tables are created: those of the shards from number ``first`` on."""
+    """Raised so that the missing tables of shard ``first`` and of all later shards are created."""
 
     row: QueueRow
     first: int

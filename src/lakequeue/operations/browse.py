@@ -54,7 +54,7 @@ _FEW_BYTES = 16 << 10
 GROWTH = 4
 """In a long search, a batch may have up to this many times as many messages as the first."""
 BYTES = 8 * 2**20
-"""Maximum bytes of a queue's batches in memory. With more than eight shards, each may use an eighth of it."""
+"""Maximum bytes of a queue's batches in memory. With more than eight shards, a shard uses at most an eighth."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")

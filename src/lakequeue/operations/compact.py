@@ -76,7 +76,7 @@ class CompactionSummary:
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments that lost rows or bodies that were no longer needed, at least half of them."""
+    """Number of segments that lost at least half of their rows, or of their bodies, as nothing needs them."""
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0

@@ -55,13 +55,12 @@ class Shortage:
 
     def without_names(self) -> Shortage:
         """Returns this shortage without names of queues and paths, for callers who may not see all queues."""
-        steps = [step for step in self.steps if not step.command.startswith(_DU)]
-        named = [step.command.startswith(_PURGE) for step in steps]
-        hidden = [
-            attrs.evolve(step, command=f"{_PURGE}QUEUE") if name else step
-            for step, name in zip(steps, named, strict=True)
+        steps = [
+            attrs.evolve(step, command=f"{_PURGE}QUEUE") if step.command.startswith(_PURGE) else step
+            for step in self.steps
+            if not step.command.startswith(_DU)
         ]
-        return attrs.evolve(self, steps=hidden, largest={})
+        return attrs.evolve(self, steps=steps, largest={})
 
     @property
     def advice(self) -> Advice:
