@@ -27,10 +27,12 @@ from lakequeue.errors import (
     UnsupportedOperation,
 )
 from lakequeue.lease import Lease
+from lakequeue.operations import delivery
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.undecided import target_of
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.storage.delivery import table as tables
+from lakequeue.storage.messages.read import LogFile
 from lakequeue.testing import ManualClock
 
 
@@ -561,3 +563,28 @@ def test_a_failure_of_storage_between_two_attempts_is_a_queue_client_error(
             delivering.release_named({first: None})
         else:
             delivering.anew()
+
+
+@pytest.mark.spec("TAB-4", "DUR-8")
+def test_a_message_that_cannot_be_read_is_not_deleted_with_those_that_are_delivered(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.send(1, 2)
+    elsewhere = LakeQueue(place.lake.root, clock=place.clock).queue(place.queue.name)  # has cached no body
+    rows_of = LogFile.rows_of
+
+    def busy(self: LogFile, table: Any, columns: Any, *span: int) -> pa.Table:
+        if self.first == 0 and "body" in columns:
+            raise OSError("the storage is too busy")
+        return rows_of(self, table, columns, *span)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "rows_of", busy)
+        claimed = delivery.claim(elsewhere._runtime, 2, 30, None)
+        assert claimed is not None
+        messages = claimed.messages()
+        claimed.append([{"id": int(each.body)} for each in messages])
+    assert place.stored() == [2]
+    assert place.waiting() == [], "what cannot be read stays hidden until its timeout"
+    place.expire()
+    assert place.waiting() == [1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -70,8 +71,22 @@ class Delivering:
     # --- the messages
 
     def messages(self) -> list[Message]:
-        """Returns the messages with their bodies, oldest first."""
-        return read(self.queue, self.leased.parts, lease_id=self.leased.lease_id)
+        """Returns the messages with their bodies, oldest first. Gives up those that cannot be read (DUR-8)."""
+        try:
+            found = read(self.queue, self.leased.parts)
+        except Exception:
+            with suppress(Exception):  # the error of the read says more
+                self._give_up_unread(self._held_but(()))
+            raise
+        unread = self._held_but({self._offset(each.receipt_handle) for each in found})
+        if unread:  # if this fails, nothing is appended: the delivery of the others would delete them
+            self._give_up_unread(unread)
+            gone = {offset for first, last in unread for offset in range(first, last + 1)}
+            self.leased = self.leased.part_of(self._held_but(gone), self.leased.mark)
+        return found
+
+    def _give_up_unread(self, spans: Sequence[tuple[int, int]]) -> None:
+        self._command([LeaseRelease(self.leased.lease_id, spans, unread=True)])
 
     def _offset(self, handle: str) -> int:
         return receipt_handles.decode(handle, self.queue.key, self.queue.row.handle_key).offset
@@ -99,7 +114,7 @@ class Delivering:
         return len(by_offset)
 
     def _release(self, by_offset: Mapping[int, DeadLetterReason | None]) -> None:
-        shard, lease_id = self._shard, self.leased.lease_id
+        lease_id = self.leased.lease_id
         reasons = {offset: reason for offset, reason in by_offset.items() if reason is not None}
         unseen = ranges(sorted(by_offset.keys() - reasons))
         seen = ranges(sorted(reasons))
@@ -109,16 +124,23 @@ class Delivering:
             commands.append(LeaseDelete(lease_id, seen, frozenset(reasons), first, reasons, unmark=True))
         if unseen:
             commands.append(LeaseRelease(lease_id, unseen, unseen=True, unmark=True))
+        if self._command(commands) < len(by_offset):
+            raise LeaseLost()
+        self.leased = self.leased.part_of(self._held_but(by_offset), self.leased.mark)
+
+    def _command(self, commands: Sequence[Command]) -> int:
+        """Settles messages of the lease. Returns their number."""
         with self.queue.service("settle_lease"):
-            results = shard.ledger.command(commands, self.queue.now)
+            results = self._shard.ledger.command(commands, self.queue.now)
         for result in results:
             if result.error is not None:
                 raise result.error
-        if sum(result.value.released + result.value.done for result in results) < len(by_offset):
-            raise LeaseLost()
+        return sum(result.value.released + result.value.done for result in results)
+
+    def _held_but(self, offsets: Container[int]) -> list[tuple[int, int]]:
+        """Returns the ranges of the lease's messages without those at ``offsets``."""
         spans = self.leased.parts[0].spans
-        held = [offset for start, end in spans for offset in range(start, end + 1) if offset not in by_offset]
-        self.leased = self.leased.part_of(ranges(held), self.leased.mark)
+        return ranges([each for start, end in spans for each in range(start, end + 1) if each not in offsets])
 
     # --- the table
 
