@@ -20,7 +20,9 @@ from lakequeue.storage.roots import local_path
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 """Space of a disk is short if fewer bytes or files than these are free; see ``Space``."""
 FULL_BYTES = 2**20
-"""A disk counts as full if fewer bytes than this are free: a commit may need as many."""
+"""A disk counts as full if fewer bytes than this are free: a commit with large bodies may need as many."""
+COMMIT_BYTES = 8 * 2**10
+"""No commit succeeds with fewer free bytes: a data file and an entry of the log, in blocks of 4 KiB."""
 OTHERS_SHARE = 0.1
 """Other files fill the disk if all queues take less than this share of its used bytes."""
 PURGED_SHARE = 0.01
@@ -39,7 +41,7 @@ class Shortage:
         steps: the commands that free space.
         largest: sizes in bytes of the largest queues by name; empty if the shortage is not urgent, or if other
             files fill the disk.
-        full: True if calls fail because nothing fits any more.
+        full: True if calls fail, or all but the smallest do.
     """
 
     text: str
@@ -124,8 +126,11 @@ def _is_full(space: Space) -> bool:
 
 
 def _text(space: Space) -> str:
-    if _is_full(space):
+    if space.free_bytes < COMMIT_BYTES or space.free_files == 0:
         return "the root's disk is full: sends, receives and deletes fail"
+    if _is_full(space):
+        free = f"only {space.free_bytes // 2**10:,} KiB of the root's disk is free"
+        return f"{free}: a send, receive or delete fails if it needs more, and each needs 8 KiB at least"
     files = f"room for {space.free_files:,} more files" if space.lacks_files(LOW_FILES) else ""
     if not space.lacks_bytes(LOW_BYTES):
         return f"the root's disk has only {files}"
