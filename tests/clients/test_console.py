@@ -1139,6 +1139,7 @@ def test_a_queue_has_its_concerns_at_its_head_whatever_the_tab(lake: LakeQueue, 
     concerns.get_by_role("link", name="Runbook").click()
     shows(page.get_by_role("heading", name="LakequeueDeadLetters")).to_be_in_viewport()
     page.go_back()
+    shows(concerns).to_be_visible()  # so that it can be gone below
     visit.button("Redrive…").click()
     page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
     shows(concerns).to_be_hidden()
