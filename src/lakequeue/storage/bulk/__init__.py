@@ -1,1 +1,1 @@
-"""Bulk sends: files that Spark or Arrow writes, their manifests, and the commits that add them."""
+"""Bulk sends. Files are written first, listed in a manifest, and committed."""

@@ -1,4 +1,4 @@
-"""Writes the files of a bulk send from Arrow, in any number of processes, without a JVM."""
+"""Writes the files of a bulk send from Arrow rows. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
-"""Minimum number of parts in which the rows of a FIFO queue are sorted, one in memory at a time."""
+"""Minimum number of parts for sorting FIFO rows. Sorting loads one part at a time."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
-    """Raises InvalidParameterValue if values of the column that orders groups cannot be compared."""
+    """Raises InvalidParameterValue if values of ``order_by`` cannot be compared."""
     if order_by is None:
         return
     type_ = schema.field(order_by).type
@@ -66,8 +66,8 @@ def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tupl
 
 
 def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Divides rows by the hash of their groups, which also determines the shard. Yields part and rows."""
-    groups = rows["group_id"].dictionary_encode()
+    """Divides rows by the hash of their groups. Yields part numbers and rows."""
+    groups = rows["group_id"].dictionary_encode()  # whose hash also determines the shard
     hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
     place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
     for part in np.unique(place).tolist():
@@ -86,7 +86,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Maximum bytes of rows in a file of a standard queue with one shard. With more shards, files are smaller."""
+"""Maximum bytes of rows in a standard queue's file. With several shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
 """Number of bits for a row's position in its partition. The bits above hold the partition, as in Spark."""
 
@@ -96,10 +96,10 @@ class Written:
     """Results of writing one partition.
 
     Attributes:
-        files: one file for each priority; empty if there are no rows, or if a broken rule ends the send.
+        files: one file for each priority. Empty if a broken rule ends the send.
         given: names of the columns that the rows have.
-        broken: for the name of each broken rule, the number of rows that break it.
-        refused: file of the rows that break rules, if they are diverted.
+        broken: number of rows that break each rule, by rule name.
+        refused: file of the rows that break rules, if diverted.
         refused_rows: number of rows that break any rule, diverted or dropped.
     """
 
@@ -117,14 +117,14 @@ def write_partition(
     batches: Iterable[pa.RecordBatch],
     in_order: bool = False,
 ) -> Written:
-    """Checks and writes the rows of one partition of a bulk send. Holds about one row group in memory.
+    """Checks and writes one partition of a bulk send. Holds about one row group in memory.
 
     Args:
-        messages: directory for the files: the result of ``staging.messages`` for the queue's directory.
+        messages: directory for the files, from ``staging.messages``.
         staging: the attempt at the send.
-        partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
-        batches: the rows, with columns that ``check_columns`` has accepted.
-        in_order: True if the rows of a FIFO queue are complete message groups of one shard, already sorted.
+        partition: number of the partition. Pass ``gather`` one result for each partition.
+        batches: the rows. ``check_columns`` must have accepted their columns.
+        in_order: True for sorted FIFO rows. They must be complete groups of one shard.
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
@@ -137,14 +137,13 @@ def write_partition(
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
-    """Returns the manifest of one send with the files of all partitions, in their order. Commits nothing.
+    """Returns the manifest of a send. Commits nothing. Files keep the order of the partitions.
 
-    With ``bad_rows``, rows that break rules are dropped or diverted. Unless ``in_order``, rows of a FIFO queue are
-    sorted.
+    With ``bad_rows``, drops or diverts rows that break rules. Sorts FIFO rows, unless ``in_order``.
 
     Raises:
-        InvalidParameterValue: rows break a rule. The text names rules and numbers of rows. No file is left.
-        InvalidMessageContents: the only broken rule is the one about characters. No file is left.
+        InvalidParameterValue: rows break a rule. No file is left.
+        InvalidMessageContents: the only broken rule is about characters. No file is left.
     """
     messages = staging.messages(tables)
 
@@ -172,7 +171,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Drops or diverts rows that break rules, if ``bad_rows`` is set. Else raises the error for them."""
+    """Drops or diverts rows that break rules. Without ``bad_rows``, raises the error instead."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -271,7 +270,7 @@ def write_sorted(
 def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Writes numbered rows in their order, into one file for each priority. Returns the files."""
+    """Writes numbered rows in order, one file for each priority. Returns the files."""
     files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
     with ExitStack() as opened:
@@ -337,7 +336,7 @@ def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
 
 
 def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Returns the MD5 of send and row number, in the format of UUIDs."""
+    """Returns the MD5s of send and row numbers as UUIDs."""
     begun = hashlib.md5(f"{send_id}-".encode(), usedforsecurity=False)
     digests = []
     for number in numbers.tolist():
@@ -354,7 +353,7 @@ def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
-    """Returns deduplication ids, derived from the body if the caller gave none (DDP-4)."""
+    """Returns deduplication ids. Missing ids are derived from bodies (DDP-4)."""
     ids = [
         hashlib.sha256(body.encode()).hexdigest() if id is None else id
         for id, body in zip(given.to_pylist(), bodies.to_pylist(), strict=True)

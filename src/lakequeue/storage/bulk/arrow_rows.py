@@ -1,4 +1,4 @@
-"""Arrow rows of a bulk send: conversion to the types of ``messages``, and checks, by row group."""
+"""Converts and checks the Arrow rows of a bulk send."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TYPES = {
 
 
 def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Returns names and types of columns, with Spark's names of types."""
+    """Returns names and types of columns. Types have Spark's names."""
     return [(field.name, type_name(field.type)) for field in schema]
 
 
@@ -74,7 +74,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields checked rows with the columns of ``messages`` and ``_order``, about a row group at a time."""
+    """Converts rows to the types of ``messages``. Each batch is about one row group."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -90,7 +90,7 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
 
 def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Converts rows. Halves them until each piece is at most about a row group, and yields the pieces."""
+    """Yields converted rows. A piece is at most about a row group."""
     try:
         converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:
@@ -135,7 +135,7 @@ def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Returns a column without dictionaries and views, which some functions of Arrow lack."""
+    """Decodes dictionaries and views. Some functions of Arrow refuse both."""
     if pa.types.is_dictionary(column.type):
         values = _plain(column.dictionary)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
@@ -178,7 +178,7 @@ _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
 
 def has_refused(bodies: pa.StringArray) -> pa.Array:
-    """Returns for each text True if it has control characters or noncharacters."""
+    """Returns True for texts with control characters or noncharacters."""
     if not _suspicious(bodies):
         return pa.repeat(False, len(bodies))
     return pc.match_substring_regex(bodies, _REFUSED)
@@ -262,7 +262,7 @@ def _attribute_bytes(attributes: pa.MapArray) -> pa.Array:
 
 
 def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
-    """Returns True for rows with too many, invalid or repeated attributes."""
+    """True for rows with too many, invalid or repeated attributes."""
     entries, place = _entries(attributes)
     good = pc.fill_null(_allowed(entries), False).to_numpy(zero_copy_only=False)
     bad = np.bincount(place[~good], minlength=len(attributes)) > 0

@@ -72,14 +72,16 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def divert(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds refused rows to ``table`` in one commit. Removes their files. Call it before ``write_manifest``.
+        """Adds refused rows to ``table`` in one commit. Removes their files.
+
+        Without a table, only logs the refused rows. Call ``divert`` before ``write_manifest``.
 
         Args:
             messages: the folder of the files.
             files: files from ``RefusedRows``.
             key: key of the send.
-            by: text that names the queue and its rules. A send is a repetition only with equal ``key`` and ``by``.
-            said: text for the program's log: the broken rules, and the number of rows that broke each.
+            by: the queue and its rules. Repetitions have equal ``key`` and ``by``.
+            said: text for the log. Names broken rules with numbers of rows.
         """
         if self.table is not None:
             app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"
@@ -105,7 +107,7 @@ class BadRows:
 
 
 class RefusedRows:
-    """Counts the rows of a partition that break rules, and writes them into a file, unless they are dropped."""
+    """Counts refused rows. Writes the rows that get diverted."""
 
     def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
         self._messages = messages

@@ -1,7 +1,6 @@
-"""Bulk sends: rows are written once, as files, which become segments by one commit per shard.
+"""Bulk sends. Files are written once, and committed to each shard.
 
-Each commit carries the send's application id, and the manifest names the shards. So a process that repeats or
-finds an interrupted send commits the missing files.
+Each commit carries the send's application id. The manifest names the shards. Any process can commit missing files.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
 UNFINISHED = 60.0
-"""Seconds after which other processes may complete an interrupted bulk send."""
+"""Seconds before other processes may complete an interrupted bulk send."""
 
 Stage = Callable[[Folder, Staging], Manifest]
-"""Function that checks and writes the rows of a send below the queue's directory. May run in any process."""
+"""Checks and writes the rows of a send. May run in any process."""
 
 
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
-    On FIFO queues, rows with a repeated deduplication id are accepted but not added (DDP-1). If an earlier attempt
-    at the send has left its files, they are committed, and ``stage`` is not called.
+    On FIFO queues, adds no repeated deduplication id (DDP-1). Reuses the files of an earlier attempt. ``stage``
+    runs only without such files.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
-        OverLimit: the cap on stored messages allows only some of them (QUE-21).
+        OverLimit: the rows exceed the cap on stored messages (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
         QueueClientError: storage failed; ``outcome_unknown`` is set after a commit to another shard.
     """
@@ -79,7 +78,7 @@ def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | No
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that are at least a minute old, and have reached some of their shards but not all."""
+    """Returns bulk sends that reached only some of their shards. Skips sends younger than a minute."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:

@@ -1,8 +1,6 @@
 """Commits the files of a bulk send to one shard.
 
-Offsets are fixed at commit: positions within a file start at 0, and its base and opening time are partition
-values. So a lost race costs another commit of a few milliseconds, never another write. No lock is held while
-writing.
+The commit sets the offsets. A lost race costs another commit, not another write. No lock is held while writing.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Number of attempts to remove new duplicates while small sends of this process go on. Then these sends wait."""
+"""Attempts to remove duplicates before this process's small sends wait."""
 
 
 class ShardCommit:
@@ -65,7 +63,7 @@ class ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides which files to add. The answer None means that new duplicates must be removed first."""
+        """Chooses the files to add. Answers None if there are new duplicates."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

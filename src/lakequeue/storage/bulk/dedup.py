@@ -1,4 +1,4 @@
-"""Deduplication of bulk sends to FIFO queues, column by column (DDP-1)."""
+"""Deduplication of bulk sends to FIFO queues (DDP-1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened_at(table: Table, now: int) -> int:
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Returns the files with only the first message of each deduplication id, rewritten if necessary."""
+    """Returns files with only the first message per deduplication id."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -48,7 +48,7 @@ def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool)
 
 
 class Duplicates:
-    """Removes staged messages whose deduplication id was sent in the last five minutes, as the log shows."""
+    """Drops staged duplicates of messages from the last five minutes."""
 
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
@@ -105,7 +105,7 @@ class Duplicates:
 
 
 def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
-    """Returns the deduplication ids, with their groups if ids are unique per group (DDP-2, DDP-14)."""
+    """Returns deduplication ids. With ``by_group``, adds the groups (DDP-2, DDP-14)."""
     ids = rows["dedup_id"].cast(pa.large_string())
     if not by_group:
         return ids
@@ -114,7 +114,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns messages from offset ``first`` on that were sent after ``horizon``, except moved messages."""
+    """Returns messages sent after ``horizon``, from offset ``first`` on. Skips moved messages."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

@@ -1,4 +1,4 @@
-"""Reads the messages of a lease from their files, as Arrow batches or by Spark, in any process."""
+"""Reads the messages of a lease from their files. Returns Arrow batches, or a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEQUENCE_NUMBER = """
 """
 """``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in a filter, with which Spark skips row groups. More would slow the planner."""
+"""Maximum number of ranges in a Spark filter. More ranges would slow the planner."""
 _BUCKET = 8
 """Number of low bits of a position to drop. Spark joins messages with ranges by the remaining bits."""
 _COLUMNS = (
@@ -43,7 +43,7 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Adjacent messages of one lease in one file, both bounds included."""
+    """Adjacent messages of one lease in one file. Includes both bounds."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
@@ -139,7 +139,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """Returns the places as rows, with the unique names of files."""
+    """Returns the places as rows, with unique file names."""
     from pyspark.sql import functions as F
 
     schema = (
@@ -156,12 +156,12 @@ def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """Returns the OR of conditions as a balanced tree, because a chain of 64 is too deep for the planner."""
+    """Returns the OR of conditions as a balanced tree."""
     from pyspark.sql import functions as F
 
     if len(conditions) < 2:
         return conditions[0] if conditions else F.lit(False)
-    half = len(conditions) // 2
+    half = len(conditions) // 2  # a chain of 64 is too deep for the planner
     return _any(conditions[:half]) | _any(conditions[half:])
 
 
@@ -211,7 +211,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places of one file, by row group. Omits messages with erased bodies."""
+    """Yields messages of one file, by row group. Omits erased messages if ``columns`` has ``body``."""
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)
@@ -242,7 +242,7 @@ def read_places(
 
 @attrs.frozen
 class LeaseTask:
-    """Messages of a lease for one task to read, in any process."""
+    """Messages of a lease, for one task in any process."""
 
     store: Store
     places: Sequence[Sequence[LeasePlace]]
@@ -265,7 +265,7 @@ def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
 
 
 class _PlacedRows(NamedTuple):
-    """Rows ``start`` to ``stop`` of a row group, which hold the messages of a place. ``stop`` is excluded."""
+    """Rows of a place in a row group. Excludes ``stop``."""
 
     start: int
     stop: int
@@ -279,7 +279,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields each row group's rows, first position, and rows by place. A file of another program is one group."""
+    """Yields rows, first position and places per row group. Another program's file is one group."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -312,7 +312,7 @@ def _row_groups(
 
 
 class _Rows:
-    """Rows of a row group with their receive counts, and the columns that a lease adds."""
+    """Rows of a row group. Adds the columns of a lease."""
 
     def __init__(self, rows: pa.Table, place: LeasePlace, lease: LeaseColumns) -> None:
         self._rows = rows
@@ -337,7 +337,7 @@ class _Rows:
         return pa.array([sequence_number(self._place.shard, offset) for offset in offsets.tolist()], field.type)
 
     def _stored(self, name: str, type_: pa.DataType) -> pa.Array:
-        """Returns a column of the file in one piece, with the expected type."""
+        """Returns a column in one piece, with the expected type."""
         column = self._rows[name]
         return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).cast(type_)
 

@@ -25,20 +25,20 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Seconds after which uncommitted files of a bulk send are too old. VACUUM removes them after twice this time."""
+"""Age limit of uncommitted files, in seconds. VACUUM removes files of twice this age."""
 
 
 @attrs.frozen
 class SendKey:
-    """Identifies a bulk send by an application id and its version, to recognize repetitions."""
+    """Identifies a bulk send. A repeated send has the same key."""
 
     app_id: str
     version: int
     files: str
-    """Name of the manifest and its files, from which message ids are derived."""
+    """Name of the manifest and its files. Message ids derive from the name."""
     of_stream: bool = False
     anonymous: bool = False
-    """True if the caller gave no id, so that nobody can repeat the send."""
+    """True if the caller gave no id. Nobody can repeat the send."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
@@ -57,7 +57,7 @@ class SendKey:
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """True if the loaded snapshot of a shard's log has this send, or a later batch of the same stream."""
+        """True if a shard's loaded log has this send. Later batches of the stream also count."""
         return _reached(table, self.app_id, self.version)
 
 
@@ -72,16 +72,16 @@ class WaitingFile:
 
 @attrs.frozen
 class Manifest:
-    """Files of a bulk send that wait for their commits, one commit per shard."""
+    """Uncommitted files of a bulk send. Each shard takes one commit."""
 
     send_id: str
     app_id: str | None
-    """Application id that shows the send in each shard; None for a send of one commit that is never repeated."""
+    """Application id that marks the send in each shard. None for an anonymous send to one shard."""
     version: int
     files: Sequence[WaitingFile]
     """Files in the order of the DataFrame's partitions."""
     written_at: float = attrs.field(factory=time.time, eq=False)
-    """When the manifest was written, in seconds by the machine's wall clock."""
+    """When the manifest was written, in seconds since 1970."""
 
     @property
     def rows(self) -> int:
@@ -93,7 +93,7 @@ class Manifest:
 
     @property
     def too_old(self) -> bool:
-        """True if VACUUM may remove the files before they are committed."""
+        """True if VACUUM may remove the files before their commit."""
         return time.time() - self.written_at > LONGEST_WAIT
 
     def reached(self, table: Table) -> bool:
@@ -109,7 +109,7 @@ def load_manifest(tables: Folder, send_id: str) -> Manifest | None:
 
 
 def has_manifests(tables: Folder) -> bool:
-    """True if a queue has uncommitted files of a bulk send."""
+    """True if a queue has manifests of bulk sends."""
     return next(tables.files(_FOLDER), None) is not None
 
 
@@ -164,7 +164,7 @@ def forget(tables: Folder, send_id: str) -> None:
 
 
 def discard(tables: Folder, send_id: str) -> None:
-    """Removes the manifest and the files of a send that reached no shard."""
+    """Removes the manifest and files of an uncommitted send."""
     manifest = load_manifest(tables, send_id)
     if manifest is None:
         return
@@ -176,7 +176,7 @@ def discard(tables: Folder, send_id: str) -> None:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """Returns the error for a bulk send that waited too long. Raises QueueClientError if the clock is wrong."""
+    """Returns the error for an expired bulk send. Raises QueueClientError if the clock is wrong."""
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"

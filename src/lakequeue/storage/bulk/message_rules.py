@@ -1,4 +1,4 @@
-"""The rules for rows of a bulk send, and the texts of refusals."""
+"""The rules for the rows of a bulk send."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 
 @attrs.frozen
 class Fifo:
-    """Options of a FIFO queue for the rows of a bulk send."""
+    """Options of a FIFO queue for bulk sends."""
 
     shards: int = 1
     content_based_deduplication: bool = False
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
     @property
     def of_one(self) -> str:
-        """Describes one row that breaks the rule, as in the column ``reason`` of refused rows."""
+        """Describes one row that breaks the rule, as in ``reason``."""
         return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
 
     def describe(self, count: int) -> str:
@@ -54,7 +54,7 @@ _SINGULAR = {"have": "has", "are": "is"}
 
 @attrs.frozen
 class RowRules:
-    """The rules for rows of a bulk send, for use in any process.
+    """The rules for the rows of a bulk send.
 
     Attributes:
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
@@ -62,7 +62,7 @@ class RowRules:
         max_delay: largest delay of a row, in seconds; None for no limit.
         fifo: options of a FIFO queue; None on standard queues.
         count_attributes: True if message attributes count towards ``max_bytes``.
-        by_group: True if a standard queue chooses the shard of a message by its message group (FAI-5).
+        by_group: True if standard queues choose shards by message group (FAI-5).
         priorities: number of the queue's priorities; None without priorities (JOB-5).
         default_priority: priority of rows without a priority.
     """
@@ -104,7 +104,7 @@ class RowRules:
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules that apply to rows with these columns, in the order in which errors list them."""
+        """Returns the rules for the columns ``given``. Errors list rules in this order."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),
@@ -133,7 +133,7 @@ class RowRules:
         return [*rules, Rule("characters", "have", said, InvalidMessageContents)]
 
     def describe(self, given: Collection[str], broken: Mapping[str, int]) -> str:
-        """Returns a text with the broken rules and the numbers of rows."""
+        """Describes the broken rules with their numbers of rows."""
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
@@ -145,7 +145,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Returns the columns, spelled like message columns, and ``order_by`` as the rows spell it."""
+    """Returns columns, spelled as in ``messages``. Spells ``order_by`` like its column."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
@@ -154,7 +154,7 @@ def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], st
 
 
 def check_columns(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], order_by: str | None) -> None:
-    """Refuses columns that cannot make messages of a queue, regardless of the rows.
+    """Refuses columns that cannot make messages of a queue.
 
     Args:
         attributes: attributes of the queue.
@@ -162,7 +162,7 @@ def check_columns(attributes: QueueAttributes, columns: Sequence[tuple[str, str]
         order_by: a further column, which must exist.
 
     Raises:
-        InvalidParameterValue: a column is wrong or missing; the text names it.
+        InvalidParameterValue: a column is wrong or missing; the text names the column.
     """
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")

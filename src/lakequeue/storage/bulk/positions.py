@@ -1,4 +1,4 @@
-"""The position of a relay in its source, kept in the log of the target queue."""
+"""The position of a relay in its source. The target queue's log keeps the position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, tran
 
 
 def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int], first: bool) -> None:
-    """Advances a position in the first shard, in a commit without messages. Never moves it back.
+    """Advances a relay's position in the first shard's log. Never moves the position back.
 
     Args:
         app_id: the application id of the relay's stream.

@@ -17,10 +17,10 @@ from lakequeue.storage.folder import Folder
 
 
 class BulkShards(Protocol):
-    """The shards of a queue in this process, addressed by number."""
+    """A queue's shards in this process, by number."""
 
     def now(self) -> int:
-        """Returns the instant, in microseconds, for the delays and the deduplication of a commit."""
+        """Returns the instant of a commit, in microseconds."""
         ...
 
     def room(self, shard: int) -> int | None:
@@ -28,15 +28,15 @@ class BulkShards(Protocol):
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
-        """Blocks this process's small sends to a shard during the commit."""
+        """Blocks this process's small sends to a shard."""
         ...
 
     def purged(self, shard: int) -> int:
-        """Returns the first offset of a shard after its last purge (DDP-13)."""
+        """Returns a shard's first offset after the last purge (DDP-13)."""
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:
-        """Counts a commit to a shard, and the races that were lost before the commit."""
+        """Counts a commit to a shard, and its lost races."""
         ...
 
     def check_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
@@ -67,7 +67,7 @@ class SendTarget:
         return self.engine.open(layout.messages_path(self.root, self.key, shard))
 
     def check_room(self, shard: int, files: Sequence[DataFile]) -> None:
-        """Raises OverLimit if the cap on stored messages does not allow the rows of ``files`` (QUE-21)."""
+        """Raises OverLimit if ``files`` exceed the message cap (QUE-21)."""
         room, rows = self.here.room(shard), sum(file.rows for file in files)
         if room is not None and rows > max(0, room):
             where = "The queue" if len(self.shards) == 1 else f"Shard {shard} of the queue"

@@ -1,7 +1,8 @@
-"""The record of files that a relay has sent: numbered parts in the queue's directory.
+"""The record of the files that a relay has sent.
 
-Only one process can create the part of a number. It thereby decides the files of the batch, and then sends them.
-Merged parts contain only digests of the files. A part is ignored if its number was merged before.
+The record has numbered parts in the queue's directory. Only one process can create the part of a number. The part
+decides the files of its batch. Merged parts contain only digests of the files. Parts with merged numbers are
+ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
 """Maximum number of files of a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
-"""A merge takes at least this many parts, and makes a part of at most about this many bytes."""
+"""Number of parts that starts a merge. Merged parts grow to about ``LARGEST`` bytes."""
 _BUCKETS, _CHUNK = 64, 65_536
 
 
@@ -100,7 +101,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges parts if there are many. Leaves the part of the newest batch, whose files may not be sent yet."""
+        """Merges parts if there are many. Leaves the newest batch, because its files may be unsent."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]
@@ -161,7 +162,7 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Divides found files by digest into buckets, each an Arrow file. Yields the buckets and their paths."""
+    """Divides files by digest into buckets. Yields bucket and path of each Arrow file."""
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:

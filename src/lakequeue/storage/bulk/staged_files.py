@@ -41,19 +41,19 @@ def safe_name(send_id: str) -> str:
 
 
 def folder_of(send_id: str, attempt: str) -> str:
-    """Returns the directory below the table for the files of one attempt at a send."""
+    """Returns the directory of one attempt, relative to the table."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
 def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a temporary file, a row group at a time."""
+    """Yields the rows of a temporary file, by row group."""
     with messages.parquet(file.path, file.size, ANY) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group, use_threads=False).to_batches()
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
-    """Returns the shard to which the message groups of a file belong."""
+    """Returns the shard of a file's message groups."""
     if shards == 1:
         return 0
     with messages.parquet(file.path, file.size) as parquet:
@@ -72,7 +72,7 @@ def new_name(partition: int, kind: str) -> str:
 
 
 class NumberedFile:
-    """A file of ``messages`` that is being written, with rows numbered from 0 on."""
+    """Writes a file of ``messages``. Numbers its rows from 0."""
 
     def __init__(self, messages: Folder, path: str, target: pq.ParquetWriter) -> None:
         self._messages, self._path, self._target = messages, path, target
@@ -102,7 +102,7 @@ def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
 
 
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
-    """Writes the kept rows of a file into a new file in the same folder, numbered from 0 on."""
+    """Writes the kept rows into a new file. Numbers the rows from 0."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with folder.parquet(file.path, file.size) as source, numbered_file(folder, path) as target:
         for rows in _row_groups(_kept(source, kept)):

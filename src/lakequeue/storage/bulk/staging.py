@@ -1,4 +1,4 @@
-"""A bulk send from rows to a manifest: the folder of its files, and the shards that get them."""
+"""Stages a bulk send. Writes files, assigns shards, creates the manifest."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Minimum rows for each shard. If a send is smaller, it goes to fewer shards, or its files are not cut."""
+"""Minimum rows per shard. Smaller sends use fewer shards."""
 NEAR = 0.1
-"""Share of the average by which a shard's number of rows may differ, so that fewer files are cut."""
+"""Allowed relative deviation of a shard's rows from the average."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns files to shards in order, with about equal numbers of rows. Cuts and rewrites files for that."""
+    """Assigns files to shards in order. Cuts files to balance the rows."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each
@@ -50,7 +50,7 @@ def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -
 
 
 def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Cuts each file into the rows of each shard, by message group (FAI-5)."""
+    """Splits each file among the shards, by message group (FAI-5)."""
     if len(shards) == 1:
         return [WaitingFile(shards[0], file) for file in files]
     placed: list[WaitingFile] = []
@@ -68,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns the row number at which each shard but the last ends: the end of a file, if shares stay similar."""
+    """Returns the row number at which each shard ends. Prefers ends of files. Omits the last shard."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -82,10 +82,10 @@ class Staging:
     """One attempt at writing the files of a bulk send. Can be passed to other processes.
 
     Attributes:
-        key: the key of the send, from which message ids are derived.
-        shards: all shards, in the order in which they get rows. Files are first written below the first shard.
+        key: the key of the send.
+        shards: all shards, in filling order. New files are below the first shard.
         rules: the rules for the rows.
-        folder: directory of this attempt, relative to the ``messages`` of a shard.
+        folder: directory of this attempt, relative to a shard's ``messages``.
         bad_rows: treatment of rows that break a rule; None if such rows end the send.
     """
 
@@ -104,7 +104,7 @@ class Staging:
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
-        """Returns the ``messages`` directory of the first shard, below which files are written."""
+        """Returns the ``messages`` directory of the first shard."""
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:

@@ -1,4 +1,4 @@
-"""Writes the files of a bulk send in Spark's tasks, 2.6 times as fast as by Spark's own Parquet writer."""
+"""Writes the files of a bulk send in Spark's tasks. Is 2.6 times as fast as Spark's Parquet writer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | Non
 
 @attrs.frozen
 class TaskWriter:
-    """Writes the rows of a Spark task in the task's process. Can be pickled."""
+    """Writes the rows of a Spark task. Can be pickled."""
 
     store: Store
     tables: str
@@ -58,7 +58,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the pickled result of ``write``, or its InvalidParameterValue, as one row for Spark."""
+        """Yields the pickled result of ``write``. Yields InvalidParameterValue instead of raising."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -86,7 +86,7 @@ def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list
 
 
 def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
-    """Returns the DataFrame in partitions that each have complete message groups of one shard, in order."""
+    """Groups rows into partitions, in order. Each partition has complete message groups of one shard."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -108,7 +108,7 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
 
 
 def file_count(spark: SparkSession) -> int:
-    """Returns the number of Spark partitions, and so of files, for a bulk send with message groups."""
+    """Returns how many Spark partitions a FIFO send needs. Each partition becomes a file."""
     wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
     tasks = _tasks(spark)
     return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"
@@ -126,7 +126,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
-    """Returns the rows in ``count`` partitions. ``number`` is the column with the number of a row's partition."""
+    """Returns the rows in ``count`` partitions. ``number`` is each row's partition."""
     from pyspark.sql import functions as F
 
     if hasattr(df, "repartitionById"):  # since Spark 4.1
