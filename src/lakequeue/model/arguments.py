@@ -30,13 +30,13 @@ def check_type(parameter: str, value: object, kind: type | tuple[type, ...], exp
 
 
 def check_string(parameter: str, value: object, *, optional: bool = False) -> None:
-    """Raises InvalidParameterValue unless a value is a text, or None if ``optional``."""
+    """Checks that a value is text. Allows None if ``optional``. Raises InvalidParameterValue."""
     if not (optional and value is None):
         check_type(parameter, value, str, "a text")
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """Raises InvalidParameterValue unless a value, or each of its ``methods``, can be called."""
+    """Checks that a value, or each of its ``methods``, is callable. Raises InvalidParameterValue."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
@@ -73,7 +73,9 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is None or a mapping to texts. The error hides all values."""
+    """Checks that a value is None or a mapping to texts. Raises InvalidParameterValue. The error hides all
+    values.
+    """
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -88,7 +90,7 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns the items of an iterable. Raises InvalidParameterValue for a text or an item that is no ``kind``."""
+    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or an item of another kind."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."
@@ -109,7 +111,7 @@ def check_instant(parameter: str, value: object) -> int:
 
 
 def check_text(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is a text that UTF-8 can encode."""
+    """Checks that a value is text in valid Unicode. Raises InvalidParameterValue."""
     try:
         stored = isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -119,7 +121,7 @@ def check_text(parameter: str, value: object) -> None:
 
 
 def check_whole(parameter: str, value: object, most: int | None = None) -> None:
-    """Raises InvalidParameterValue unless a value is a whole number from 1 to ``most``."""
+    """Checks for a whole number from 1 to ``most``. Raises InvalidParameterValue."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if not whole or (most is not None and isinstance(value, int) and value > most):
         limit = "of at least 1" if most is None else f"from 1 to {most:,}"
@@ -150,7 +152,7 @@ def _interval(parameter: str, value: Any, low: int, high: int) -> int:
 
 
 def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
-    """Returns the visibility timeout of a receive or a change, in microseconds (RCV-13, VIS-10, PRF-2)."""
+    """Returns a checked visibility timeout in microseconds (RCV-13, VIS-10, PRF-2)."""
     with coded_for(attributes.profile):
         if value is None:
             raise MissingParameter("The request must contain the parameter {}.", names=["visibility_timeout"])
@@ -187,7 +189,7 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
 
 
 def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) -> Duration:
-    """Returns the seconds from ``now`` until ``at``, as the delay of a message (JOB-8)."""
+    """Returns the delay of a message in seconds. The delay ends at ``at`` (JOB-8)."""
     left = max(0, check_instant("at", at) - to_micros(now))
     if not attributes.fractions_allowed("delay"):
         left = -(-left // MICROS) * MICROS
@@ -248,7 +250,9 @@ def check_consumer(value: Any) -> str | None:
 
 
 def check_identifier(parameter: str, value: Any) -> str | None:
-    """Returns an id of 1 to 128 letters, digits and punctuation characters, or None (SND-13, ATT-7)."""
+    """Returns a checked id, or None (SND-13, ATT-7). An id has 1 to 128 letters, digits and punctuation
+    characters.
+    """
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
     reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -260,13 +264,13 @@ MAX_TAGS = 50
 
 
 def check_tag_count(name: str, tags: Mapping[str, str]) -> None:
-    """Raises InvalidParameterValue if a queue would get too many tags (QUE-28)."""
+    """Checks the number of a queue's tags (QUE-28). Raises InvalidParameterValue."""
     if len(tags) > MAX_TAGS:
         raise InvalidParameterValue(f"Too many tags added for queue {name}.")
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Returns checked tags: keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
+    """Returns checked tags (QUE-28). Keys have 1 to 128 characters, values at most 256."""
     check_type("tags", tags, Mapping, "a mapping")
     for key, value in tags.items():
         if not isinstance(key, str) or not 1 <= len(key) <= 128:

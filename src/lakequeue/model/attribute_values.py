@@ -1,4 +1,4 @@
-"""Parses and formats values of queue attributes, and declares the types of these values for type checkers."""
+"""Parses and formats values of queue attributes. Also declares their types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakequeue.model.redrive_policies import (
 Seconds = int | float
 
 MAX_TEXT_BYTES = 8_192
-"""Maximum number of bytes in a text attribute, such as a policy."""
+"""Maximum length of a text attribute in bytes."""
 MAX_STATEMENTS = 20
 """Maximum number of statements in a policy."""
 

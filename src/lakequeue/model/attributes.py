@@ -109,15 +109,17 @@ class QueueAttributes:
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id; None if it takes no ids (JOB-6)."""
+    """Seconds for which a standard queue refuses a repeated deduplication id. None: the queue takes no ids
+    (JOB-6).
+    """
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
-    """True if a deduplication id counts until its message is deleted."""
+    """True if a message's deletion frees its deduplication id."""
     paused: str | None = _of("Paused", "text", None)
-    """Reason of the queue's pause, during which receives find nothing (JOB-1). None without a pause."""
+    """Reason of the queue's pause (JOB-1). None: the queue is not paused."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
     """Reasons of paused message groups: a JSON object with the groups as names."""
     paused_since: str | None = _of("PausedSince", "text", None)
-    """Start of each pause in microseconds: a JSON object with groups as names, and "" for the whole queue."""
+    """Start of each pause, as JSON: microseconds by group. The key "" is the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """Rate limit, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
@@ -125,7 +127,7 @@ class QueueAttributes:
     table: str | None = _of("Table", "table", None)
     """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
-    """Random id of the queue in the Delta log of its delivery table. Each new table gets a new id."""
+    """Random id. Identifies the queue in the log of its delivery table. Each new table gets a new id."""
 
     @classmethod
     def create(
@@ -179,7 +181,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses a change that would spread a limited group or a deduplication id over shards (FAI-5, JOB-6)."""
+        """Refuses changes that need a group or id in several shards (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -191,7 +193,9 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of arguments that differ from these attributes (QUE-15). Raises as ``create`` does."""
+        """Compares arguments with these attributes. Returns the names of those that differ (QUE-15). Raises as
+        ``create`` does.
+        """
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
@@ -242,13 +246,13 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """True if a receipt handle is refused once its visibility timeout is over (RCP-7, RCP-8)."""
+        """True if the queue refuses receipt handles of ended timeouts (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 
     @property
     def dedup_by_group(self) -> bool:
-        """True if deduplication ids are unique per message group only (DDP-14)."""
+        """True if each message group has its own deduplication ids (DDP-14)."""
         return self.created_deduplication_scope == "message_group"
 
     @property
@@ -260,7 +264,9 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Largest age in microseconds of sends that a send compares its deduplication id to; None without ids."""
+        """Microseconds. Sends compare their deduplication ids with sends of this age. None: the queue has no
+        ids.
+        """
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -279,7 +285,7 @@ class QueueAttributes:
 
     @cached_property
     def pace(self) -> Pace | None:
-        """The rate limit. Its token bucket is in the head of shard 0 (JOB-11)."""
+        """The rate limit. Shard 0's head holds the token bucket (JOB-11)."""
         return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst)
 
     @property
@@ -289,12 +295,12 @@ class QueueAttributes:
 
     @property
     def groups_are_tenants(self) -> bool:
-        """True if message groups name tenants that share the queue (FAI-1, FAI-4)."""
+        """True if message groups are tenants of the queue (FAI-1, FAI-4)."""
         return bool(self.fair_groups or self.group_in_flight_limit)
 
     @cached_property
     def redrive(self) -> RedrivePolicy | None:
-        """The redrive policy, with the dead-letter queue as an ARN (DLQ-2)."""
+        """The redrive policy. Names the dead-letter queue by its ARN (DLQ-2)."""
         return redrive_policy(self.redrive_policy)
 
     @cached_property
@@ -359,7 +365,7 @@ class QueueAttributes:
         return limits
 
     def fractions_allowed(self, field: str) -> bool:
-        """Returns True if a duration may have a fraction of a second on this queue's profile."""
+        """Returns True if durations may have fractions of a second."""
         rules = self.profile_rules
         return (
             not self.profile_strict
@@ -399,7 +405,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[others[0]], hint=f"does not go with {one}{why}")
 
     def _check_fifo(self) -> None:
-        """Checks that the attributes of a FIFO queue fit together (DDP-14)."""
+        """Checks the attributes of a FIFO queue against each other (DDP-14)."""
         if not self.profile_rules.fifo_queues:
             raise _invalid(_BY_FIELD["fifo"], hint=f"profile {self.profile} has no FIFO queues")
         if self.fifo_throughput_limit == "per_message_group_id" and self.deduplication_scope != "message_group":
@@ -443,7 +449,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the arguments by field name. Under a Python name, a number may not be given as text."""
+    """Returns the arguments by field name. Refuses a text for a number, except under a wire name."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)
@@ -467,7 +473,7 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replaces a rewind range of True with the retention period (RWD-2). Returns the settings."""
+    """Sets a rewind range of True to the retention period (RWD-2). Returns the settings."""
     if settings["rewind_range"] is True:
         settings["rewind_range"] = settings["message_retention_period"]
     return settings
@@ -495,7 +501,7 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
-    """Refuses attributes that only another kind of queue has (QUE-9, DDP-14, FAI-1)."""
+    """Refuses attributes of other kinds of queues (QUE-9, DDP-14, FAI-1)."""
     wrong = [each for each in _SETTABLE if each.field in fields and each.only in _absent(fifo, rules)]
     for field, only in [(each.field, each.only) for each in wrong]:
         if field == "content_based_deduplication":
@@ -510,7 +516,7 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """Returns the restrictions among ``fifo``, ``standard`` and ``lake`` that a queue does not meet."""
+    """Returns the kinds of queue that this queue is not: ``fifo``, ``standard``, ``lake``."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 
@@ -537,7 +543,7 @@ def kind_of(name: str) -> str | None:
 
 
 def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
-    """Returns the error for an unknown attribute, with the most similar of ``names`` as hint."""
+    """Builds the error for an unknown attribute. The hint is the most similar of ``names``."""
     known = [*(names or _BY_NAME)]
     nearest = [each for each in known if len(name) > 3 and name in each] or get_close_matches(name, known, 1)
     hint = f"did you mean {nearest[0]}?" if nearest else None

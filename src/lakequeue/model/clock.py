@@ -1,4 +1,4 @@
-"""The clock for all waits except locks and commit retries (LPL-6, DLT-2), and conversions to microseconds."""
+"""The clock for all waits, except locks and commit retries (LPL-6, DLT-2). Also converts times to microseconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def shown_duration(seconds: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Returns the seconds of a text such as ``100ms``, ``5m`` or ``1h30m``. Raises ValueError for other texts."""
+    """Parses a duration such as ``100ms``, ``5m`` or ``1h30m``. Returns seconds. Raises ValueError for other
+    texts.
+    """
     compact = text.lower().replace(" ", "")
     if not _TEXT.fullmatch(compact):
         raise ValueError(f"not a duration: {text!r}")
@@ -61,7 +63,7 @@ def from_micros(micros: int) -> datetime:
 
 
 def parse_instant(text: str) -> datetime:
-    """Parses an ISO 8601 instant, naive if the text has no time zone. Raises ValueError for another text."""
+    """Parses an ISO 8601 instant. Without a time zone, the result is naive. Raises ValueError for other texts."""
     return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 does not parse Z
 
 
@@ -94,10 +96,10 @@ class Clock(Protocol):
         """Returns the current time as an aware UTC instant."""
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
-        """Blocks the thread until an instant, or until ``wake`` is set."""
+        """Blocks the thread until an instant or an event (``wake``)."""
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
-        """Suspends the task until an instant, or until ``wake`` is set."""
+        """Suspends the task until an instant or an event (``wake``)."""
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
         """Registers the current thread or task. A manual clock advances only while all participants wait.
@@ -152,7 +154,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """An event that ends a wait: a receive then polls once more, and a search by a condition raises an error."""
+    """An event that ends waits. A receive then polls once more. A search by a condition raises an error."""
 
     def __init__(self) -> None:
         super().__init__()

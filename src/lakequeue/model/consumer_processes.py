@@ -1,4 +1,4 @@
-"""The file that a running consumer writes, so that idle consumers are visible too (JOB-14)."""
+"""The files of running consumers. They make idle consumers visible, too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ConsumerFile:
 
 
 def parse(text: bytes) -> ConsumerFile | None:
-    """Parses the file. Returns None for other content, because other programs may write the file."""
+    """Parses the file. Other programs may write it: returns None for other content."""
     try:
         found = json.loads(text)
         given = found["process"]

@@ -1,4 +1,4 @@
-"""The findings of a check, and the results of a repair."""
+"""Findings of a check, and results of a repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries into a Delta table: marks in the ledger, and application ids in the table (TAB)."""
+"""Deliveries into a Delta table (TAB). The ledger has their marks, the table has their application ids."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Mark(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Version of the application id in the append of the delivery."""
+        """Version of the application id when the delivery appends."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id in the block of the delivery."""
+        """Version of the application id when the delivery is blocked."""
         return 2 * self.number + 1
 
 
@@ -66,17 +66,19 @@ class Undecided(NamedTuple):
 
 
 def application_id(delivery_id: str, shard: int, slot: int) -> str:
-    """Returns the application id of a delivery in the table's Delta log."""
+    """Returns a delivery's application id in the table's Delta log."""
     return f"lakequeue-{delivery_id}-{shard}-{slot}"
 
 
 def new_delivery_id() -> str:
-    """Returns a random id of a queue for the log of its delivery table (TAB-1)."""
+    """Returns a random id for a queue and its delivery table (TAB-1)."""
     return uuid.uuid4().hex
 
 
 def parse_table(value: object) -> str:
-    """Parses a table's path, URI or name. Raises ValueError for other texts, a password or a token (TAB-1)."""
+    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts. Also raises for passwords and
+    tokens.
+    """
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
         raise ValueError("must be a path, a URI, or the name of a table in a catalog")
@@ -96,5 +98,5 @@ def new_nonce() -> int:
 
 
 def is_catalog_name(table: str) -> bool:
-    """Returns True for ``schema.table`` and ``catalog.schema.table``, False for a path or URI."""
+    """Returns True for ``schema.table`` and ``catalog.schema.table``. Returns False for a path or URI."""
     return _CATALOG_NAME.fullmatch(table) is not None

@@ -49,7 +49,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """Returns the reason with its time ``at``, or ``now`` (microseconds) if that is earlier."""
+        """Returns a copy whose time is at most ``now``, in microseconds."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """Returns the reason as a JSON object, in the format in which Spark writes it."""
+        """Returns JSON in the format that Spark writes."""
         return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""Messages that callers send and receive, their attributes, digests and results."""
+"""Sent and received messages: their attributes, digests and results."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from lakequeue.model.failures import DeadLetterReason
 
 
 def md5_of_body(body: str) -> str:
-    """Returns the MD5 of the UTF-8 bytes of a body, in hex (MSA-1)."""
+    """Returns the MD5 of a body's UTF-8 bytes, in hex (MSA-1)."""
     return hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
 
 
 def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str | None:
-    """Returns the MD5 of names, types and values, sorted by name (MSA-2). None without attributes."""
+    """Returns the MD5 of names, types and values (MSA-2). Returns None without attributes."""
     if not attributes:
         return None
     digest = hashlib.md5(usedforsecurity=False)
@@ -372,7 +372,9 @@ def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
 
 
 def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
-    """Returns new message ids: UUIDs that sort by time, or ``Msg-`` and eight base62 characters (RCP-2)."""
+    """Returns new message ids (RCP-2). They are UUIDs that sort by time, or CMQ's: ``Msg-`` and eight
+    characters.
+    """
     if format == "cmq":
         return ["Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8)) for _ in range(count)]
     # one call for all ids: each call releases the GIL, which took a third of the time of a batch
@@ -383,7 +385,7 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns the time in a message id, in microseconds but exact to milliseconds; None for an id without time."""
+    """Returns the time in a message id, in microseconds. It is exact to milliseconds. None: the id has no time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 
@@ -393,7 +395,7 @@ def is_message_id(text: str) -> bool:
 
 
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
-    """Returns the requested attributes, by name, ``All``, ``.*``, or prefix ``foo.*`` (MSA-4)."""
+    """Returns the requested attributes (MSA-4). A request is a name, ``All``, ``.*`` or ``prefix.*``."""
     wanted = set(names)
     if wanted & {"All", ".*"}:
         return dict(attributes)

@@ -1,4 +1,4 @@
-"""Names of queues, keys of stored queues, and sequence numbers of messages."""
+"""Names of queues, keys of queues, and sequence numbers of messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shard_of_group(group_id: str, shards: int) -> int:
 
 
 def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
-    """Raises InvalidParameterValue for an invalid name of a new queue (NAM-1, NAM-2, NAM-4, NAM-5, NAM-10)."""
+    """Checks the name of a new queue. Raises InvalidParameterValue (NAM-1, NAM-2, NAM-4, NAM-5, NAM-10)."""
     rules = profile_of(profile)
     if rules.name_rule == "cmq":
         pattern, rule = _CMQ, _CMQ_RULE
@@ -47,18 +47,18 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
 
 
 def is_name(name: object) -> bool:
-    """Returns True if some kind of queue can have this name."""
+    """Returns True if any kind of queue allows this name."""
     patterns = (_SQS_STANDARD, _SQS_FIFO, _CMQ)
     return isinstance(name, str) and any(each.fullmatch(name) for each in patterns)
 
 
 def name_hash(region: str, name: str) -> str:
-    """Returns 16 hex digits of a hash of region and name, both case-sensitive (NAM-6, NAM-9)."""
+    """Hashes region and name, both case-sensitive (NAM-6, NAM-9). Returns 16 hex digits."""
     return hashlib.sha256(f"{region}\0{name}".encode()).hexdigest()[:16]
 
 
 def new_key(region: str, name: str) -> str:
-    """Returns a new key for a queue, so that a later queue of the same name shares nothing with this queue."""
+    """Returns a random key for a new queue. Queues of the same name never share a key."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"
 
 
@@ -69,6 +69,6 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """Returns 20 digits, unique in a queue, that grow with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
+    """Returns 20 digits, unique in a queue (SEQ-1, SEQ-3, SEQ-6). They grow with the offset, with gaps."""
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

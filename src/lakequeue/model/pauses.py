@@ -1,4 +1,4 @@
-"""Pauses of queues and message groups, during which receives find nothing (JOB-1)."""
+"""Pauses of queues and message groups (JOB-1). Receives skip what is paused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
-"""Stored as the reason of a pause when the caller gave none. Texts about the pause omit this word."""
+"""Stored for a pause without a reason. Texts about pauses omit this word."""
 ENDS = "ends the pause"
 """Effect of ``Pause.command``, in words."""
 _RESUMED = "\n"
@@ -41,7 +41,7 @@ class Pause:
         return self.with_reason(f"paused{began}")
 
     def with_reason(self, text: str) -> str:
-        """Returns the text with the reason of the pause, if there is one."""
+        """Returns the text, followed by the reason if there is one."""
         return text if self.reason == NO_REASON else f"{text}: {self.reason}"
 
     def of(self, queue: str) -> str:
@@ -50,7 +50,7 @@ class Pause:
         return f"{queue if self.group is None else f'group {self.group} of {queue}'} {be} {self._words}"
 
     def advice(self, queue: str) -> str:
-        """Returns a line about the pause of this queue, with the command that ends it."""
+        """Describes the pause of this queue. Names the command that ends it."""
         return f"{self.of(queue)}; {self.command(queue)} {ENDS}"
 
     def command(self, queue: str) -> str:
@@ -76,8 +76,9 @@ def resumed_at(since: str | None) -> datetime | None:
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
-    """Returns the start of each pause in ``found``, and the queue's last resume, in microseconds, as JSON. A pause
-    that is also in ``before`` keeps its start. ``earlier``: the result of the previous call.
+    """Returns the start of each pause, and the queue's last resume. The result is JSON with microseconds.
+
+    A pause keeps its start if ``before`` has it. ``earlier``: the result of the previous call.
     """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}

@@ -25,11 +25,11 @@ class Limits:
 
     @property
     def described(self) -> str:
-        """The range in words, such as ``0 to 43,200`` or ``1 or more``."""
+        """The range in words: ``0 to 43,200`` or ``1 or more``."""
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """Returns the smallest range that contains this range and ``other``, with this range's default."""
+        """Returns the smallest range that contains both. Keeps this range's default."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 
@@ -147,7 +147,7 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """Returns the union of all profiles' ranges for an attribute, for queues with ProfileStrict off (PRF-2)."""
+    """Returns an attribute's widest range over all profiles (PRF-2). Queues without ProfileStrict use it."""
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

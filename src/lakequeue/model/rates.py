@@ -1,7 +1,7 @@
-"""Rate limits as token buckets (JOB-11). The state of a bucket is the instant when it will be full.
+"""Rate limits as token buckets (JOB-11).
 
-A message takes ``step`` nanoseconds from the bucket, which holds ``burst`` steps. In any ``w`` nanoseconds at most
-``burst + w / step`` messages pass.
+A bucket is stored as the instant when it will be full. A message takes ``step`` nanoseconds from the bucket. The
+bucket holds ``burst`` steps. In any ``w`` nanoseconds at most ``burst + w / step`` messages pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Maximum number of messages in a rate limit, more than a shard delivers in a second."""
+"""Most messages a second in a rate limit. A shard delivers fewer."""
 
 
 def parse_rate(value: Any) -> str:
@@ -48,7 +48,7 @@ class Pace(NamedTuple):
         return self.burst * self.step / 1e9
 
     def burst_for(self, seconds: int) -> int:
-        """Returns the number of messages that pass in this many seconds, rounded up."""
+        """Returns how many messages pass in these seconds, rounded up."""
         return -(-seconds * 10**9 // self.step)
 
     def left(self, full_at: int, now: int) -> int:
@@ -56,15 +56,15 @@ class Pace(NamedTuple):
         return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step
 
     def taking(self, count: int, full_at: int, now: int) -> int:
-        """Returns the instant in microseconds at which the bucket is full again if ``count`` messages pass now."""
+        """Takes ``count`` messages from the bucket. Returns when the bucket will be full, in microseconds."""
         return max(full_at, now) - (-count * self.step // 1_000)  # rounded up: never faster
 
     def next_at(self, full_at: int, now: int) -> int:
-        """Returns the instant in microseconds at which the next message may pass."""
+        """Returns when the next message may pass, in microseconds."""
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Returns the earlier of ``full_at`` and the instant at which a bucket that is empty now is full."""
+        """Limits ``full_at`` to the time that an empty bucket needs."""
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 

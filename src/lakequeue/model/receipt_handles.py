@@ -18,7 +18,7 @@ from lakequeue.model.clock import MICROS
 
 MAC_LENGTH = 32
 LONGEST_RECEIPT = 43_200 * MICROS
-"""Maximum microseconds from a receive to the end of its receipt, with extensions (VIS-9)."""
+"""Longest life of a receipt in microseconds, with all extensions (VIS-9)."""
 
 BETWEEN = "x"
 """Separates the hexadecimal parts of a handle."""
@@ -30,7 +30,7 @@ _TEXT = re.compile(
 
 @attrs.frozen
 class ReceiptHandle:
-    """The receipt of one message: queue key, shard, offset, and lease id of 32 hex digits."""
+    """The receipt of one message. The lease id has 32 hex digits."""
 
     key: str
     shard: int
@@ -44,12 +44,12 @@ def new_lease_id() -> str:
 
 
 def lease_key(handle_key: bytes, lease_id: str) -> str:
-    """Returns the hex key that signs the handles of one lease."""
+    """Returns the key that signs one lease's handles, in hex."""
     return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
 
 
 def around(key: str, lease_id: str) -> tuple[str, str]:
-    """Returns the text of a handle before its shard number, and the text between its offset and MAC."""
+    """Returns two parts of a handle: before its shard number, and between offset and MAC."""
     return f"{key.replace('-', '')}{BETWEEN}", f"{BETWEEN}{lease_id}"
 
 
@@ -72,7 +72,7 @@ def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
 
 
 def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
-    """Decodes a handle of a queue. Raises ReceiptHandleIsInvalid for any text that the queue did not sign."""
+    """Decodes a handle. Raises ReceiptHandleIsInvalid unless the queue signed the text."""
     parts = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if parts is not None and parts["key"] == key.replace("-", ""):
         handle = ReceiptHandle(key, int(parts["shard"]), int(parts["offset"]), parts["lease_id"])

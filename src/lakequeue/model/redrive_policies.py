@@ -1,4 +1,4 @@
-"""Redrive policies, and the queues that may use a dead-letter queue (DLQ-2, DLQ-6)."""
+"""Redrive policies, and permissions to use a dead-letter queue (DLQ-2, DLQ-6)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RedrivePolicy:
     max_receive_count: int
 
     def __attrs_post_init__(self) -> None:
-        """Raises InvalidParameterValue without a queue, or unless the count is a whole number of 1 to 1,000."""
+        """Checks the queue and the count. Raises InvalidParameterValue."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
             raise _refused(self, "redrive_policy", "It must name {}.", "dead_letter_queue")
@@ -99,7 +99,7 @@ def arn(region: str, name: str) -> str:
 
 
 def parse_arn(text: str) -> QueueLocation | None:
-    """Returns region and name of a queue's ARN, of any account. None for another text."""
+    """Returns region and name in a queue's ARN. Accepts any account. Returns None for other texts."""
     parts = text.split(":")
     if len(parts) == 6 and parts[0] == "arn" and parts[2] == "sqs" and parts[3] and parts[5]:
         return QueueLocation(parts[3], parts[5])
@@ -146,7 +146,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """Returns attributes with policies as JSON, in which names of queues become ARNs of ``region`` (DLQ-2)."""
+    """Returns attributes with policies as JSON (DLQ-2). Names of queues become ARNs of ``region``."""
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}
     if pair and (len(pair) < 2 or {"redrive_policy", "RedrivePolicy"} & found.keys()):

@@ -1,4 +1,4 @@
-"""Schedules: messages that are sent at the times of a cron expression, or once (JOB-7)."""
+"""Schedules (JOB-7). They send a message by a cron expression, or once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""Values of ``missed``: which due times get a late message, if no process could send in time."""
+"""Which missed due times still get a message: the last, all or none."""
 LATE = timedelta(minutes=5)
-"""With ``missed='none'``, due times that are older than this are skipped."""
+"""With ``missed='none'``, older due times get no message."""
 SKEW = timedelta(minutes=15)
-"""Clocks of processes may differ by this much without being treated as wrong."""
+"""Clocks of processes may differ this much. A larger difference is an error."""
 MOST_AT_ONCE = 100
 """Maximum number of messages that ``missed='all'`` sends at one check."""
 LONGEST_CRON = 200
@@ -90,22 +90,22 @@ class Schedule:
             raise InvalidParameterValue.of(self.cron, "cron", "No time in the next 50 years fits it.")
 
     def is_like(self, other: Schedule) -> bool:
-        """Returns True if both schedules send the same messages at the same times."""
+        """Returns True if both send the same messages at the same times."""
         names = ["queue", "body", "cron", "tz", "missed", "group_id", "priority"]
         names += ["next_due"] if self.cron is None else []
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Returns ``other`` to replace this schedule. A pause stays, and an overdue message is still sent once."""
+        """Replaces this schedule by ``other``. Keeps a pause. Also keeps an overdue send."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns what to store for this schedule after a send; None to remove it.
+        """Returns this schedule as stored after a send. None removes it.
 
-        ``sent`` is the schedule that sent the message, with its next due time; None if no further time is due. If
-        this schedule has a ``cron`` and differs from ``sent``, this schedule stays, and is due next after ``now``.
+        ``sent``: the schedule that sent, with its next due time, or None. This schedule may have changed
+        meanwhile. A changed schedule with a ``cron`` stays. It is next due after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -118,7 +118,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """True if the schedule skips due times to come, as a clock was fast. ``last``: latest due time sent."""
+        """Returns True if a fast clock moved the schedule ahead. ``last``: latest due time sent."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -136,16 +136,16 @@ class Schedule:
         return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
 
     def is_overdue(self, now: datetime) -> bool:
-        """Returns True if the next message is more than ``LATE`` overdue."""
+        """Returns True if the next message is overdue by ``LATE``."""
         return not self.paused and now - self.next_due > LATE
 
     def why_silent(self) -> str:
-        """Explains why a schedule that is ahead sends nothing, with a remedy."""
+        """Explains why a schedule that is ahead sends nothing. Names the remedy."""
         then = "its next times lie before its last one, as a clock was ahead"
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 
     def due(self, now: datetime) -> list[datetime]:
-        """Returns the due times for which to send messages now, as ``missed`` says."""
+        """Returns the due times that get a message now. Obeys ``missed``."""
         if self.cron is None:
             times = [self.next_due]
         elif self.missed == "all":

@@ -6,7 +6,7 @@ import re
 import shlex
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""URI schemes of object stores. Bucket names have no colon: a text with a colon in place of a name has keys."""
+"""URI schemes of object stores. Their bucket names have no colon: text with a colon contains keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
 """URI schemes with a container before an @."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
@@ -16,7 +16,7 @@ _USER = re.compile(
     r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
     re.IGNORECASE,
 )
-"""Matches the scheme of a URI and the text up to the @: user, password or container."""
+"""Matches a URI's scheme, and the user, password or container before the @."""
 _KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
 _QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
 
@@ -34,10 +34,10 @@ def _without_user(match: re.Match[str]) -> str:
 
 
 def shown_root(root: str) -> str:
-    """Returns a root without secrets: a URI loses user, password, key and query, and keeps its container."""
+    """Removes user, password, key and query from a root's URI. Keeps the container."""
     return hidden(root).partition("?")[0] if "://" in root else root
 
 
 def command_prefix(root: str) -> str:
-    """Returns the beginning of a POSIX shell command for this root, without secrets."""
+    """Returns the beginning of a shell command for this root. Hides secrets."""
     return f"lakequeue --root {shlex.quote(shown_root(root))}"

@@ -1,4 +1,4 @@
-"""The states of a message, and the transitions between them (STA-1 to STA-13)."""
+"""States of a message, and their transitions (STA-1 to STA-13)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """The state of a message at an instant. The end of a delay, timeout or retention needs no commit."""
+    """The state of a message at an instant. Delays, timeouts and retention end without a commit."""
 
     VISIBLE = "visible"
     """A receive may return the message. CMQ calls this Active."""
     IN_FLIGHT = "in_flight"
-    """Received, and hidden until its visibility timeout ends or it is deleted. CMQ calls this Inactive."""
+    """Received, and hidden until the visibility timeout ends. CMQ calls this Inactive."""
     UNDECIDED = "undecided"
     """Received for a delivery whose receipt has ended. Deleted if the table has the rows, else visible (TAB-5)."""
     DELAYED = "delayed"
@@ -25,7 +25,7 @@ class MessageState(str, Enum):
     PURGED = "purged"
     """Removed by a purge. Final, and no longer shown."""
     MOVING = "moving"
-    """On its way to another queue, as a dead letter or by a redrive. Counts as in flight."""
+    """On the way to another queue: a dead letter or redrive. Counts as in flight."""
     MOVED = "moved"
     """Now in another queue. Final. SQL shows it as deleted until its storage is freed."""
 

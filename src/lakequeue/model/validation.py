@@ -42,7 +42,7 @@ MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
 MAX_TRACE_HEADER = 1_024
-"""Maximum number of characters in a trace header, which does not count as message size."""
+"""Maximum number of characters in a trace header. Message size excludes the header."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -84,7 +84,9 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4), or refuses the call (BAT-5)."""
+    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4). Raises if the call is refused
+    (BAT-5).
+    """
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):
@@ -104,7 +106,7 @@ def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) ->
 
 
 def check_batch_ids(ids: Sequence[str], attributes: QueueAttributes) -> None:
-    """Refuses a batch that is empty, too long, or has malformed or repeated ids (BAT-1, BAT-5, BAT-7)."""
+    """Refuses empty and oversized batches. Also refuses malformed or repeated ids (BAT-1, BAT-5, BAT-7)."""
     most = attributes.profile_rules.max_batch
     with coded_for(attributes.profile):
         if not ids:
@@ -160,7 +162,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def kept_entry(entry: SendEntry) -> SendEntry:
-    """Copies an entry, so that later changes of its values by the sender have no effect."""
+    """Copies an entry. Later changes by the sender have no effect."""
     given = {name: getattr(entry, name) for name in ("attributes", "system_attributes")}
     kept: dict[str, Any] = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
     if entry.json is not ABSENT:
@@ -198,7 +200,7 @@ def _check_body(body: object) -> str:
 
 
 def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
-    """Checks that a FIFO entry has a group id, and a deduplication id if needed (SND-4, SND-5)."""
+    """Checks that a FIFO entry has its ids (SND-4, SND-5)."""
     if not attributes.fifo:
         return
     if entry.group_id is None:
@@ -222,7 +224,7 @@ def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
 
 
 def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
-    """Refuses the whole call if an entry lacks a parameter of FIFO queues (SND-4)."""
+    """Refuses the whole call if a FIFO entry lacks a parameter (SND-4)."""
     for entry in entries:
         try:
             _check_required(entry, attributes)

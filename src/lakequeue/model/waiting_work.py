@@ -17,7 +17,7 @@ from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
-"""Work as a generator that yields the instant of its next step. An event, ``wake``, ends a wait earlier."""
+"""Work as a generator. Yields the instant of its next step. An event, ``wake``, ends a wait early."""
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
@@ -66,7 +66,7 @@ class WaitingThreads:
         self._waiting: dict[_Piece, datetime] = {}
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
-        """Event of the idle thread that waits for the earliest instant of waiting work."""
+        """Event of the one idle thread that waits for an instant."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
