@@ -57,14 +57,14 @@ class LakeQueueHook(BaseHook):
         return LakeQueue(root, storage_options=options)
 
     def get_conn(self) -> LakeQueue:
-        """Returns the root. Raises InvalidOptions with the names of invalid fields of the connection."""
+        """Returns the root. Raises InvalidOptions. The error names the connection's invalid fields."""
         return self._lake
 
     def queue(self, name: str) -> Queue:
         return self._lake.queue(name)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Returns True if the root can be read, and a text for Airflow's connection form."""
+        """Tries to read the root. Returns the success and a text for Airflow's form."""
         try:
             self._lake.list_queues(limit=1)
         except LakeQueueError as error:
@@ -184,7 +184,7 @@ class LakeQueueSensor(BaseSensorOperator):
         return event
 
     def delete_received(self) -> None:
-        """Deletes the messages of this try after the task has succeeded."""
+        """Deletes this try's messages after the task has succeeded."""
         if self._received:
             queue = LakeQueueHook(self.lakequeue_conn_id).queue(self.queue_name)
             queue.delete_batch(self._received).raise_for_failures()

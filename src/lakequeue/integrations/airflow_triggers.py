@@ -1,4 +1,4 @@
-"""Airflow's triggers: wait for messages in the triggerer, without a thread for each."""
+"""Airflow's triggers. They wait for messages in the triggerer, without a thread each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OUTAGE = Outage()
 
 _log = logging.getLogger("lakequeue")
 _lakes: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], aio.LakeQueue] = WeakValueDictionary()
-"""One client for each root, shared by the triggers of a process."""
+"""Clients by root. The triggers of a process share them."""
 
 
 class _Arguments:
@@ -109,9 +109,9 @@ class _Watch(SharedStreamProducer):
         self._deletes, self._arguments = delete, arguments
         self._queue: aio.Queue | None = None
         self._claimed: dict[str, str] = {}
-        """Newest receipt handle by message id, for messages without a stored event."""
+        """Newest receipt handle by message id, before the event is stored."""
         self._stored: dict[str, str] = {}
-        """Newest receipt handle by message id, for messages with a stored event."""
+        """Newest receipt handle by message id, after the event is stored."""
         self._settled = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], str]]:
@@ -155,7 +155,7 @@ class _Watch(SharedStreamProducer):
         return True
 
     async def aclose(self) -> None:
-        """Makes messages without a stored event visible for the next triggerer."""
+        """Makes messages visible again whose event is not stored."""
         if self._queue is not None:
             await self._delete_stored()
             handles = list(self._claimed.values())

@@ -41,10 +41,10 @@ _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "b
 
 
 class _ForkRelay(BaseManager):
-    """Lets forked children of a worker send through the worker, because lakequeue does not survive a fork."""
+    """Sends for the forked children of a worker. lakequeue does not survive a fork."""
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
-    """Process id, address and key of the relay for this process."""
+    """This process's id, and its relay's address and key."""
 
     @classmethod
     def serve(cls) -> None:
@@ -78,7 +78,7 @@ _ForkRelay.register("broker", callable=_broker, exposed=_SERVED)
 
 
 class Channel(virtual.Channel):
-    """A kombu channel. Each consumed queue has a consumer with the channel's prefetch count."""
+    """A kombu channel, with a consumer for each consumed queue. Consumers obey the channel's prefetch count."""
 
     supports_fanout = True
 
@@ -159,7 +159,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again. Without this method, kombu would send a copy of the message."""
+        """Makes a message visible again. Without this method, kombu sends a copy."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:
@@ -261,7 +261,7 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Any:
-        """The broker of this process. A forked child of a worker sends through the worker's broker."""
+        """This process's broker. Forked children send through the worker's broker."""
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:

@@ -27,13 +27,13 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""A worker holds a task up to this many seconds until its ETA. If more remain, it sends the task with a delay."""
+"""Seconds. A worker holds a task for this long before its ETA. Earlier, it sends the task with a delay."""
 UNLIMITED = 1_000
-"""Maximum number of messages that a consumer holds without a prefetch count."""
+"""Most messages that a consumer without a prefetch count holds."""
 _SETTLING = 10
-"""A closing channel settles acknowledged messages for at most this many seconds."""
+"""Seconds for which a closing channel settles acknowledged messages."""
 _DELIVERIES = 3
-"""After this many receives of a message, a failure of Celery counts as the message's fault."""
+"""Number of receives. From then on, Celery's failures count as the message's fault."""
 
 
 class Subscription:
@@ -181,7 +181,7 @@ class Subscription:
 
 
 class Undeliverable(Malformed):
-    """Raised for a message that made Celery fail in a worker's main process."""
+    """Raised if a message makes Celery's main process fail."""
 
 
 def _in_worker() -> bool:

@@ -1,4 +1,4 @@
-"""Parses and checks Celery messages, because any program may send to a queue."""
+"""Parses and checks Celery messages. Any program may send to a queue."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LARGEST = 64 * 2**20
 _MOST = 1_000_000
 """Maximum number of lists, objects and elements in decompressed JSON. 64 MiB of ``[],`` would take 1.5 GB."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
-"""Matches a JSON string, or captures one of ``[``, ``{`` and ``,`` outside of strings."""
+"""Matches a JSON string. Outside of strings, captures ``[``, ``{`` and ``,``."""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""For each function with which kombu decompresses, a class that decompresses in parts, to limit the output."""
+"""By kombu's decompressing function: a class that decompresses in parts. Parts limit the output."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
@@ -84,14 +84,14 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds the missing parts of a follow-up task, without which Celery fails. Returns True if it added any."""
+    """Adds missing parts that Celery needs to a follow-up task. Returns True if it changed the task."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
 
 
 def _is_time(found: object) -> bool:
-    """Returns True if a text is an instant that is valid in every time zone."""
+    """Returns True if a text is a time. Every time zone must be able to show it."""
     instant = maybe_iso8601(found) if isinstance(found, str) else None
     return found == "" or (instant is not None and 1 < instant.year < 9999)
 
@@ -107,7 +107,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""Checks of a follow-up task's options that Celery reads after a failure."""
+"""Checks of a follow-up task's options. Celery reads them after a failure."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
@@ -125,7 +125,7 @@ _TASK: _Table = {
         "a pair of numbers",
     ),
 }
-"""Checks of a task's fields that Celery reads in a worker's main process."""
+"""Checks of a task's fields. A worker's main process reads them."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "a text")),
     "priority": (_is_number, "a number"),
@@ -145,7 +145,7 @@ def payload_of(message: Message) -> dict[str, Any]:
 
 
 def envelope_of(message: Message) -> dict[str, Any]:
-    """Parses a kombu message without its body, which may be compressed. Raises Malformed."""
+    """Parses a kombu message without its body. The body may be compressed. Raises Malformed."""
     with _malformed():
         payload: dict[str, Any] = _loaded(message.body)
         _need(isinstance(payload, dict), "it is not an object")
@@ -207,7 +207,7 @@ def _check(table: _Table, found: dict[str, Any]) -> None:
 
 
 def _decompressed(body: bytes, kind: Any) -> bytes:
-    """Decompresses a body as kombu does, to at most ``_LARGEST`` bytes."""
+    """Decompresses a body as kombu does. The limit is ``_LARGEST`` bytes."""
     decompressor = _DECOMPRESSORS[compression.get_decoder(kind)]()
     whole: bytes = decompressor.decompress(body, _LARGEST)
     _need(decompressor.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
@@ -215,7 +215,7 @@ def _decompressed(body: bytes, kind: Any) -> bytes:
 
 
 def _is_small(body: bytes) -> bool:
-    """Returns True if JSON has at most ``_MOST`` lists, objects and elements."""
+    """Returns True if JSON has few lists, objects and elements (``_MOST``)."""
     elements = (found for found in _ELEMENT.finditer(body) if found[1])
     return next(islice(elements, _MOST, None), None) is None
 
@@ -233,7 +233,7 @@ def _malformed() -> Iterator[None]:
 
 
 def _loaded(text: str) -> Any:
-    """Parses JSON, or JSON in base64 as kombu sends it to SQS."""
+    """Parses JSON, or kombu's base64 form of it."""
     try:
         return loads(text)
     except ValueError:
@@ -260,7 +260,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Gives this delivery a new tag, because all copies of kombu's message share a tag. Returns the new tag."""
+    """Sets and returns a new delivery tag. Copies of kombu's message share one tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges

@@ -28,9 +28,9 @@ from lakequeue.model.secrets import hidden
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
 _KEPT = 300
-"""Auto-delete queues keep messages of remote control and events for this many seconds."""
+"""Seconds for which auto-delete queues keep messages."""
 _ABANDONED = 60
-"""The owner of an auto-delete queue counts as dead if a message has been in it for more seconds than this."""
+"""Seconds. An older message in an auto-delete queue proves its owner dead."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process caches bindings."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
@@ -95,7 +95,7 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Checks that the root can be read. Raises QueueClientError if not, unless the root does not exist yet."""
+        """Checks that the root can be read, or does not exist. Raises QueueClientError."""
         try:
             self._lake.list_queues(limit=1)
             self._new = False
@@ -134,7 +134,7 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message that becomes visible at ``eta``, or after the longest possible delay."""
+        """Sends a message. It becomes visible at ``eta``, or after the longest delay."""
 
         def send(queue: Queue) -> str:
             top = (queue.priorities or 1) - 1
@@ -149,7 +149,7 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA, or fewer to leave time for the task before the retention ends."""
+        """Returns the seconds until an ETA. Leaves time to run the task within the retention."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -231,14 +231,14 @@ class Broker:
             return use(self.queue(name))
 
     def _own(self, name: str) -> str:
-        """Returns lakequeue's name for a kombu queue, whose name may have any characters."""
+        """Converts a kombu queue name to a valid name."""
         full = f"{self._prefix}{name}"
         safe = re.sub("[^A-Za-z0-9_-]", "_", full)
         return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"
 
 
 def _in_tag(exchange: str) -> str:
-    """Shortens the name of an exchange for the key of a tag."""
+    """Shortens the name of an exchange for a tag's key."""
     return exchange if len(exchange) <= 105 else f"{exchange[:80]}-{_short_hash(exchange)}"
 
 

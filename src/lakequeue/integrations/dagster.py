@@ -113,7 +113,7 @@ def _runs(
     messages: Sequence[Message],
     run_request: Callable[[Message], RunRequest | None],
 ) -> tuple[dict[str, RunRequest], list[str]]:
-    """Returns run requests by message id, and the receipt handles of messages without a run."""
+    """Returns run requests by message id, and receipt handles without a run."""
     runs, done = {}, []
     launched = set(_launched(context, name, [message.message_id for message in messages]))
     for message in messages:
@@ -132,7 +132,7 @@ def _runs(
 
 
 def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
-    """Yields the ids of messages whose runs have been launched, not only created."""
+    """Yields message ids whose runs are launched. A run may be created but not launched."""
     for message_id in message_ids:
         tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
         runs = context.instance.get_runs(filters=RunsFilter(tags=tags))

@@ -29,7 +29,7 @@ _QUEUES_OF_A_TASK = 16
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Compacts a queue in this process, or the whole root, in tasks of ``spark`` if tasks can read the root."""
+    """Compacts a queue in this process, or the whole root. Uses tasks of ``spark`` if they can read the root."""
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)

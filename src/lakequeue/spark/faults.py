@@ -1,4 +1,4 @@
-"""Distinguishes errors of a program from errors that its messages cause."""
+"""Separates errors of programs from errors of messages."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from lakequeue import errors
 from lakequeue.model.causes import cause_of, of_spark
 
 NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
-"""Errors that do not depend on the messages, so that smaller batches cannot avoid them."""
+"""Errors that do not depend on the messages. Smaller batches cannot avoid them."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
 _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Names of error classes, with and without Spark Connect, of a program that fails whatever the messages are."""
+"""Error classes of a faulty program, with and without Spark Connect. No messages cause these errors."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
 )
-"""Matches names of Spark's error conditions about types of arguments or results."""
+"""Matches Spark's error conditions about types."""
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
 """SQLSTATE classes of a wrong query and an unsupported feature."""
 
 
 def of_program(error: BaseException) -> bool:
-    """Returns True for an error of analysis, parsing or types, which any messages would cause."""
+    """Returns True for errors of analysis, parsing and types. Any messages would cause these."""
     if isinstance(error, errors.InvalidOptions):
         return True
     if not of_spark(error):
@@ -43,5 +43,5 @@ def of_program(error: BaseException) -> bool:
 
 
 def was_stopped(error: BaseException) -> bool:
-    """Returns True if an error only shows that the query or its jobs were stopped."""
+    """Returns True for an error of a stopped query or job."""
     return type(error).__module__.startswith("py4j") and _STOPPED.search(str(error)) is not None

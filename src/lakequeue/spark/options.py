@@ -1,4 +1,4 @@
-"""The options of the data source, checked before anything is read or written."""
+"""Options of the data source. They are checked before any read or write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEFAULT_MAX_MESSAGES = 100_000
 
 
 class Use(Enum):
-    """A way to use the data source, with its valid options."""
+    """A use of the data source, with its valid options."""
 
     READ = (*_PLACE, *_CHOICE)
     STREAM_READ = (*_PLACE, *_LEASE)
@@ -87,7 +87,7 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""Parsers of options that are not texts, each with a description of valid values."""
+"""Parsers of options, with a description of valid values."""
 
 
 @attrs.frozen
@@ -157,7 +157,7 @@ class SourceOptions:
         return cls(root, queue.name, queue.region, storage)
 
     def spelled(self) -> dict[str, str]:
-        """Returns root, region, queue and storage options under the names of the data source's options."""
+        """Names root, region, queue and storage options as the data source does."""
         place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
         return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
 

@@ -1,4 +1,4 @@
-"""Converts a DataFrame to messages, and the result of a job's function to rows."""
+"""Converts DataFrames to messages, and a job's results to rows."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _NOISE = re.compile(
     r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
     r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled|\tat |^Setting Spark log level to"
 )
-"""Matches lines of Spark's log that repeat an exception or report a stopped query."""
+"""Matches log lines that repeat an exception or report a stop."""
 _STARTED = "the JVM has started\n"
 
 
@@ -178,7 +178,7 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Forwards the JVM's standard error from its start on, without noise."""
+    """Forwards the JVM's standard error from its start. Drops noise."""
     while (line := lines.readline()) not in ("", _STARTED):
         last.append(line)
     for line in lines:
@@ -203,11 +203,11 @@ JARS: Mapping[str, Sequence[str]] = {
     "4.1": ("4.1.0", "4.2.0", "4.3.0", "4.3.1", "4.4.0"),
     "4.2": ("4.4.0",),
 }
-"""Releases of Delta with jars on Maven Central, by minor version of Spark, oldest first."""
+"""Releases of Delta by minor version of Spark, oldest first. Maven Central has their jars."""
 _WHEEL_ONLY = {"4.4.1"}
 """Releases of delta-spark whose jars were never published."""
 _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
-"""Releases whose Maven artifact has no version of Spark in its name."""
+"""Releases whose Maven artifact does not name the Spark version."""
 
 
 IN_SPARK = (
@@ -221,11 +221,11 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Dependencies of Delta and of store clients that every Spark contains: 25 jars of 76 MB."""
+"""Dependencies that every Spark contains: 25 jars of 76 MB. Delta and store clients need them."""
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns the dependencies of Delta's jar, and of ``packages`` for a scheme, that no session needs."""
+    """Returns the dependencies of jars that no session needs."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 
@@ -265,7 +265,7 @@ def installed_delta_jar() -> str:
 
 
 def installed_hadoop() -> str | None:
-    """Returns the release of Hadoop in the installed pyspark, or None."""
+    """Returns the installed pyspark's release of Hadoop, or None."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"

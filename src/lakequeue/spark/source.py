@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 Offset = dict[str, Any]
-"""Offset of a stream: the id of a lease, and the key of the queue."""
+"""Offset of a stream: lease id and queue key."""
 START: Offset = {"lease": ""}
 """The first offset of every stream."""
 # Spark 4.0 passes rows instead of record batches.
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
 _QUERY = "sql.streaming.queryId"
-"""Spark's property of a task with the id of its query. The id is kept in the checkpoint."""
+"""Spark's task property with the query id. The checkpoint keeps the id."""
 _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads the messages of queues like SQL's ``messages``, as the newest ledgers show them. Spark filters."""
+    """Reads messages like SQL's ``messages``. Uses the newest ledgers. Spark filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
@@ -84,7 +84,7 @@ class StreamLeases:
         self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
         self._kept: dict[str, tuple[Lease, ExitStack]] = {}
-        """Leases that this process extends, by lease id, each with the context that ends its extension."""
+        """Leases by id that this process extends, with their extending contexts."""
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START
@@ -189,14 +189,14 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task. ``written`` is None if the send was made before and needs no rows."""
+    """The result of a task. ``written`` is None if an earlier try sent the rows."""
 
     send: PlannedSend
     written: Written | None
 
 
 class _Writer:
-    """Sends rows in one commit per shard. Executors write with a copy of this object, and open no queue."""
+    """Sends rows in one commit per shard. Executors write with a copy, and open no queue."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -239,7 +239,7 @@ class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
 
 
 class QueueStreamWriter(_Writer, _StreamWriter):
-    """Sends micro-batches. Each task returns the query's id, because only tasks know it."""
+    """Sends micro-batches. Each task returns the query's id: only tasks know it."""
 
     def _send_of_task(self) -> PlannedSend:
         from pyspark import TaskContext
@@ -253,7 +253,7 @@ class QueueStreamWriter(_Writer, _StreamWriter):
 
 
 def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:
-    """Returns record batches, also for versions of Spark that pass single rows."""
+    """Returns record batches. Some versions of Spark pass single rows."""
     first = next(rows, None)
     if first is None:
         return ()
@@ -274,7 +274,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(raw_options: Mapping[str, str]) -> StructType:
-    """Returns the columns for batch reads and streams alike, because Spark does not say which it wants."""
+    """Returns the columns for batch reads and streams. Spark does not say which it wants."""
     options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.
