@@ -1,4 +1,4 @@
-"""The code blocks of a page, and whether what they print is what the page says."""
+"""The code blocks of a page, and whether what they print and log is what the page says."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> list[Block]:
-    """The blocks of Python and of shell that are executed, in order, with what they print."""
+    """Blocks of Python and shell to execute, with what they print, and blocks of what they log, in order."""
     text = (HERE / page).read_text(encoding="utf-8")
     found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.DOTALL | re.MULTILINE)
     return [
         Block(language, source, output or None)
         for language, source, output in found
-        if language in ("python", "shell") and source.strip() not in (TEST_LINE, DEMO_LINE)
+        if language in ("python", "shell", "log") and source.strip() not in (TEST_LINE, DEMO_LINE)
     ]
 
 

@@ -1,7 +1,7 @@
 """The pages keep their word: their code runs and prints what they say, and CI runs the README's own lines.
 
 A ``python`` or ``shell`` block is executed, an ``sh`` block is not. A ``text`` block behind one is what it
-prints, in which ``…`` stands for anything.
+prints, in which ``…`` stands for anything. A ``log`` block is a part of what the Python before it logs.
 """
 
 from __future__ import annotations
@@ -121,12 +121,14 @@ def run_shell(script: str) -> str:
     return done.stdout
 
 
-def follow(page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str]) -> None:
+def follow(
+    page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Executes blocks one after another, as a slow reader pastes them.
 
     The clock begins in the past and is right at the last block, so that later commands agree with it.
     """
-    left = READING * len(chosen)
+    left = READING * sum(block.language != "log" for block in chosen)
 
     def now(_: SystemClock) -> datetime:
         return datetime.now(timezone.utc) - left
@@ -137,7 +139,11 @@ def follow(page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str]) -
     with ExitStack() as servers, pytest.MonkeyPatch.context() as patch:
         patch.setattr(SystemClock, "now", now)
         for block in chosen:
+            if block.language == "log":
+                assert agrees(caplog.text, f"…{block.source}…"), caplog.text
+                continue
             left -= READING
+            caplog.clear()
             source = block.source.replace("9324", port)
             capsys.readouterr()
             if block.language == "python":
@@ -165,35 +171,42 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.slow  # as those with Spark: together a fifth of what the README's test command would take
 @pytest.mark.parametrize("page", pages(spark=False))
-def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_of_a_page_runs(
+    page: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     if page == UPGRADING:
         with tarfile.open(OLDER) as archive:
             archive.extractall(filter="data")
         Path("root").rename("my-queues")
-    follow(page, PAGES[page], capsys)
+    follow(page, PAGES[page], capsys, caplog)
 
 
 @pytest.mark.spec("RCP-1")
 @pytest.mark.parametrize("chosen", blocks_of_the_readme(spark=False))
-def test_a_block_of_the_readme_runs_on_its_own(chosen: list[Block], capsys: pytest.CaptureFixture[str]) -> None:
-    follow("README.md", chosen, capsys)
+def test_a_block_of_the_readme_runs_on_its_own(
+    chosen: list[Block], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    follow("README.md", chosen, capsys, caplog)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", pages(spark=True))
 def test_the_code_of_a_page_with_spark_runs(
-    page: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    page: str, spark: SparkSession, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    follow(page, PAGES[page], capsys)
+    follow(page, PAGES[page], capsys, caplog)
 
 
 @pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.parametrize("chosen", blocks_of_the_readme(spark=True))
 def test_a_block_of_the_readme_with_spark_runs_on_its_own(
-    chosen: list[Block], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    chosen: list[Block],
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    follow("README.md", chosen, capsys)
+    follow("README.md", chosen, capsys, caplog)
 
 
 @pytest.mark.parametrize("page", WITH_CODE)
