@@ -91,7 +91,7 @@ def _answering(
     answer: Callable[[_Result, LoopThreads], _Answer],
     undo: Callable[[_Result], object] | None = None,
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
-    """Turns a method into a coroutine as ``_verb`` does, and wraps its result for asyncio."""
+    """Turns a method into a coroutine, and wraps its result for asyncio."""
     run = _verb(method, undo)
 
     @functools.wraps(method)
@@ -111,7 +111,9 @@ class Message(messages.Message):
         await messages.settler_of(self).delete(self.receipt_handle)
 
     async def change_visibility(self, visibility_timeout: Duration) -> None:  # type: ignore[override]
-        """Makes the message visible in this many seconds, or at once if 0; see ``Queue.change_visibility``."""
+        """Changes the visibility timeout, in seconds; see ``Queue.change_visibility``. 0 makes the message visible
+        at once.
+        """
         await messages.settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 
@@ -121,7 +123,7 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """Turns a receive into a coroutine that waits without a thread. If cancelled, it releases its messages."""
+    """Turns a receive into a coroutine that waits without a thread. A cancelled receive releases its messages."""
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
@@ -182,9 +184,9 @@ class Lease(_AsyncFace[sync_lease.Lease]):
 
     @asynccontextmanager
     async def keep_alive(self, policy: Renewal) -> AsyncIterator[Lease]:
-        """Extends the lease until the block ends or settles it, as in ``lakequeue.Lease``.
+        """Extends the lease until the block settles the lease or ends. See ``lakequeue.Lease``.
 
-        If the lease is lost, Spark jobs of the block are not cancelled, because they run in other threads.
+        Spark jobs of the block run in other threads. A lost lease does not cancel them.
         """
         kept = self._sync.keep_alive(policy)
         await self._threads(kept.__enter__, lambda _: kept.__exit__(None, None, None))
@@ -252,7 +254,7 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Returns how many messages a redrive would move now, by target queue."""
+        """Returns how many messages a redrive would move. Keys are target queues."""
         return await self._redrivable(where, interrupt, _sync_of(destination), parameters=parameters)
 
     def sender(self, linger: Duration | str = "100ms") -> Sender:
@@ -394,7 +396,7 @@ class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProp
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Ends the threads, closes the tables and clears the caches of this process. Deletes nothing."""
+        """Ends the threads, closes the tables and clears this process's caches. Deletes nothing."""
 
         def close() -> None:
             self._threads.close()

@@ -71,7 +71,7 @@ class RootProperties(Reopened[PickledRoot, Root]):
 
     @property
     def region(self) -> str:
-        """Region of the queues that this object creates and lists (NAM-6)."""
+        """Region of this object's queues (NAM-6)."""
         return self._known.region
 
     @property
@@ -306,7 +306,7 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """Returns SQL that creates the views of ``register_views``, for sessions outside Python. Starts no JVM."""
+        """Returns SQL that creates the views of ``register_views``. For sessions outside Python. Starts no JVM."""
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)

@@ -106,7 +106,7 @@ class _HasRuntime(Protocol[_Read]):
 def of_face(
     operation: Callable[Concatenate[_Below, _P], _Result],
 ) -> Callable[Concatenate[_HasRuntime[_Below], _P], _Result]:
-    """Wraps an operation: the result takes a LakeQueue, Queue or Lease, and passes its ``_runtime`` on."""
+    """Wraps an operation. The result takes a LakeQueue, Queue or Lease. The operation gets its ``_runtime``."""
 
     @functools.wraps(operation)
     def verb(face: _HasRuntime[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -135,7 +135,7 @@ class Wrapped:
         return dict(vars(self))
 
     async def _open(self) -> None:
-        """Opens a fresh copy in a thread, so that the event loop does not block."""
+        """Opens a fresh copy in a thread. The event loop goes on."""
         if "_runtime" not in vars(self._sync):
             await self._threads(lambda: self._runtime)  # type: ignore[attr-defined]  # of `aio`'s faces
 
@@ -152,26 +152,26 @@ is_held_back = of_face(depth_of.is_held_back)
 def claim_delivery(
     queue: Queue, most: int, visibility_timeout: Duration | None, consumer: str
 ) -> Delivering | None:
-    """Claims messages whose rows a consumer appends to the queue's table. None if no message is available."""
+    """Claims messages for a delivery by a consumer. Returns None if no message is available."""
     from lakequeue.operations import delivery
 
     return delivery.claim(queue._runtime, most, visibility_timeout, consumer)
 
 
 def settings(queue: Queue) -> QueueAttributes:
-    """Returns the attributes of a queue from this process's last read, without another read."""
+    """Returns a queue's attributes as this process last read them."""
     return queue._runtime.attributes
 
 
 def located_table(queue: Queue, table: str) -> str:
-    """Returns a delivery table in the form of the attribute ``table``. Raises the errors of ``set_attributes``."""
+    """Returns a delivery table as the attribute ``table`` names it. Raises the errors of ``set_attributes``."""
     from lakequeue.operations import deliveries
 
     return str(deliveries.located({"table": table}, queue._runtime.root)["table"])
 
 
 def linger(queue: Queue) -> int:
-    """Returns the microseconds for which handled messages may wait for a consumer's next claim."""
+    """Returns microseconds. Handled messages may wait this long for the next claim."""
     return queue._runtime.root.linger
 
 
@@ -181,7 +181,7 @@ def root_of(queue: Queue) -> str:
 
 
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
-    """Returns for each shard the number of this process's commits, and of lost races."""
+    """Returns this process's commits and lost races, by shard."""
     return queue._runtime.shards[0].shared.races.by_shard()
 
 
@@ -211,18 +211,18 @@ def redrive_checked(
 
 
 def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
-    """Returns the move tasks of the queues of the region, by queue name."""
+    """Returns the region's move tasks, by queue name."""
     rows = [row for row in lake._runtime.rows() if row.region == lake.region and row.deleted_at is None]
     return {row.name: row.move_tasks for row in rows if row.move_tasks}
 
 
 def tally(queue: Queue) -> Counter[str]:
-    """Returns how often each of ``EVENTS`` happened to a queue through this ``LakeQueue``."""
+    """Returns the queue's count of each event in ``EVENTS``. Counts only events through this ``LakeQueue``."""
     return queue._runtime.root.tallies.of(queue.name)
 
 
 def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:
-    """Returns the counts of ``tally`` for every queue with any counts, by name."""
+    """Returns the counts of ``tally`` by queue name. Omits queues without counts."""
     return lake._runtime.tallies.all()
 
 
@@ -239,7 +239,7 @@ unknown_spans = over_time.unknown_spans
 
 
 def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields the depth of each queue, or the error of reading it. Reads several at a time."""
+    """Yields the depth of each queue, or the error. Reads several queues at a time."""
     return depth_of.depths([queue._runtime for queue in wanted])
 
 
@@ -258,7 +258,7 @@ def group_sums(queue: Queue) -> pa.Table:
 
 
 def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """Returns the groups with most messages from the result of ``group_sums``."""
+    """Returns the groups with most messages. ``sums``: result of ``group_sums``."""
     from lakequeue.operations import group_depth
 
     return group_depth.largest(sums, limit)
@@ -272,7 +272,7 @@ forget_consumer = of_face(consumers_of.forget_consumer)
 
 
 def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields for each queue its consumers, or the error of reading them."""
+    """Yields the consumers of each queue, or the error."""
     return consumers_of.all_consumers([queue._runtime for queue in wanted], running)
 
 
@@ -282,7 +282,7 @@ an_hour_before = concern.an_hour_before
 def concerns(
     queue: Queue, now: Depth, busy: Sequence[ActiveConsumer], sources: Sequence[str], before: int | None
 ) -> list[Concern]:
-    """Returns the concerns about a queue with a given depth and consumers; see ``operations.concerns.found``."""
+    """Returns the concerns about a queue; see ``operations.concerns.found``."""
     return [*concern.found(queue.name, settings(queue), now, busy, sources, before)]
 
 
@@ -295,7 +295,7 @@ errors_of = of_face(concern.errors_of)
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
-    """Returns failing or overdue schedules of the region by name, except paused schedules."""
+    """Returns failing or overdue schedules by name. Omits paused schedules."""
     return [*lake.schedules._runtime.concerns()]
 
 
@@ -303,7 +303,7 @@ def schedule_concerns(lake: LakeQueue) -> list[Concern]:
 
 
 def store_requests(lake: LakeQueue) -> dict[str, int]:
-    """Returns this process's requests to the root's object store by kind. Empty on a disk."""
+    """Returns this process's requests to the object store, by kind. Empty on a disk."""
     return lake._runtime.engine.store.requests.counts()
 
 
@@ -312,7 +312,7 @@ check_catalog = of_face(lambda root: root.check())
 
 
 def last_compaction(lake: LakeQueue) -> int | None:
-    """Returns when the last pass over the whole root ended, in microseconds. None before the first."""
+    """Returns the end of the last pass over the root, in microseconds. None: no pass yet."""
     return compaction_notes.load(lake._runtime.engine.store, lake.root).ended_at
 
 
@@ -322,7 +322,7 @@ def space(lake: LakeQueue) -> Space | None:
 
 
 def shortage(lake: LakeQueue) -> Shortage | None:
-    """Returns the shortage of bytes or files on the root's disk; None if enough are free."""
+    """Returns the shortage of bytes or inodes on the root's disk. None: enough are free."""
     from lakequeue.operations import shortage  # imports modules that inspect tables
 
     return shortage.shortage(lake._runtime)

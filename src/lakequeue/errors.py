@@ -49,7 +49,7 @@ __all__ = [
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, such as ``1 message`` or ``1,000 messages``."""
+    """Returns a number with its noun: ``1 message``, ``1,000 messages``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -60,12 +60,12 @@ def one_line(text: str, longest: int = 500) -> str:
 
 
 def escaped(text: object) -> str:
-    """Escapes braces in a text that becomes part of an error's template."""
+    """Escapes the braces in a part of an error's template."""
     return str(text).replace("{", "{{").replace("}", "}}")
 
 
 class LakeQueueError(Exception):
-    """Base class of every error that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class QueueServiceError(LakeQueueError):
@@ -92,7 +92,7 @@ class QueueServiceError(LakeQueueError):
     status: ClassVar[int] = 400
 
     def __init_subclass__(cls, *, prefixed: bool = False) -> None:
-        """Sets the legacy code, with the prefix of the older protocol if ``prefixed``."""
+        """Sets the legacy code. ``prefixed``: adds the prefix of the older protocol."""
         cls.code = cls.__name__
         own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
         cls.legacy_code = cls.__dict__.get("legacy_code", own)
@@ -126,7 +126,7 @@ class QueueServiceError(LakeQueueError):
 
 
 class QueueDoesNotExist(QueueServiceError):
-    """The region has no queue of this name, or it was deleted. Create it, or correct the name or region."""
+    """The region has no queue of this name. Create the queue, or correct name or region."""
 
     legacy_code = "AWS.SimpleQueueService.NonExistentQueue"
     default_message = "The specified queue does not exist."
@@ -140,7 +140,7 @@ class QueueNameExists(QueueServiceError):
 
 
 class QueueDeletedRecently(QueueServiceError, prefixed=True):
-    """A queue of this name was deleted within the profile's cool-down (QUE-14). Wait, then create it."""
+    """A queue of this name was deleted less than a cool-down ago (QUE-14). Wait, then create the queue."""
 
     default_message = (
         "You must wait 60 seconds after deleting a queue before you can create another with the same name."
@@ -148,14 +148,14 @@ class QueueDeletedRecently(QueueServiceError, prefixed=True):
 
 
 class ReceiptHandleIsInvalid(QueueServiceError):
-    """The text is not a receipt handle of this queue (RCP-9). Use the handle that a receive returned."""
+    """The text is not a receipt handle of this queue (RCP-9). Use the handle of a receive."""
 
     default_message = "The input receipt handle is invalid."
     status = 404
 
 
 class MessageNotInflight(QueueServiceError, prefixed=True):
-    """The message is not in flight, so its visibility cannot change (RCP-12). Receive it again."""
+    """The message is not in flight, so its visibility cannot change (RCP-12). Receive the message again."""
 
     default_message = "The specified message isn't in flight."
 
@@ -186,7 +186,7 @@ class BatchEntryIdsNotDistinct(QueueServiceError, prefixed=True):
 
 
 class InvalidBatchEntryId(QueueServiceError, prefixed=True):
-    """The id of a batch entry is too long or has characters that are not allowed (BAT-5)."""
+    """A batch entry's id is too long, or contains forbidden characters (BAT-5)."""
 
     default_message = (
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
@@ -210,19 +210,19 @@ class InvalidMessageContents(QueueServiceError):
 
 
 class InvalidAttributeName(QueueServiceError):
-    """The queue attribute does not exist, or cannot be set here (QUE-2, QUE-23, QUE-26)."""
+    """The attribute does not exist, or cannot be set here (QUE-2, QUE-23, QUE-26)."""
 
     default_message = "Unknown attribute."
 
 
 class InvalidAttributeValue(QueueServiceError):
-    """A queue attribute lies outside the range of the queue's profile (PRF-2)."""
+    """A queue attribute is outside the profile's range (PRF-2)."""
 
     default_message = "Invalid value for a queue attribute."
 
 
 class InvalidParameterValue(QueueServiceError):
-    """An argument of a call is out of range or does not fit this queue."""
+    """An argument is out of range, or does not fit this queue."""
 
     default_message = "Invalid value for a parameter."
 
@@ -253,7 +253,7 @@ class PurgeQueueInProgress(QueueServiceError, prefixed=True):
 
 
 class UnsupportedOperation(QueueServiceError, prefixed=True):
-    """This queue, or this version of the package, does not support the operation."""
+    """This queue, or this version of lakequeue, lacks the operation."""
 
     default_message = "This operation is not supported."
 
@@ -274,7 +274,7 @@ class RequestThrottled(QueueServiceError):
 
 
 class ResourceNotFoundException(QueueServiceError):
-    """A resource other than a queue, such as a move task, does not exist."""
+    """A move task, or a queue in a move task, does not exist."""
 
     default_message = "The resource does not exist."
     status = 404
@@ -304,7 +304,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
-        """Builds the error for a feature ``what``, from the error of the import."""
+        """Builds the error for a feature, ``what``, from an import's error."""
         from importlib import metadata  # Takes 30 ms.
 
         try:
@@ -319,7 +319,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def check(cls, what: str, extra: str, package: str) -> None:
-        """Raises the error if a package that ``what`` needs cannot be found. Imports nothing."""
+        """Raises the error if ``what`` lacks a package. Imports nothing."""
         missing = ModuleNotFoundError(name=package)
         try:
             found = find_spec(package)
@@ -352,7 +352,7 @@ class DamagedTable(QueueClientError):
         self.table, self.file, self.reason = table, file, reason
 
     def unknown(self) -> DamagedTable:
-        """Returns a copy of this error with ``outcome_unknown``, for a call that may have taken effect."""
+        """Returns a copy with ``outcome_unknown``: the call may have taken effect."""
         return type(self)(self.table, self.file, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
@@ -360,14 +360,14 @@ class DamagedTable(QueueClientError):
 
 
 class TableUnavailable(QueueClientError):
-    """A delivery table cannot be reached, or is another table than before (TAB-22). Messages stay in the queue."""
+    """A delivery table cannot be reached, or was replaced (TAB-22). Messages stay in the queue."""
 
     def __init__(self, table: str, reason: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(f"the delivery table {table} {one_line(reason)}", outcome_unknown=outcome_unknown)
         self.table, self.reason = table, reason
 
     def unknown(self) -> TableUnavailable:
-        """Returns a copy of this error with ``outcome_unknown``, for a call whose rows may be in the table."""
+        """Returns a copy with ``outcome_unknown``: the table may have the rows."""
         return type(self)(self.table, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[TableUnavailable], tuple[str, str], dict[str, Any]]:
@@ -375,7 +375,7 @@ class TableUnavailable(QueueClientError):
 
 
 class UnsupportedTable(TableUnavailable):
-    """No queue can deliver into this table, for example because a catalog decides its commits (TAB-21)."""
+    """Queues cannot deliver into this table (TAB-21). One reason: a catalog decides the table's commits."""
 
 
 class RowsRefused(LakeQueueError):
@@ -460,7 +460,7 @@ CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
 """CMQ's module code by CMQ's number. Only numbers of rewinds have one."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers for a batch of deletes of which some or all failed (ERR-7)."""
+"""CMQ's numbers if some or all deletes of a batch failed (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:
@@ -470,7 +470,7 @@ def cannot_listen(host: str, port: int, error: OSError) -> OSError:
 
 
 def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
-    """Returns CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
+    """Returns CMQ's number for an error (ERR-7). Returns None on other profiles."""
     if profile_name != "cmq":
         return None
     return CMQ_CODES.get(error.code) if error.cmq_code is None else error.cmq_code
@@ -478,7 +478,7 @@ def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
 
 @contextmanager
 def coded_for(profile_name: str) -> Iterator[None]:
-    """Sets the CMQ number of service errors raised in the block, on the ``cmq`` profile only (ERR-7)."""
+    """Sets CMQ's numbers on service errors of the block (ERR-7). Other profiles get none."""
     try:
         yield
     except QueueServiceError as error:

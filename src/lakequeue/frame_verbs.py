@@ -79,7 +79,7 @@ def require_spark(queue: Queue, verb: str) -> SparkSession:
 
 
 def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
-    """Returns the root of a queue, and its storage options, also from the environment."""
+    """Returns a queue's root and storage options. Some options come from the environment."""
     root = queue._runtime.root
     return root.path, root.engine.store.portable_options
 
@@ -103,7 +103,7 @@ decide_in_catalog = of_face(undecided.decide_in_catalog)
 
 
 def deliver(lease: Lease, rows: Any, failed: Mapping[str, str | None]) -> LeaseCounts:
-    """Releases failed messages, appends rows to the delivery table, and deletes the other messages."""
+    """Appends rows to the delivery table. Releases failed messages, and deletes the others."""
     return lease._deliver(() if rows is None else rows, failed)[1]
 
 

@@ -1,4 +1,4 @@
-"""``Lease``: many messages that are received together, and processed as a DataFrame."""
+"""``Lease``: many messages, received together, and processed as a DataFrame."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ class Lease:
         return Delivering(self._runtime, lambda leased: self._settle(lambda _: operations.delete(leased)))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
-        """Settles the lease, and ends its heartbeat unless a retry may succeed."""
+        """Settles the lease. Ends the heartbeat, unless a retry may succeed."""
         heartbeat, hold = self._heartbeat, self._heartbeat and self._heartbeat.drop()
         try:
             return settle(self._runtime)
@@ -319,7 +319,7 @@ class Lease:
 
 
 def failed_of(failed: Any) -> dict[str, str | None]:
-    """Returns handles or message ids from the argument of ``delete_except``, each with its reason or None."""
+    """Returns handles or message ids with their reasons, from ``delete_except``'s argument."""
     found: Iterable[Any]
     if hasattr(failed, "toLocalIterator"):  # A Spark DataFrame.
         columns = _columns(failed.columns)
@@ -361,7 +361,7 @@ def _columns(names: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _cancellable(spark: SparkSession | None) -> Iterator[Callable[[], None]]:
-    """Yields a function that cancels the Spark jobs that this thread starts in the block."""
+    """Yields a function. It cancels the block's Spark jobs of this thread."""
     if spark is None:
         yield lambda: None
         return

@@ -62,7 +62,7 @@ class _Instruments:
 
 
 class _Sends:
-    """Makes a span for every send, and adds its context to the messages."""
+    """Makes a span for every send. The messages carry its context."""
 
     def __init__(self, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._tracer = tracer
@@ -145,7 +145,7 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """Adds the span's context to the entry's message attributes, unless these would then be more than ten."""
+    """Adds the span's context to the entry's attributes. Adds nothing above ten attributes."""
     attributes = entry.attributes or {}
     if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.
@@ -156,7 +156,7 @@ def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
 
 
 def _sender(message: Message) -> Context:
-    """Returns the sender's context from the attributes, else from AWS X-Ray's trace header."""
+    """Returns the sender's context from the attributes, or from AWS X-Ray's header."""
     texts = {name: value for name, (_, value) in message.message_attributes.items() if isinstance(value, str)}
     context = propagate.extract(texts, Context())
     header = message.system_attributes.get(TRACE_HEADER, "")

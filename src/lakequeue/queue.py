@@ -104,12 +104,12 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def arn(self) -> str:
-        """ARN of the queue, its name in policies and listings of SQS."""
+        """ARN of the queue: its name in SQS policies and listings."""
         return self._runtime.arn
 
     @property
     def dead_letter_queue(self) -> str | None:
-        """ARN of the queue for messages that were received too often (DLQ-2)."""
+        """ARN of the queue for messages with too many receives (DLQ-2)."""
         policy = self._runtime.attributes.redrive
         return None if policy is None else policy.dead_letter_queue
 
@@ -200,11 +200,11 @@ class Queue(QueueProperties):
         return send.send_batch(self._runtime, list_of("entries", entries, SendEntry, "a SendEntry"))
 
     def sender(self, linger: Duration | str = "100ms") -> Sender:
-        """Returns an object whose single sends share commits, for producers that send one message at a time.
+        """Returns an object that collects single sends into shared commits. For producers that send one by one.
 
         Args:
-            linger: time that the first message of a commit waits for others, 0 to 60 s, such as ``"100ms"``. With
-                0, messages sent during a commit share the next commit.
+            linger: 0 to 60 s, such as ``"100ms"``: how long the first message of a commit waits. With 0, messages
+                that arrive during a commit share the next commit.
 
         SND-19
         """
@@ -474,7 +474,7 @@ class Queue(QueueProperties):
         rewind.purge(self._runtime)
 
     def undecided(self) -> list[UndecidedDelivery]:
-        """Returns the undecided deliveries into the queue's table, oldest first (TAB-5)."""
+        """Returns undecided deliveries into the queue's table, oldest first (TAB-5)."""
         return deliveries.undecided(self._runtime)
 
     def decide(self, *, delivered: bool) -> int:
@@ -510,7 +510,7 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """Earliest instant for ``rewind``, which accepts it for one more second; None without rewind (RWD-24)."""
+        """Earliest instant for ``rewind`` (RWD-24). ``rewind`` accepts it for one second more. None: no rewind."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
@@ -645,7 +645,9 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Returns how many messages a redrive would move, by target name. Raises the errors of ``redrive``."""
+        """Counts the messages that a redrive would move. Keys are target queues. Raises the errors of
+        ``redrive``.
+        """
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
@@ -657,11 +659,14 @@ class Queue(QueueProperties):
         return compact(self._runtime, now)
 
     def get(self, message_id: str) -> PeekedMessage:
-        """Returns a message by its id without receiving it, even if deleted or expired, while the tables have it.
+        """Returns a message by its id, without a receive. Finds deleted and expired messages while the tables have
+        them.
 
-        First reads the ids of messages sent when this id was created. For a dead letter or a message of a bulk
-        send, it reads the whole log: 0.2 s for 300,000 messages. Raises InvalidParameterValue if the log has no
-        message with this id.
+        An id contains the time of its creation. The search begins with messages sent then. Dead letters and
+        messages of bulk sends may need the whole log: 0.2 s for 300,000 messages.
+
+        Raises:
+            InvalidParameterValue: the log has no message with this id.
 
         JOB-2
         """
@@ -719,7 +724,7 @@ class Queue(QueueProperties):
         return chosen_messages.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:
-        """Returns the queues of the region whose dead-letter queue is this queue (DLQ-7)."""
+        """Returns the queues whose dead-letter queue is this queue (DLQ-7). Searches the region."""
         return [Queue(queue) for queue in queues.dead_letter_sources(self._runtime)]
 
     def tags(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``Schedules``: messages that are sent at given times, by any running process."""
+"""``Schedules``: messages that any running process sends at given times."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Schedules:
         return self._runtime.run_due()
 
     def running(self) -> AbstractContextManager[None]:
-        """Sends due messages at the start of each minute in a thread while the block runs. Logs failures."""
+        """Sends due messages each minute while the block runs. Uses a thread. Logs failures."""
         return self._runtime.running()
 
     def _change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:

@@ -14,9 +14,10 @@ from lakequeue.runtime.open_queue import OpenQueue
 
 
 class Sender:
-    """Collects single sends into commits; get one from ``Queue.sender``. Threads may share it.
+    """Collects single sends into commits. Get a Sender from ``Queue.sender``. Threads may share a Sender.
 
-    A ``with`` block, and the program, call ``flush`` at the end. A killed process loses waiting messages.
+    ``flush`` is called at the end of a ``with`` block. It is also called when the program exits. A killed process
+    loses waiting messages.
     """
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
@@ -26,7 +27,7 @@ class Sender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Calls ``flush``. Errors of sends are not raised if the block raised an error."""
+        """Calls ``flush``. Errors of sends do not replace the block's error."""
         try:
             self.flush()
         except Exception:

@@ -1,4 +1,4 @@
-"""Helpers for tests of lakequeue and of programs that use it."""
+"""Helpers for tests of lakequeue, and of programs with lakequeue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time for late participants, which act after all other participants at an instant."""
+        """The time of late participants. They act after all other participants."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_ClockWait] = []
@@ -67,7 +67,7 @@ class ManualClock:
             return len(self._waiters)
 
     def wait_for_waiters(self, count: int = 1) -> None:
-        """Blocks, in real time, until at least ``count`` threads or tasks wait on this clock."""
+        """Blocks until ``count`` threads or tasks wait on this clock. Blocks in real time."""
         with self._changed:
             self._until(lambda: len(self._waiters) >= count, f"{count} waiters")
 
@@ -174,7 +174,7 @@ class ManualClock:
                 waiter.stir()
 
     def _rest(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Waits in real time until all participants rest, except tasks of ``loop``, which this call blocks."""
+        """Waits in real time until all participants rest. Ignores tasks of ``loop``: this call blocks them."""
         self._until(lambda: not self._restless(loop), "everybody to come to rest")
 
     def _restless(self, loop: asyncio.AbstractEventLoop | None) -> list[_Who]:
