@@ -1,4 +1,4 @@
-"""Checks names that were read from storage, so that no path leaves its table or the root (DUR-70)."""
+"""Checks names from storage. No path may leave its table or the root (DUR-70)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from lakequeue.model.names import name_hash
 
 LONGEST = 1024
-"""Maximum number of characters of a name, as for a key in S3. Longer names are refused."""
+"""Maximum characters of a name, as in S3. Longer names are refused."""
 MOST_SHARDS = 1_024
 SHOWN = 60
 """Maximum characters of a refused name in an error."""
@@ -25,18 +25,18 @@ _SHARD = re.compile("0|[1-9][0-9]{0,4}", re.ASCII)
 
 
 class Misplaced(ValueError):
-    """A name from storage is not a valid path below its table. The error's text is one line."""
+    """A name from storage leaves its table or is invalid. The text has one line."""
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:
-    """Returns the path of a data file below its table, from a log or a manifest.
+    """Returns a data file's path below its table. The path comes from a log or a manifest.
 
     Args:
         name: the name as found. Must be relative, of plain characters, without ``..``.
-        encoded: True if the name is URL-encoded, as in Delta logs. It is then decoded once, before the check.
+        encoded: True if the name is URL-encoded, as in Delta logs. The check decodes the name once.
 
     Raises:
-        Misplaced: the path leaves the table, or is not a valid name of a data file.
+        Misplaced: the path leaves the table or is invalid.
     """
     found = unquote(name) if encoded and isinstance(name, str) else name
     if not isinstance(found, str) or len(found) > LONGEST or not _FILE.fullmatch(found) or _HIDDEN.search(found):

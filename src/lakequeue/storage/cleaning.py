@@ -1,7 +1,8 @@
-"""Removes unneeded data of tables: unused files, old log entries, empty directories, deleted queues.
+"""Removes unused files, old log entries and empty directories. Removes deleted queues.
 
-The compactor calls it, and so do busy committers on disks. Local files are removed while no process commits to the
-table (``locks``), files of object stores only after days. All functions may run twice, or be interrupted.
+The compactor and busy committers on disks call this module. Local files are removed under the table's exclusive
+lock (``locks``). Files of object stores are removed only after days. All functions may run twice, or be
+interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.store_failures import first_line
 
 VACUUM_EVERY = 100
-"""Number of commits to a local table between two attempts to remove its unused files."""
+"""Number of commits to a local table between two vacuums."""
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
@@ -37,11 +38,11 @@ PATIENCE = 5.0
 _BATCH = 100
 """Number of files that are removed under one lock. Commits wait for the lock."""
 _NEEDED = "_needed"
-"""Directory of lists. A list names the files that the table needed during one pass of ``vacuum``."""
+"""Directory of lists. A list names the files needed during one ``vacuum``."""
 _LISTS = 8
 """About this many lists in ``_NEEDED`` are kept."""
 _PINS = "_pinned"
-"""Name of the file that ``pin_files`` touches, so that its age is the time since the last call."""
+"""File that ``pin_files`` touches. Records the time of the last call."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
 """Seconds for which uncommitted files are kept, by directory; see ``staged_files`` and ``staged_sends``."""
@@ -57,7 +58,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Calls ``vacuum`` in a thread, if due, every ``VACUUM_EVERY`` commits to a table on a disk. Never fails."""
+    """Starts a due ``vacuum`` in a thread. Checks every ``VACUUM_EVERY`` commits, only on disks. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 
@@ -75,16 +76,17 @@ def _vacuum_if_due(table: Table, retention: layout.Retention) -> None:
 def vacuum(
     table: Table, retention: layout.Retention, waiting: Collection[str] | None = (), patience: float = PATIENCE
 ) -> Freed:
-    """Removes data files that no version needed within the retention. Returns their number and size.
+    """Removes data files that no version needed within the retention. Returns the number and size of removed
+    files.
 
-    Delta's log does not say when a file was removed, so each pass lists the needed files. Of the lists that
-    are older than the retention, the newest counts: a file is removed if it is older than this list, and neither
-    this list nor a later one names it.
+    Delta's log does not say when a file was removed. Each due pass writes a list of the needed files. The newest
+    list older than the retention decides. A removed file is older than the list. Files in this list or later lists
+    stay.
 
     Args:
-        table: any table of the root. On local disks its snapshot is not used, because another thread may use it.
+        table: any table of the root. Local tables' snapshots are not read.
         retention: how long files stay.
-        waiting: uncommitted files of bulk sends, which stay. None to keep all files of bulk sends.
+        waiting: uncommitted files of bulk sends, which stay. None keeps all bulk files.
         patience: seconds to wait for the table's lock.
 
     Raises:
@@ -140,7 +142,7 @@ def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
 
 
 def _needed_now(table: Table, folder: Folder, patience: float) -> set[str]:
-    """Returns the files of all versions in the log on local disks, and of the newest version elsewhere."""
+    """Returns the files of all local versions in the log. On object stores, returns the newest version's files."""
     if folder.local is None:
         table.refresh()
         return {file.name for file in table.files()}
@@ -200,9 +202,9 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld.
+    """Removes unneeded local data (DUR-65). ``seconds``: age of the oldest reads that keep data. Raises LockHeld.
 
-    A reader that began earlier, such as a lease, a DataFrame or a view, misses files and must begin again.
+    Earlier readers miss files and must begin again. Examples: leases, DataFrames, views.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
@@ -232,7 +234,9 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 
 
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
-    """Removes the directory of a queue without a row, if no file is newer than ``until``. Raises LockHeld."""
+    """Removes the directory of a queue without a row. Keeps the directory if a file is newer than ``until``.
+    Raises LockHeld.
+    """
     with ExitStack() as alone:
         if folder.local is not None:
             for shard in map(str, shard_folders(folder.folders())):

@@ -1,4 +1,6 @@
-"""The files that show running consumers: one for each run, replaced once a minute, removed at its end."""
+"""Files that show running consumers, one per run. Consumers replace a file every minute. The end of a run removes
+the file.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""A file older than this many seconds shows no running consumer: it was killed, or failed twice to write."""
+"""Lifetime of a file in seconds. Older files show no running consumer."""
 KEPT_SECONDS = 3600
-"""A compactor removes a file that is older than this, in seconds."""
+"""Age in seconds at which the compactor removes a file."""
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
-    """Writes or replaces the file of a run. Does nothing if the root is gone, so as not to create it again."""
+    """Writes or replaces the file of a run. Does not recreate a removed root."""
     folder = store.folder(root)
     if folder.local is None or folder.folders("queues"):
         _folder(store, root).offer(_name(number), content.json().encode())
@@ -26,7 +28,9 @@ def remove(store: Store, root: str, number: str) -> None:
 
 
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
-    """Returns the last report of each running consumer, oldest process first. ``now`` is in microseconds."""
+    """Returns the last report of each running consumer. Oldest processes come first. ``now`` is in
+    microseconds.
+    """
     folder = _folder(store, root)
     since = now - SHOWN_SECONDS * MICROS
     names = [entry.name for entry in folder.files() if entry.size <= LARGEST]
@@ -36,7 +40,7 @@ def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
 
 
 def remove_old(store: Store, root: str, now: int) -> Freed:
-    """Removes the files of consumers that were killed, and all files that are no reports of consumers."""
+    """Removes files of killed consumers, and files without a report."""
     folder, since = _folder(store, root), now - KEPT_SECONDS * MICROS
 
     def is_old(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Copies tables: the files of a snapshot, and a new Delta log with all application ids and no history."""
+"""Copies tables: the files of a snapshot, and a new log. The new log has all application ids, and no history."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _KINDS = {
     "schedules": (layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES),
     "stats": (layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES),
 }
-"""Schema, partitions and properties by the last part of a table's path."""
+"""Schema, partitions and properties, by kind of table."""
 
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: files of bulk sends that so far only other shards have committed."""
+    """A snapshot to copy. ``waiting``: bulk files committed only by other shards so far."""
 
     table: Table
     path: str
@@ -61,11 +61,11 @@ class Copier:
 
     @property
     def done(self) -> int:
-        """Number of copied files, including files that a later snapshot no longer has."""
+        """Number of copied files. Includes files that a later snapshot lacks."""
         return len(self._copied)
 
     def missing(self, snapshot: TableSnapshot) -> int:
-        """Returns the number of files of a snapshot that are not copied yet."""
+        """Returns the number of files not copied yet."""
         return len(self._missing(snapshot))
 
     def _missing(self, snapshot: TableSnapshot) -> list[LiveFile]:
@@ -88,10 +88,10 @@ class Copier:
         (source if source.local is None else target).for_each(copy, self._missing(snapshot))
 
     def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
-        """Checks the copied files, and writes a Delta log with the application ids ``transactions``.
+        """Checks the copied files, and writes a Delta log. ``transactions``: the application ids of the log.
 
         Raises:
-            DamagedTable: a file is missing in the copy or has another size.
+            DamagedTable: a copied file is missing or has a wrong size.
             QueueClientError: the target has a log already.
         """
         folder = self._folder(snapshot)

@@ -1,4 +1,4 @@
-"""The content of a Delta log: entries, checkpoints, and the state of a table built from them."""
+"""Content of a Delta log: entries, checkpoints, and the table's state."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """File that names the newest checkpoint, for other programs. This package lists the directory instead."""
 LAST_VERSION = 2**63 - 1
-"""Highest possible version. A file with a higher number in its name does not belong to a log."""
+"""Highest possible version. Files with higher numbers do not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
-"""Metric of a commit: the number of lines of its entry, so that a torn entry is noticed."""
+"""Metric of a commit: the number of its entry's lines. Reveals torn entries."""
 BASE, NEWEST = "base", "newest"
-"""Metrics of a commit: the token of the previous entry, and the newest live file of the previous version."""
+"""Metrics of a commit: the previous entry's token, and the previous version's newest file."""
 ANSWERS = "answers"
 """Metric of a commit: the requests that it applied, and their answers, as JSON."""
 REPAIRED = "repair"
-"""Token of an entry with which a repair replaces an unreadable entry."""
+"""Token of an entry that replaces an unreadable entry."""
 TOKEN = "lakequeue.token "
-"""Prefix of an application id in a checkpoint. The rest of the id is the token of the checkpoint's entry."""
+"""Prefix of an application id in a checkpoint. The rest is the token of the checkpoint's entry."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
-"""Text before an entry's checksum (CRC-32, hexadecimal), and placeholder for the checksum while it is computed."""
+"""Text before an entry's checksum, and the checksum's placeholder. The checksum is a hexadecimal CRC-32."""
 _READER, _WRITER = 1, 2
-"""Newest reader and writer version of the Delta protocol that require no feature which this package lacks."""
+"""Newest reader and writer protocol versions without unsupported features."""
 _NAMED_FEATURES = (3, 7)
-"""Reader and writer version of the Delta protocol with which a table lists each of its features by name."""
+"""Reader and writer version whose tables list features by name."""
 _FEATURES = {"appendOnly", "invariants"}
-"""Features that writer version 2 of the protocol includes, and that lakequeue's tables do not use."""
+"""Features of writer version 2. lakequeue's tables use none."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
 _ACTIONS: dict[str, dict[str, Any]] = {
     "protocol": {
@@ -68,7 +68,7 @@ CHECKPOINT = pa.schema({name: pa.struct(fields) for name, fields in _ACTIONS.ite
 
 
 class LiveFile(NamedTuple):
-    """A data file of a snapshot, as described in the log."""
+    """A data file of a snapshot, from the log."""
 
     path: str
     """Path as in the log, URL-encoded."""
@@ -82,7 +82,7 @@ class LiveFile(NamedTuple):
     maximum: Mapping[str, Any]
     nulls: Mapping[str, int]
     modified: int = 0
-    """Time at which the file was added, in milliseconds since the epoch by the machine's clock."""
+    """Time of the file's commit, in milliseconds since the epoch. Set by the machine's clock."""
     statistics: str | None = None
     """The file's statistics in the log, as JSON; None without statistics."""
 
@@ -100,33 +100,33 @@ class Entry:
     program: str | None = None
     """Name and version of the writing program; None if it is lakequeue, or unknown."""
     committed_at: int | None = None
-    """Time of the commit, in milliseconds since the epoch by the machine's clock."""
+    """Time of the commit, in milliseconds since the epoch. Set by the machine's clock."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
     """Identity of the file from which the entry was read; see ``Mark``."""
     follows: Mark = ()
-    """Identity of the previous entry's file, if this process committed that entry."""
+    """Identity of the previous entry's file. Set only if this process committed the entry."""
     base: str | None = None
     """Token of the previous entry as the writer knew it; None if the entry does not name it."""
     newest: str | None = None
-    """Newest live file of the previous version, as the writer knew it; None if the entry does not name it."""
+    """Newest live file of the previous version. None if the entry names no file."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
     """The requests that the commit applied, each with its answers; see ``storage.requests``."""
 
 
 def entry_name(version: int) -> str:
-    """Returns the path of a version's entry, below the table's directory."""
+    """Returns the path of a version's entry below the table."""
     return f"{LOG}/{version:020}.json"
 
 
 def has_entry(folder: Folder, version: int) -> bool:
-    """Returns True if a log has an entry of this version, of whatever content."""
+    """True if a log has an entry of this version. The content does not matter."""
     return folder.exists(entry_name(version))
 
 
 def checkpoint_name(version: int) -> str:
-    """Returns the path of a version's checkpoint, below the table's directory."""
+    """Returns the path of a version's checkpoint below the table."""
     return f"{LOG}/{version:020}.checkpoint.parquet"
 
 
@@ -164,7 +164,7 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
 
 
 def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
-    """Returns the versions that have an entry, and the versions that have a checkpoint. Opens no file."""
+    """Returns the versions with entries, and the versions with checkpoints. Opens no file."""
     found: dict[str, set[int]] = {"json": set(), "checkpoint.parquet": set()}
     for match in filter(None, map(_LOG_FILE.fullmatch, folder.names(LOG))):
         if int(match[1]) <= LAST_VERSION:
@@ -173,7 +173,9 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists all Parquet files of a table, in its log or not, oldest first. Omits files moved aside by a repair."""
+    """Lists a table's Parquet files, oldest first. Includes files outside the log. Omits files moved aside by
+    repairs.
+    """
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
@@ -204,7 +206,7 @@ def whole(number: Any) -> int:
 
 
 def parse(data: bytes) -> Entry:
-    """Parses an entry of the log. Raises ValueError if it is empty, cut off, or does not match its checksum."""
+    """Parses a log entry. Raises ValueError for an empty, torn or altered entry."""
     entry = entry_of([json.loads(line) for line in data.splitlines()])
     if signed(data) != data:  # Checked last, because other errors say more.
         raise ValueError("has another checksum than its content")
@@ -242,7 +244,7 @@ def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
 
 
 def signed(data: bytes) -> bytes:
-    """Sets the checksum in the first line of an entry, if that line has a place for it."""
+    """Sets the checksum, if the first line has a place."""
     before, mark, rest = data.partition(_CHECKSUM)
     if not mark or b"\n" in before:
         return data
@@ -277,9 +279,9 @@ class TableState:
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     protocol: Mapping[str, Any] = attrs.field(factory=dict)
     lost_files: bool = False
-    """True if another program removed files without replacing them, as ``repair`` of delta-rs does."""
+    """True if another program removed files without replacing them."""
     token: str | None = None
-    """Text by which the commit of this version recognizes its entry; None if entry or checkpoint has none."""
+    """Token of this version's commit. None if unknown."""
 
     def files(self) -> list[LiveFile]:
         return list(self.live.values())
@@ -304,7 +306,7 @@ class TableState:
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if ``entry``, of the next version, says that it does not follow this version's entry (DUR-86)."""
+        """False if ``entry`` names another predecessor (DUR-86). ``entry`` belongs to the next version."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
@@ -320,7 +322,7 @@ def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
 
 
 def read_checkpoint(folder: Folder, version: int) -> TableState:
-    """Reads a checkpoint. Raises FileNotFoundError, or DamagedTable if it is empty, cut off or malformed."""
+    """Reads a checkpoint. Raises FileNotFoundError. Raises DamagedTable for an empty, torn or malformed file."""
     data = folder.read(checkpoint_name(version))
     try:
         with reader(pa.BufferReader(data), CHECKPOINT) as file:
@@ -342,7 +344,7 @@ def read_checkpoint(folder: Folder, version: int) -> TableState:
 
 
 def obstacles(found: Entry | TableState) -> list[str]:
-    """Returns the features and properties, unknown to lakequeue, that another program gave the table."""
+    """Returns the table's features and properties unknown to lakequeue."""
     protocol = found.protocol or {}
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES
     unknown = sorted(f"the feature {name}" for name in named)

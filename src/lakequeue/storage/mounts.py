@@ -1,4 +1,4 @@
-"""Detects network file systems, where two machines would overwrite each other's commits."""
+"""Detects network file systems. There, two machines can overwrite each other's commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORK = re.compile(
     r"panfs|wekafs|lizardfs|moosefs|ncpfs|coda|vboxsf|vmhgfs|prl_fs|virtiofs|fuse\.(?!(ntfs-?3g|exfat|fuseblk|"
     r"portal|snapfuse|squashfuse|fuse-overlayfs|lxcfs|mergerfs|bindfs)\b).+"
 )
-"""Matches types of file systems that other machines may use, and all FUSE types not known to be local."""
+"""Matches types of network file systems. Also matches FUSE types not known to be local."""
 
 
 class Mount(NamedTuple):
@@ -25,7 +25,11 @@ class Mount(NamedTuple):
 
 
 def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
-    """Raises QueueClientError if a path is on a network file system. ``mounts`` are in the order of mounting."""
+    """Checks that a path is on a local file system. ``mounts``: in the order of mounting.
+
+    Raises:
+        QueueClientError: the path is on a network file system.
+    """
     mount = mount_of(os.path.realpath(path), mounted() if mounts is None else mounts)
     if mount is not None and NETWORK.fullmatch(mount.type.lower()):
         raise QueueClientError(
@@ -36,7 +40,7 @@ def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Returns the file system of an absolute path without symbolic links. None if unknown."""
+    """Returns the mount of an absolute path, or None. The path must have no symbolic links."""
     found = None
     for mount in mounts:
         point = mount.point.rstrip("/")
@@ -73,6 +77,6 @@ def linux_mounts(table: str) -> list[Mount]:
 
 
 def macos_mounts(table: str) -> list[Mount]:
-    """Parses the output of ``mount``, as in ``//host/share on /Volumes/share (smbfs, nodev)``."""
+    """Parses lines such as ``//host/share on /Volumes/share (smbfs, nodev)``."""
     matches = (re.fullmatch(r".+? on (/.*) \((\w+)[,)].*", line) for line in table.splitlines())
     return [Mount(match[1], match[2]) for match in matches if match]

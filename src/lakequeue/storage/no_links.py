@@ -1,4 +1,4 @@
-"""Opens and changes local files below a root without following symbolic links of other users (DUR-72)."""
+"""Opens and changes local files below a root. Follows no symbolic links of other users (DUR-72)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a link, or the whole path if ``is_kind`` refuses it; else None."""
+    """Returns the first link in a path. Also returns the path if ``is_kind`` refuses its mode. Otherwise returns
+    None.
+    """
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
@@ -68,7 +70,7 @@ def folders(path: str, beginning: str, descriptor: int | None = None) -> list[st
 
 
 def names(path: str, descriptor: int | None = None) -> list[str]:
-    """Returns the names of all files and subdirectories in a directory, in any order; empty if unreadable."""
+    """Returns a directory's names in any order. Empty if unreadable."""
     with suppress(OSError), _folder(path, descriptor) as folder:
         return os.listdir(folder)
     return []
@@ -84,14 +86,14 @@ def _folder(path: str, descriptor: int | None) -> Iterator[int]:
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, and creates a missing file. Does nothing for root in other users' directories."""
+    """Sets a file's time to now. Creates a missing file. Skips root in other users' directories."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)
 
 
 def stamp(path: str, *, create: bool) -> float:
-    """Sets a file's time to now and returns that time in seconds. Creates the file only with ``create``."""
+    """Sets a file's time to now. Returns the time in seconds. Creates the file only with ``create``."""
     descriptor = open_lock(path, os.O_WRONLY | (os.O_CREAT if create else 0))
     try:
         os.utime(descriptor)
@@ -109,7 +111,7 @@ def open_lock(path: str, flags: int) -> int:
 
 
 def open_lock_in(folder: int, name: str, flags: int) -> int:
-    """Opens a file that all users of a table write, in an open directory."""
+    """Opens a file in an open directory. All users of the table write the file."""
     owner = os.fstat(folder)
     if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
         with suppress(FileExistsError):  # An existing file may belong to any user.
@@ -128,7 +130,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. ``path``: the full path, or a path relative to ``descriptor`` if that is given."""
+    """Creates a directory. ``path``: a full path, or relative to ``descriptor``."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")
@@ -137,13 +139,13 @@ def mkdir(root: str, path: str, descriptor: int | None) -> None:
 
 
 def move(root: str, source: str, target: str) -> None:
-    """Renames a file. Raises OSError if a link is on the way to either name."""
+    """Renames a file. Raises OSError if a link is on either path."""
     with above(root, source) as (before, old), above(root, target) as (after, new):
         os.rename(old, new, src_dir_fd=before, dst_dir_fd=after)
 
 
 def rmdir(root: str, name: str) -> None:
-    """Removes a directory. Raises OSError if it is not an empty directory, or a link is on the way."""
+    """Removes an empty directory. Raises OSError for links and other directories."""
     with above(root, name) as (folder, leaf):
         os.rmdir(leaf, dir_fd=folder)
 
@@ -163,7 +165,7 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields the descriptor of a file's directory, and the file's name in it.
+    """Yields the descriptor of a file's directory, and the name.
 
     Opens the directories one by one without following links. ``below``: an open descriptor of the root.
 

@@ -1,4 +1,4 @@
-"""Opens and writes Parquet files with a checksum of each page, checked where it exists (DUR-8)."""
+"""Opens and writes Parquet files with page checksums. Reads verify existing checksums (DUR-8)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TEXTS_AND_BYTES = [
 
 
 def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
-    """Opens a file for reading. Read it with ``use_threads=False``; see ``Folder.parquet``.
+    """Opens a file for reading. Read the file with ``use_threads=False``; see ``Folder.parquet``.
 
-    Arrow verifies checksums at 3.3 GB/s, which makes ``lease().arrow()`` 4 to 28 % slower, and a receive no
+    Arrow verifies checksums at 3.3 GB/s. The checks make ``lease().arrow()`` 4 to 28 % slower. A receive is not
     slower.
 
     Args:
@@ -109,12 +109,12 @@ def write_table(rows: pa.Table, target: Any, **options: Any) -> None:
 
 
 def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
-    """Returns a writer of a file, with the options of ``pq.ParquetWriter``."""
+    """Returns a Parquet writer. Takes the options of ``pq.ParquetWriter``."""
     return pq.ParquetWriter(target, schema, write_page_checksum=True, **options)
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """Returns True if a found type can be read as the expected type. Spark and delta-rs write other types."""
+    """True if ``found`` can be read as ``expected``. Spark and delta-rs write some types differently."""
     if pa.types.is_struct(expected):
         return pa.types.is_struct(found) and all(
             found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)

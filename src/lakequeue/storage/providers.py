@@ -18,7 +18,7 @@ class Provider:
     also: tuple[str, ...] = ()
     """Other names of the scheme, which users may give."""
     has_container: bool = False
-    """True if a root has a container before an @. In other kinds of stores, such text may be a secret."""
+    """True if a root has a container before an @. In other stores, the text may be secret."""
     credentials: tuple[str, ...] = ()
     """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
     hadoop: str = ""
@@ -26,15 +26,15 @@ class Provider:
     hadoop_scheme: str = ""
     """Scheme of the URIs for Spark."""
     connector: str = ""
-    """Connector for Spark with Hadoop before 3.5, which lacks the module ``hadoop``."""
+    """Connector for Spark before Hadoop 3.5. Replaces the missing module ``hadoop``."""
     sdk: tuple[str, ...] = ()
     """Packages that the module ``hadoop`` needs in addition."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
     """Release of the packages in ``sdk``, by release of Hadoop."""
     excluded: tuple[str, ...] = ()
-    """Dependencies of the module ``hadoop`` that a session does not need."""
+    """Dependencies of ``hadoop`` that a session does not need."""
     spark_overwrites: bool = False
-    """True if Spark's log store for Delta checks and then writes, so that one of two commits may be lost."""
+    """True if Spark may lose one of two commits. Spark's log store checks, then writes."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
     """Returns settings of Spark's file system from the root's options. None if Spark has its own credentials."""
 
@@ -50,11 +50,11 @@ _S3A_SETTINGS = {
     "region": "endpoint.region",
     "default_region": "endpoint.region",
 }
-"""Names of s3a's settings, keyed by the name of delta-rs's option without its prefix."""
+"""Names of s3a's settings, by delta-rs's option without prefix."""
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Translates options of delta-rs into settings of s3a for a bucket."""
+    """Translates delta-rs's options into s3a's settings for a bucket."""
     bare_options = {bare_name(name): value for name, value in options.items()}
     found = {_S3A_SETTINGS[name]: value for name, value in bare_options.items() if name in _S3A_SETTINGS}
     if "access.key" in found:
@@ -99,7 +99,7 @@ PREFIXES = tuple({provider.prefix for provider in PROVIDERS.values()})
 
 
 def scheme_named(name: str) -> str:
-    """Returns the scheme of roots for a name or alias of a scheme, in lower case."""
+    """Returns the lower-case scheme for a name or alias."""
     name = name.lower()
     return next((scheme for scheme, provider in PROVIDERS.items() if name in provider.also), name)
 

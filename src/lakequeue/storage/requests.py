@@ -1,12 +1,11 @@
-"""Requests to the ledger of a shard on an object store: one process commits the requests of all processes.
+"""Requests to a shard's ledger on an object store. One process commits the requests of all processes.
 
-A process that keeps losing races posts its commands as a file. The process with the oldest file applies the
-commands of all waiting files in one commit, whose log entry has the answers.
+A process that loses several races posts a request file. The process with the oldest file commits for all. The log
+entry of the commit has the answers.
 
-No request is applied twice, because log entries name the requests that they apply. The name of a request's file
-begins with the version of the ledger that its process knew, so only later entries need to be searched. Other
-processes apply a request only until the ledger has ``VERSIONS`` newer versions, or the request is ``RECENT``
-seconds old. A process that stops waiting before then does not know if its request will be applied.
+Log entries name the applied requests. No request is applied twice. Each file name begins with a version of the
+ledger. Only later entries can apply the request. A request expires after ``VERSIONS`` ledger versions or
+``RECENT`` seconds. An abandoned request may be applied until its expiry.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ from lakequeue.storage.store_failures import failure_left_to_others, left_to_oth
 FOLDER = "asked"
 """Directory of request files, below the table."""
 VERSIONS = 60
-"""Other processes may apply a request while the ledger has at most this many newer versions."""
+"""Expiry of a request, in versions of the ledger."""
 RECENT = 10.0
-"""Other processes may apply a request until it is this many seconds old, by the storage's clock."""
+"""Expiry of a request, in seconds by the storage's clock."""
 MOST = 100
 """Maximum number of other processes' requests in one commit. Further requests wait for the next commit."""
 LOOKS = 8
-"""Maximum reads of the log, without a new entry, for which a process waits for the sender of an older request."""
+"""Maximum log reads without a new entry. Afterwards a process commits despite an older request."""
 SURE = 0.7
-"""Seconds. ``look_and_list`` also checks that the log was not replaced, if the last check is older than this."""
+"""Age of a check, in seconds. ``look_and_list`` repeats older checks for a replaced log."""
 FIRST = 2
 """Number of commits that ``look_and_list`` first reads concurrently."""
 LATELY = 2.0
-"""If the log was not checked for this many seconds, ``look_and_list`` reads all new commits."""
+"""Age of a check, in seconds. After older checks, ``look_and_list`` reads all new commits."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
 @attrs.frozen
 class PostedRequest:
-    """A request that this process has posted, and that waits for a commit by any process."""
+    """A posted request of this process. Any process may commit the request."""
 
     id: str
     since: int
-    """Version of the ledger that this process knew when it made the request."""
+    """Ledger version known when the request was made."""
     posted_at: float
     lineage: object
-    """The lineage of the ledger for which the request was posted; see ``Table.lineage``."""
+    """Lineage of the ledger; see ``Table.lineage``."""
 
     @property
     def name(self) -> str:
@@ -64,7 +63,7 @@ class PostedRequest:
 
 @attrs.frozen
 class WaitingRequest:
-    """A request of another process, as its file's name shows it."""
+    """A request of another process. Parsed from the file's name."""
 
     name: str
     since: int
@@ -72,11 +71,12 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes a request, and removes the earlier request ``last``. ``text`` makes the content of the new request
-    from the token of the newest entry.
+    """Writes a request, and removes the earlier request ``last``.
+
+    ``text`` makes the request's content from the newest entry's token.
 
     Raises:
-        QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
+        QueueClientError: the write failed; ``outcome_unknown`` is set. Other processes may find the file.
     """
     posted = PostedRequest(uuid.uuid4().hex, table.version, time.time(), table.lineage)
 
@@ -102,10 +102,10 @@ def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[Li
 
 
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
-    """Loads new commits of a table on an object store, at most ``most``. At the same time, calls ``files``.
+    """Loads at most ``most`` new commits, and calls ``files`` concurrently.
 
-    Unless ``most`` is 1, reads the next ``FIRST`` commits concurrently, which takes half the time. If all exist,
-    reads on if a file was posted at a newer version, or the log was not checked for ``LATELY`` seconds.
+    Reads the first ``FIRST`` commits concurrently, in half the time. Reads more only for files posted at newer
+    versions. Also reads more after ``LATELY`` seconds without a check. If ``most`` is 1, reads a single commit.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
@@ -119,7 +119,7 @@ def look_and_list(table: Table, most: float, files: Callable[[], Iterable[Listed
 
 
 def _since(name: str) -> int:
-    """Returns the version of the log in the name of a posted file; -1 without one."""
+    """Returns the log version in a file name, or -1."""
     match = re.search(r"/(\d{20})-", name, re.ASCII)
     return -1 if match is None else int(match[1])
 
@@ -130,10 +130,10 @@ def pause(began: float) -> None:
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
-    """Returns the answers in all loaded commits since ``posted`` was posted, keyed by request id.
+    """Returns all answers since ``posted`` was posted, by request id.
 
     Raises:
-        QueueClientError: the log was replaced, or no longer has those commits; ``outcome_unknown`` is set.
+        QueueClientError: the log was replaced, or dropped the commits; ``outcome_unknown`` is set.
     """
     if table.lineage is not posted.lineage:
         raise unknown("the log is another one")
@@ -144,7 +144,9 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns the requests of other processes that a commit on the loaded snapshot may apply, oldest first."""
+    """Returns other processes' requests that may be applied, oldest first. Empty if ``posted`` is not listed or
+    expired.
+    """
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)
@@ -162,22 +164,22 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """True if a request belongs to this log: the entry of the version in its name has the token ``token``."""
+    """True if a request belongs to this log. ``token``: the token in the request."""
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
     return token is not None and known == token
 
 
 def _begin(version: int) -> str:
-    """Returns the beginning of the names of requests posted at a version. Such names sort by version."""
+    """Returns the beginning of a request's name. Names sort by version."""
     return f"{FOLDER}/{version:020}"
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for a process that gives up on a request which other processes may still commit."""
+    """Returns the error for abandoning a request. Other processes may still commit the request."""
     return left_to_others("call", "request", reason)
 
 
 def failure(error: Exception) -> Exception:
-    """Returns what to raise for ``error``, if the request of the call may still be committed."""
+    """Converts ``error``. The posted request may still be committed."""
     return failure_left_to_others(error, unknown)

@@ -1,4 +1,4 @@
-"""Reserves bytes and inodes of a local disk, so that purges and compactions still work on a full disk."""
+"""Reserves bytes and inodes of a local disk. Purges and compactions need the reserve on a full disk."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lakequeue.storage.roots import local_path
 RESERVED = 2 << 20
 """Size of the reserve file in bytes. It is enough for some hundred small commits."""
 PLENTY = 2 * RESERVED
-"""A missing reserve file is created only if the disk has more free bytes than this."""
+"""Least free bytes for creating a missing reserve file."""
 RESERVED_FILES = 64
-"""Number of empty files that each reserve an inode. A pass over a queue of some shards needs a few at a time."""
+"""Number of empty files that each reserve an inode. A pass over a queue needs a few."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Missing reserve files are created only if the disk has more free inodes than this."""
+"""Least free inodes for creating missing reserve files."""
 
 
 LEAST_FREE = 0.2
-"""If more than this share of the bytes or files is free, they do not run short, even on a small file system."""
+"""Share of free bytes or files that always suffices. Matters on small file systems."""
 
 
 class Space(NamedTuple):
@@ -34,16 +34,16 @@ class Space(NamedTuple):
     """Number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """True if fewer than ``least`` bytes are free, and less than the share ``LEAST_FREE`` of all bytes."""
+        """True if fewer than ``least`` bytes are free. False above the share ``LEAST_FREE``."""
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """True if fewer than ``least`` files are free, and less than the share ``LEAST_FREE`` of all files."""
+        """True if fewer than ``least`` files are free. False above the share ``LEAST_FREE``."""
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
 def space_of(path: str) -> Space | None:
-    """Returns the space of a path's file system. None if the path is not local, or does not exist."""
+    """Returns the space of a path's file system. None if the path is remote or missing."""
     local = local_path(path)
     if local is None or not os.path.isdir(local):
         return None
@@ -69,7 +69,7 @@ def reserve(root: str) -> Iterator[None]:
 
 
 def take(local: str) -> None:
-    """Reserves the missing part of a local root's reserve, if there is enough space."""
+    """Creates missing reserve files of a local root. Needs enough free space."""
     space = space_of(local)
     if space is None:
         return
@@ -87,7 +87,7 @@ def take(local: str) -> None:
 
 
 def missing(root: str) -> Iterator[str]:
-    """Yields a warning if no bytes are reserved on the disk of a local root, and one if no inodes are."""
+    """Yields warnings: no bytes are reserved; no inodes are reserved."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return

@@ -21,7 +21,7 @@ EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def root_of(root: str | os.PathLike[str]) -> str:
-    """Returns a root as an absolute path or a URI without a trailing slash. Raises InvalidParameterValue."""
+    """Returns a root as an absolute path or URI. Removes trailing slashes. Raises InvalidParameterValue."""
     text = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
         raise _refused(root, "Must be a path or URI")
@@ -65,7 +65,7 @@ def _remote(uri: str) -> str:
 
 
 def obstacle(path: str) -> str | None:
-    """Returns why a local path, existing or not, cannot be a root; None if it can."""
+    """Returns why a local path cannot be a root. None if the path is usable. The path need not exist."""
     above = path
     while True:
         try:
@@ -83,7 +83,7 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why a local root is unsafe: other users own a part of its path, or may write it. Else None."""
+    """Returns why a local root is unsafe, or None. Unsafe: other users own or may write a part."""
     if not os.path.isdir(path):
         return None
     root = os.stat(path)
@@ -126,13 +126,13 @@ def local_path(uri: str) -> str | None:
 
 
 def is_local_folder(uri: str) -> bool:
-    """Returns True if a URI or path is an existing local directory."""
+    """True if ``uri`` is an existing local directory."""
     local = local_path(uri)
     return local is not None and os.path.isdir(local)
 
 
 def spark_uri(path: str) -> str:
-    """Returns a path as a URI that Spark reads in the same way, whatever its default file system is."""
+    """Returns a path as a URI for Spark. The default file system does not matter."""
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"
@@ -149,7 +149,7 @@ def _refused(root: object, reason: str) -> InvalidParameterValue:
 
 
 def is_inside(place: str, root: str) -> bool:
-    """True if a path or URI is a root, is in the root, or contains it."""
+    """True if a place is, contains, or is in ``root``."""
     paths = [local_path(each) for each in (place, root)]
     if None in paths:
         first, second = place.rstrip("/"), root.rstrip("/")

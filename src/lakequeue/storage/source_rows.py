@@ -1,4 +1,4 @@
-"""Rows of a user's Delta table: a version in pieces, in the columns and types of its schema."""
+"""Rows of a user's Delta table. Reads a version in pieces, with the schema's types."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _FEED_COLUMNS = [
     ("_commit_timestamp", layout.INSTANT),
 ]
 PIECE_ROWS, PIECE_BYTES = 100_000, 64 * 2**20
-"""Maximum number of rows of a piece, and their approximate bytes before compression."""
+"""Maximum rows and approximate bytes of a piece. Bytes count before compression."""
 MOST_PIECES = 2**20 - 1
 _BATCH = 8_192
-"""Number of rows that are read from a file at once."""
+"""Number of rows read from a file at once."""
 _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping.id", "delta.columnMapping.mode"
 
 
 class VersionRows:
-    """The rows that a version of a table adds, divided into the same pieces in every process.
+    """The rows that a version of a table adds. Every process divides the rows into the same pieces.
 
     Attributes:
         schema: the columns, including the columns of a change feed.
@@ -76,7 +76,7 @@ class VersionRows:
                 return
 
     def _sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch without the rows that show the values before an update."""
+        """Drops the rows with values before an update."""
         if not self._feed:
             return batch
         return batch.filter(pc.not_equal(batch[CHANGE_TYPE], BEFORE))
@@ -178,7 +178,7 @@ class _Columns:
                 ) from error
 
     def _array(self, found: pa.Array, type_: Any, target: pa.DataType) -> pa.Array:
-        """Casts an array of a file to the names and types of the schema, at any depth."""
+        """Casts an array to the schema's names and types, recursively."""
         if pa.types.is_dictionary(found.type):
             found = found.dictionary_decode()
         if found.type == target:

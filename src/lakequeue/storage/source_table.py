@@ -1,6 +1,6 @@
-"""A Delta table of the user as a source: its versions, and the files with the rows that each version adds.
+"""A user's Delta table as a source. Returns versions, and the files with each version's new rows.
 
-``deltalake`` has no call for the actions of one version, only for its state, so entries are read here.
+``deltalake`` does not return the actions of one version. Entries are read here instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FEATURES = {
     *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
     *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
 }
-"""Features of readers that a relay supports, or that do not affect it."""
+"""Features of readers that a relay supports or can ignore."""
 _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"
 
 
@@ -55,7 +55,7 @@ class SourceFile:
 
     Attributes:
         change: the ``_change_type`` of all rows; None if the file has a column for it.
-        partition: values of partition columns as texts, by the physical names of the columns.
+        partition: texts of partition values, by physical column name.
         only: positions of the changed rows; None for all rows except ``without``.
         without: positions of rows that the version does not change.
     """
@@ -83,12 +83,12 @@ class SourceFile:
 
 @attrs.frozen
 class SourceChange:
-    """The rows that a version adds, as files in the order of its entry."""
+    """The rows that a version adds. Files are in the order of the entry."""
 
     state: SourceVersion
     files: Sequence[SourceFile]
     committed_at: int
-    """Time of the commit in milliseconds since the epoch, as the writer recorded it."""
+    """Time of the commit, in milliseconds since the epoch. Recorded by the writer."""
 
     @property
     def version(self) -> int:
@@ -97,7 +97,7 @@ class SourceChange:
 
 
 class SourceTable:
-    """A Delta table that is only read, at the root of ``store``."""
+    """A read-only Delta table at the root of ``store``."""
 
     def __init__(self, store: Store) -> None:
         self.path = store.root
@@ -136,7 +136,9 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version from ``instant`` on, else newest + 1. QueueClientError: it may be trimmed."""
+        """Returns the first version since ``instant``, else newest + 1. Raises QueueClientError if the version may
+        be trimmed.
+        """
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()
 
@@ -160,10 +162,10 @@ class SourceTable:
         Args:
             before: metadata of this version or of the version before.
             changes: ``appends``, or ``feed`` for the rows of the change feed.
-            skip: True to leave out a version that does more than append.
+            skip: leaves out versions that do more than append.
 
         Raises:
-            InvalidOptions: rows were removed or rewritten, and ``changes`` is ``appends``, or the feed was off.
+            InvalidOptions: ``appends`` met removed or rewritten rows; the feed was off.
             QueueClientError: a relay cannot read a part of the version.
         """
         try:
@@ -211,9 +213,9 @@ class SourceTable:
     def _without_feed_files(
         self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
     ) -> list[SourceFile]:
-        """Returns the changed files of a version without change-feed files. If a version removes and adds a file,
-        only its deletion vector changed. The removed file then has the rows that only the new vector deletes, and
-        the added file the rows that only the old vector deletes.
+        """Returns the changed files of a version without change-feed files. A removed and added file has a new
+        deletion vector. The removed file then has only the newly deleted rows. The added file has only the
+        restored rows.
         """
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):
@@ -232,7 +234,7 @@ class SourceTable:
         return files
 
     def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
-        """Returns the positions of rows that deletion vectors of a version delete, by the names of the files.
+        """Returns positions of rows that deletion vectors delete, by file.
 
         Raises:
             QueueClientError: the version or a deletion vector cannot be read.

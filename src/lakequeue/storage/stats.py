@@ -1,4 +1,4 @@
-"""The ``stats`` table: a row for each queue and minute, for plots that reach further back than the logs."""
+"""The ``stats`` table: a row per queue and minute. Plots reach further back than the logs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.stats_rows import MINUTE, StatsRow, files_of, rows_of, table_of
 
 MAX_FILES = 16
-"""If a day has more than this many files, its files are merged."""
+"""Maximum number of files of a day. More files are merged."""
 _BUSY = "the table of statistics is being changed too often; nothing was changed"
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``, unless a queue has one. Returns the number of new rows."""
+    """Appends rows for the minute of ``now``. Skips queues that have a row. Returns the number of new rows."""
     table = _open(engine, root)
     minute = now // MINUTE
 
@@ -35,7 +35,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns the application ids of queues that have rows for minutes after ``now``. ``key``: only this queue."""
+    """Returns application ids of queues with rows in future minutes. ``key``: only this queue."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]

@@ -35,7 +35,7 @@ class StatsRow:
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """Returns (minute, row) for each minute of a queue from an instant on, in order."""
+    """Returns (minute, row) pairs of a queue, in order. Minutes and ``since`` are instants in microseconds."""
     found: list[tuple[int, StatsRow]] = []
     for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -46,7 +46,9 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns (minute, visible messages) pairs from an instant on, in order, keyed by queue key."""
+    """Returns (minute, visible messages) pairs by queue key, in order. Minutes and ``since`` are instants in
+    microseconds.
+    """
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
@@ -56,7 +58,7 @@ def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, i
 
 
 def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
-    """Yields all rows from an instant on, a table for each file."""
+    """Yields the rows since an instant, one table per file."""
     path = layout.stats_path(root)
     if not engine.exists(path):
         return
@@ -67,7 +69,7 @@ def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
 
 
 def table_of(rows: Sequence[StatsRow], minute: int) -> pa.Table:
-    """Returns the rows of a minute, with the columns of the table."""
+    """Returns the rows of a minute as ``layout.STATS``."""
     at = pa.scalar(minute * MINUTE, layout.INSTANT)
     day = at.as_py().strftime("%Y-%m-%d")
     cells = [attrs.asdict(row) | {"day": day, "minute": at.as_py()} for row in rows]

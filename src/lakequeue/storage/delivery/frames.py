@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PIECE = 128 << 20
-"""Bytes of rows that a task holds before it writes them into a file."""
+"""Bytes of rows that a task collects for one file."""
 _OLD = 3_600
-"""Files of this age in seconds are looked for before their commit, because a ``VACUUM`` may have removed them."""
+"""Age in seconds. ``VACUUM`` may have removed older uncommitted files."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
-"""Placeholder: appends to a task's temporary table need an identity, and no process ever asks for this one."""
+"""Placeholder identity for appends to a task's temporary table."""
 
 
 @attrs.frozen
 class TaskFiles:
-    """Files that a task has written into the table's directory, but not into its log. Can be pickled."""
+    """A task's files in the table's directory. No log entry names the files. Can be pickled."""
 
     files: Sequence[AddAction] = ()
     rows: int = 0
@@ -52,9 +52,9 @@ class TaskFiles:
 
 @attrs.frozen
 class RowsTask:
-    """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
+    """Writes the rows of a Spark task into files. Can be pickled.
 
-    The rows go through a temporary table with the same columns and constraints, to get the same checks and errors.
+    Does not open the delivery table. A temporary table applies the same columns, constraints and errors.
 
     Attributes:
         store: reaches the delivery table.
@@ -66,7 +66,7 @@ class RowsTask:
     merge_schema: bool
 
     def pickled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the result of ``write`` as a row, or its error."""
+        """Yields a row with the pickled result or error."""
         result: TaskFiles | Exception
         try:
             result = self.write(_pieces(batches))
@@ -146,11 +146,11 @@ class FrameRows:
         self._began = 0.0
 
     def _known(self, name: str) -> str:
-        """Returns a column's name, in lower case if the session ignores case."""
+        """Lowers a column's name if the session ignores case."""
         return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
     def schema(self) -> pa.Schema:
-        """Returns the schema of a table that is created for the rows. Raises the errors of ``new_schema``."""
+        """Returns the schema of a new table for the rows. Raises the errors of ``new_schema``."""
         return new_schema(arrow_schema(self._df.schema).empty_table())
 
     @property
@@ -159,7 +159,8 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Returns the files that hold the rows. Writes them at the first call, or if they no longer fit or exist.
+        """Returns the files with the rows. Writes the files at the first call. Writes again if the files no longer
+        fit or exist.
 
         Raises:
             RowsRefused: the table does not accept a row.
@@ -173,12 +174,12 @@ class FrameRows:
         return self._written.files
 
     def _are_gone(self, snapshot: DeltaDeliverySnapshot) -> bool:
-        """Returns True if the files are old and one of them no longer exists."""
+        """Checks only old files. True if a file is missing."""
         is_old = abs(time.time() - self._began) >= _OLD
         return is_old and not snapshot.target.has_files([file.path for file in self._written.files])
 
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns the columns of the files that the table does not have."""
+        """Returns columns of the files that the table lacks."""
         from deltalake import Field
 
         known = set(snapshot.schema.names)
@@ -195,7 +196,7 @@ class FrameRows:
         return TaskFiles(files, sum(part.rows for part in parts), columns)
 
     def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
-        """Runs ``writer`` in Spark's tasks. Returns for each task its ``TaskFiles``, or the error that it met."""
+        """Runs ``writer`` in Spark's tasks. Returns a ``TaskFiles`` or an error per task."""
         spelled = {self._known(name): name for name in snapshot.schema.names}
         df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
         with quiet_about_pandas():
@@ -203,7 +204,7 @@ class FrameRows:
 
 
 def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
-    """Returns the first log entry of an empty table like the delivery table. ``columns`` is JSON."""
+    """Builds the first log entry of an equal, empty table. ``columns``: the schema as JSON."""
     protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
     versions: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,

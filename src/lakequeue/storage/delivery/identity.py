@@ -1,4 +1,4 @@
-"""The identity of a delivery in the log of its table. Needs no ``deltalake``."""
+"""The identity of a delivery in its table's log. Needs no ``deltalake``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ class CommitRefused(Exception):
 
 @attrs.frozen
 class DeliveryIdentity:
-    """One delivery, as in the log of its table.
+    """One delivery in its table's log.
 
     Attributes:
         app_id: application id of one slot of a shard; see ``application_id``.
-        number: number of the claim. The commit of the rows records ``app_id`` with version ``2 * number``. A
-            block, the commit that forbids the rows, records ``2 * number + 1``.
+        number: number of the claim; see ``version`` and ``block``.
         at: instant in microseconds, stored with the application id.
     """
 
@@ -27,10 +26,10 @@ class DeliveryIdentity:
 
     @property
     def version(self) -> int:
-        """Version of the application id in the commit of the rows."""
+        """Application id's version in the commit of the rows."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id in a block."""
+        """Application id's version in a block. A block is a commit that forbids the rows."""
         return 2 * self.number + 1

@@ -1,4 +1,4 @@
-"""Rows for a delivery table: in the table's columns and types, with errors that name the column (TAB-23)."""
+"""Rows for a delivery table, in its columns and types. Errors name the column (TAB-23)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def is_frame(rows: object) -> bool:
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Converts a handler's result to an Arrow table. The delivery table's ``schema`` gives the types of dicts.
+    """Converts a handler's result to an Arrow table. ``schema`` gives the types of dicts.
 
     Raises:
         RowsRefused: a value does not fit its column.
-        TypeError: ``rows`` is not an Arrow table or batches, a data frame, or a list of dicts.
+        TypeError: ``rows`` is no Arrow data, data frame, or dicts.
     """
     if isinstance(rows, pa.Table):
         return rows
@@ -89,7 +89,7 @@ def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Tabl
 
 
 def refused_columns(rows: pa.Table, configuration: Mapping[str, str], text: str) -> RowsRefused:
-    """Returns the error for rows that break a constraint of the table, with the constraints and their columns."""
+    """Returns the error for rows that break a table's constraint. Names the constraints and their columns."""
     prefix = "delta.constraints."
     constraints = {name[len(prefix) :]: sql for name, sql in configuration.items() if name.startswith(prefix)}
     known = [name for name in rows.column_names if any(_mentions(sql, name) for sql in constraints.values())]

@@ -1,4 +1,4 @@
-"""Delivery tables by their names in the catalogs of a Spark session."""
+"""Delivery tables by name in a Spark session's catalogs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def location(spark: SparkSession, name: str) -> str | None:
-    """Returns the path or URI of a Delta table in a session's catalogs, or None. Raises TableUnavailable."""
+    """Returns the path or URI of a catalog's Delta table. None if the table does not exist. Raises
+    TableUnavailable.
+    """
     from pyspark.errors import PySparkException
 
     try:
@@ -32,7 +34,7 @@ def location(spark: SparkSession, name: str) -> str | None:
 
 
 def create(spark: SparkSession, name: str, schema: Callable[[], pa.Schema]) -> None:
-    """Creates a Delta table without rows in a catalog, unless it exists."""
+    """Creates an empty Delta table in a catalog if missing."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -1,4 +1,4 @@
-"""Reads and creates delivery tables, appends the rows of deliveries, and blocks deliveries (TAB-20)."""
+"""Reads and creates delivery tables. Appends the rows of deliveries. Blocks deliveries (TAB-20)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ImportError as missing:
     raise MissingPackage.of("delivering into a table", "delta", missing) from None
 
 LEASE = "lakequeue lease "
-"""Prefix of the lease id in the userMetadata of a delivery's commit."""
+"""Prefix of the lease id in a commit's userMetadata."""
 _WRITABLE = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
     *("v2Checkpoint", "timestampNtz"),
@@ -44,11 +44,11 @@ _FORGETS = (
     f"`lakequeue decide QUEUE`, then run ALTER TABLE … UNSET TBLPROPERTIES ('{_RETENTION}')"
 )
 _SEARCHED = 2_000
-"""Number of newest log entries in which a delivery's commit is searched. Beyond, its state is unknown."""
+"""Number of newest log entries searched for a delivery's commit. Older commits count as unknown."""
 _KEPT = 16
 """Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own."""
 _TRIES = 5
-"""Number of times that ``deltalake`` repeats a commit that lost a race. Then the table is read again."""
+"""Times that ``deltalake`` repeats a commit after a lost race."""
 
 
 def _properties(lease_id: str, *transactions: Transaction) -> CommitProperties:
@@ -69,20 +69,20 @@ def _appending(delivery: DeliveryIdentity) -> CommitProperties:
 
 
 class WrittenRows(Protocol):
-    """Rows that Spark's tasks write into files of the table before the commit."""
+    """Rows in files that Spark's tasks wrote before the commit."""
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]: ...
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns the columns of the files that the table does not have."""
+        """Returns columns of the files that the table lacks."""
         ...
 
 
 class DeltaDeliveryTable:
-    """A delivery table by its path or URI. It need not exist.
+    """A delivery table by path or URI. The table need not exist.
 
     Args:
-        syncs: True if rows must be on a local disk before their messages are deleted (DUR-1).
-        root: the queue's root, in which no delivery table may be.
+        syncs: flushes rows to disk before their messages are deleted (DUR-1).
+        root: the queue's root. No delivery table may be inside.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], root: str, syncs: bool = True) -> None:
@@ -108,7 +108,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot if it is still the newest, else reads one. Threads never share a snapshot."""
+        """Returns a kept snapshot if still newest, else reads one. Threads never share a snapshot."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -120,7 +120,7 @@ class DeltaDeliveryTable:
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
-        """Returns a value that changes if the file of this version's entry is replaced; None without an entry."""
+        """Returns the identity of a log entry's file, or None."""
         with self._errors():
             try:
                 return self._folder.entry(entry_name(version))[1:]
@@ -166,7 +166,7 @@ class DeltaDeliveryTable:
             return all(map(self._folder.exists, names))
 
     def sync(self, version: int) -> None:
-        """Syncs the log up to a version, and the files of new entries, to a local disk (TAB-24)."""
+        """Syncs log entries and their files to disk (TAB-24). ``version``: the newest entry."""
         folder = self._folder
         if folder.local is None or not self.store.syncs or version <= self._synced:
             return
@@ -189,14 +189,14 @@ class DeltaDeliveryTable:
 
 @attrs.frozen
 class DeltaDeliverySnapshot:
-    """One version of a delivery table. Commits on it are refused if the delivery was settled since."""
+    """One version of a delivery table. Refuses commits if the delivery was settled since."""
 
     target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
     """Identity of the file of the newest log entry. Another identity means that the entry was replaced."""
     _versions: dict[str, int] = attrs.field(factory=dict, init=False)
-    """Known versions by application id, because finding a version takes milliseconds."""
+    """Known versions by application id. Finding a version takes milliseconds."""
 
     @property
     def table_id(self) -> str:
@@ -239,10 +239,10 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery or of its block. Returns the version of its ``app_id``, and a lease id.
+        """Finds the commit of a delivery or of its block. Returns the ``app_id`` version and a lease id.
 
-        The lease id is None for a write by the user. ``(-1, None)``: the whole log has no such commit. None: it
-        is unknown, because older entries were not searched.
+        The lease id is None if the user wrote. ``(-1, None)``: the whole log has no such commit. None: unknown,
+        because older entries were not searched.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):
@@ -299,7 +299,7 @@ class DeltaDeliverySnapshot:
             )
 
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Commits an entry after which no rows of these deliveries can land. Raises the errors of ``append``."""
+        """Commits an entry that forbids rows of these deliveries. Raises the errors of ``append``."""
         blocks = [_transaction(each, each.block) for each in deliveries]
         properties = _properties(deliveries[0].lease_id, *blocks)
         with self._commit():

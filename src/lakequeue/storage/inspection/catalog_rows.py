@@ -1,4 +1,4 @@
-"""Reads the catalog of a damaged root, and compares it with the directories of queues."""
+"""Reads the catalog of a damaged root. Compares the catalog with the directories of queues."""
 
 from __future__ import annotations
 

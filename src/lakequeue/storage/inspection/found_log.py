@@ -1,4 +1,4 @@
-"""Reads the log of a table that may be damaged, and lists every file that cannot be read."""
+"""Reads the log of a damaged table. Lists every unreadable file."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MOST_LOST = 10_000
 
 @attrs.define
 class FoundLog:
-    """The readable entries and checkpoints of a log, keyed by version."""
+    """The readable entries and checkpoints of a log, by version."""
 
     folder: Folder
     entries: dict[int, Entry]
     checkpoints: dict[int, TableState]
     problems: dict[str, str]
-    """Problem of each bad or missing file of the log, keyed by file name."""
+    """Problem of each bad or missing log file, by name."""
     last: int
     """The last version of the log."""
     strays: list[str] = attrs.field(factory=list)
@@ -50,7 +50,7 @@ class FoundLog:
 
     @property
     def start(self) -> int | None:
-        """Version of the checkpoint or entry with which reads of the log begin; None if the log has neither."""
+        """Version of the first checkpoint or entry to read. None if the log has neither."""
         return start_of(self.entries, self.checkpoints)
 
     @property
@@ -61,7 +61,7 @@ class FoundLog:
 
     @property
     def named(self) -> set[str]:
-        """Names of all data files that a readable entry or checkpoint names."""
+        """Names of data files in readable entries and checkpoints."""
         added = [file.name for entry in self.entries.values() for file in entry.added]
         removed = [file_below(path, encoded=True) for entry in self.entries.values() for path in entry.removed]
         return {
@@ -77,7 +77,7 @@ class FoundLog:
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version that can be read without an unreadable entry; None if there is no such version."""
+        """The last version before an unreadable entry, or None."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
@@ -170,7 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns the first version that does not fit the version before, as after a restore, and later versions."""
+    """Returns the first version that does not continue the log. Also returns all later versions."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -191,7 +191,7 @@ def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the last version that is reached if at most ``MOST_LOST`` missing entries are replaced."""
+    """Returns the last version reached with ``MOST_LOST`` replaced entries."""
     last, lost = start, 0
     for version in known:
         if version > start:
@@ -203,7 +203,7 @@ def _reached(start: int, known: Iterable[int]) -> int:
 
 
 def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
-    """Yields, for each gap in the entries up to ``last``, the name of the first missing entry, and the problem."""
+    """Yields each gap's first missing name, and the problem."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
             more = f", and so are all up to version {after - 1}" if missing > 1 else ""

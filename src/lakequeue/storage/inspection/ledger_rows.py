@@ -1,4 +1,4 @@
-"""Reads all rows of a ledger and checks that they fit together."""
+"""Reads all rows of a ledger. Checks that the rows fit together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.storage.table_version import TableVersion
 
 @attrs.frozen
 class LedgerRows:
-    """The rows of a version of a ledger: its head, its runs, and its history, whose messages are deleted."""
+    """A version of a ledger: head, runs and history. The history has only deleted messages."""
 
     version: int
     head: Head
@@ -37,7 +37,7 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """Returns the newest version of a ledger that can be read completely; None if there is no such version."""
+    """Returns a ledger's newest completely readable version, or None."""
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

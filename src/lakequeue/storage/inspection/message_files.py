@@ -1,4 +1,4 @@
-"""Reads each row of a log's files, in all columns, and compares the rows with the log's statistics."""
+"""Reads all rows and columns of a log's files. Compares the rows with the log's statistics."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Range = tuple[int, int]
-"""First and last offset, or first and last instant in microseconds. Both ends are included."""
+"""First and last offset, or first and last microseconds. Both ends are included."""
 _COUNTED = ["sent_at", "delay_seconds", "source_receive_count", "group_id"]
-"""Columns for which the Delta log has null counts and bounds."""
+"""Columns with null counts and bounds in the Delta log."""
 
 
 @attrs.frozen
 class FoundFile:
-    """A file of the log and the offsets of its rows."""
+    """A log's file and the offsets of its rows."""
 
     file: LiveFile
     offsets: Integers = attrs.field(eq=False)
@@ -42,15 +42,15 @@ class FoundFile:
     named: bool = True
     """False if no readable entry names the file."""
     sent: Range | None = None
-    """Send times of the first and of the newest message of the file, in microseconds; None if unknown."""
+    """Send times of first and newest message, in microseconds. None if unknown."""
     doubt: str | None = None
     """How rows and statistics contradict each other; None if they agree. Either may be right."""
     disorder: str | None = None
-    """How the send times of the rows contradict each other or the opening of their segment; None if they fit."""
+    """Contradiction between send times, or with the segment's opening. None if the times fit."""
     harmless: bool = False
     """True if another program rewrote the file without a loss. Readers sort its rows and drop repeated ones."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
-    """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
+    """Offsets of rows without a message. Such messages were erased, forgotten or lost earlier."""
 
     @property
     def first(self) -> int:
@@ -111,7 +111,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
 
 
 def _is_complete(folder: Folder, file: LiveFile) -> bool:
-    """Returns True if a file holds each message from its first to its last, in any order."""
+    """True if no message from first to last is missing."""
     try:
         LogFile.of(file).rows_of(TableVersion(folder, TableState()), [])
     except DamagedTable:
@@ -120,7 +120,7 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """Returns positions, the columns ``_COUNTED``, and True for rows without a body. Reads all columns."""
+    """Reads all columns. Returns positions, ``_COUNTED``, and True for rows without a body."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
@@ -131,7 +131,7 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
 
 
 def _contradiction(file: LiveFile, rows: pa.Table) -> str | None:
-    """Returns the first contradiction between a file's rows and its statistics. None if they agree."""
+    """Returns the first contradiction between rows and statistics, or None."""
     for name in _COUNTED:
         column = rows[name]
         if file.nulls.get(name, column.null_count) != column.null_count:
@@ -158,9 +158,7 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Returns the files without problems, by offset. Of two that overlap, the one with more rows is kept; if both
-    have as many, the one that begins first; if both begin alike, the newer one.
-    """
+    """Returns the files without problems, by offset. Of overlapping files, keeps the one with more rows."""
     kept: list[FoundFile] = []
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
     for *_, each in sorted(sound, key=lambda known: known[:3]):
@@ -207,7 +205,7 @@ def _ids(folder: Folder, found: FoundFile) -> list[str | None]:
 
 
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
-    """Returns the offsets from ``low`` to ``end`` (exclusive) that no range holds. ``present`` is sorted."""
+    """Returns the offsets from ``low`` that no range holds. ``end`` is exclusive. ``present`` is sorted."""
     return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])
 
 
@@ -218,7 +216,7 @@ def ranges(offsets: Integers) -> list[Range]:
 
 
 def shown(found: Sequence[Range]) -> str:
-    """Formats at most five ranges for people, as in ``offsets 3, 7 to 9``."""
+    """Formats at most five ranges: ``offsets 3, 7 to 9``."""
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in found[:5]]
     more = [f"{len(found) - 5} more ranges"] if len(found) > 5 else []
     return ("offset " if parts == [str(found[0][0])] and not more else "offsets ") + ", ".join([*parts, *more])

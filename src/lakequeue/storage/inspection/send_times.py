@@ -1,4 +1,4 @@
-"""Compares send times: finds contradictions between files, and bounds the times of lost messages."""
+"""Compares send times. Finds contradictions between files. Bounds the times of lost messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lakequeue.storage.inspection.message_files import FoundFile, Range
 from lakequeue.storage.messages.read import LogFile
 
 Known = tuple[int, int]
-"""An offset, and the send time of its message in microseconds."""
+"""An offset, and its send time in microseconds."""
 
 
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
-    """Yields each sound file with send times that do not fit in the file or after earlier files, and the reason.
+    """Yields sound files with impossible send times, and the reasons.
 
-    In a sound log, send times never decrease with the offset. A segment is in one piece. Its files name the same
-    opening, at which its first message was sent.
+    In a sound log, send times never decrease. A segment is in one piece. Its files name the same opening. The
+    opening is the send time of the first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):
@@ -38,7 +38,7 @@ def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
 
 
 def shown_at(micros: int) -> datetime | str:
-    """Formats an instant. Another program may have written it, so it may be out of range."""
+    """Formats an instant. Damaged instants may be out of range."""
     try:
         return from_micros(micros)
     except OverflowError:
@@ -46,7 +46,7 @@ def shown_at(micros: int) -> datetime | str:
 
 
 def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:
-    """Returns known send times, from entries of the log and from sound files."""
+    """Returns send times from log entries and from sound files."""
     return [*_of_entries(log), *_of_files(files)]
 
 
@@ -66,8 +66,8 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and latest possible send time of a range of messages; each None if unknown. Send times
-    never decrease with the offset, so known send times bound unknown ones.
+    """Returns the earliest and latest possible send time of messages. A time is None if unknown. Send times never
+    decrease with the offset.
     """
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)

@@ -34,12 +34,12 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""A check reports a last commit that is more than this many microseconds ahead of this machine's clock."""
+"""Microseconds ahead of the clock. A check reports later commits."""
 
 
 @attrs.frozen
 class FoundShard:
-    """All readable parts of a shard. ``messages`` and ``receipts`` are None if the table has no Delta log."""
+    """All readable parts of a shard. Tables without a Delta log are None."""
 
     messages_path: str
     receipts_path: str
@@ -63,7 +63,7 @@ class FoundShard:
 
     @property
     def is_complete(self) -> bool:
-        """True if the log has all its entries and messages, in sound files."""
+        """True if the log has all entries and sound messages."""
         sound = self.intact_log and not any(each.problem for each in self.files)
         return sound and not self.missing(self.ledger)
 
@@ -79,23 +79,25 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """Epoch of the newest ledger by which bodies were removed from the log, as the log records it."""
+        """Epoch of the newest ledger that removed bodies."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """Random number of the last commit that removed bodies from the log; 0 without such a commit."""
+        """Random number of the last removal of bodies, or 0."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is readable, and not from a backup that is older than the last removal of bodies."""
+        """True if the ledger knows the last removal of bodies. False for an older backup or an unreadable
+        ledger.
+        """
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have: of its files, or the floor of ``ledger`` if lower. The
-        floor of an older ledger counts only if entries of the log are unreadable.
+        """Returns the first offset that the log must have. A lower floor of ``ledger`` counts, too. Exception: an
+        older ledger whose log is readable.
         """
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
@@ -106,12 +108,12 @@ class FoundShard:
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
 
     def end(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset after the last message known to have been sent."""
+        """Returns the offset after the last known message."""
         held = [int(each.offsets.max()) + 1 for each in self.files if len(each.offsets)]
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
     def missing(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns the offsets that the log must have, but that are in no sound file."""
+        """Returns required offsets that are in no sound file."""
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
@@ -129,7 +131,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns the offsets whose rows in the log are empty, although the ledger still has their messages."""
+        """Returns offsets with empty rows whose messages the ledger has."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -142,7 +144,7 @@ class FoundShard:
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard, the ledger first, so that the log is at least as new."""
+    """Reads all of a shard. The ledger is read first. The log is at least as new."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()
@@ -166,7 +168,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
 
 
 def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iterator[Finding]:
-    """Yields each problem of a shard, with the effect of a repair."""
+    """Yields each problem of a shard, and the repair's effect."""
 
     def finding(table: str, file: str | None, problem: str, repair: str, damage: bool = True) -> Finding:
         return Finding(queue, region, table, file, problem, repair, damage)
@@ -233,7 +235,7 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields file and text of each contradiction in a complete log, which no repair helps. File None: the log."""
+    """Yields each contradiction in a complete log: file and text. No repair helps. File None: the log."""
     files, state = found.files, found.state
     if state is None or not found.is_complete:
         return
@@ -265,7 +267,7 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields file, problem and repair for each problem of a log."""
+    """Yields file, problem and repair for each log problem."""
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))

@@ -1,4 +1,4 @@
-"""Finds the data files of unreadable entries. A file is complete, because it is written before its entry."""
+"""Finds the data files of unreadable entries. Every file is complete, because entries are written later."""
 
 from __future__ import annotations
 
@@ -38,19 +38,17 @@ class _Candidate:
 def rejoined(
     log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
 ) -> list[FoundFile]:
-    """Returns unnamed files that fit at missing offsets or at the end of the log.
+    """Returns unnamed files that fit a gap or the end.
 
-    A file fits if its positions continue the file before it, in the same segment or a new one, and its messages
-    were sent between the neighbours. If the next file is of the same segment, both must name the same opening. No
-    other file may fit there. Appends that lost a race leave files too, but their messages were appended again, so
-    the log has their ids.
+    A fitting file continues the log's positions and send times. All files of a segment must name the same opening.
+    No other file may fit at the same place. The log must not have the messages' ids.
 
     Args:
-        log: the log, some entries of which are unreadable.
+        log: the log with unreadable entries.
         kept: the log's sound files.
         missing: offsets that are in no sound file.
         end: the end offset if there is no sound file.
-        clock: instant of the last send that the log knows, in microseconds.
+        clock: instant of the log's last known send, in microseconds.
     """
     end = max((each.last + 1 for each in kept), default=end)
     places: list[tuple[int, int | None]] = [*(each for each in missing if each[1] < end), (end, None)]
@@ -98,7 +96,7 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns the ids of messages, by offset, that live or removed files have. ``messages``: ascending ranges."""
+    """Returns message ids from live or removed files, by offset. ``messages``: ascending ranges."""
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}
@@ -144,7 +142,7 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 def _segment(
     candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
 ) -> tuple[int, int] | None:
-    """Returns base and opening time of the segment of a candidate at ``first``. None if it does not fit."""
+    """Returns base and opening time of a candidate's segment. None if the candidate does not fit at ``first``."""
     segment = None
     if candidate.positions[0] == 0:
         segment = first, int(candidate.sent_at[0])
@@ -161,7 +159,7 @@ def _segment_of(found: FoundFile) -> tuple[int, int]:
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
-    """Returns the ids of messages sent at or after an instant, and of some earlier messages."""
+    """Returns the ids of messages sent since an instant. Includes ids of some earlier messages."""
     found: set[str] = set()
     following = None
     for each in reversed(files):  # A segment has no messages sent after the next segment was opened.
@@ -173,7 +171,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """Returns the send time of the message before an offset, or the earliest possible time if it is unknown."""
+    """Returns the send time of the message before an offset. If unknown, returns the earliest possible time."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]

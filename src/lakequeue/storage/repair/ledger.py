@@ -35,7 +35,7 @@ def repaired_ledger(
     gone: Sequence[Range],
     low: int,
 ) -> RepairedLedger:
-    """Returns the rows of ``base`` without the messages ``gone`` and those below ``low``."""
+    """Returns ``base`` without ``gone`` and messages below ``low``."""
     runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
     before = max(head.head_offset, low)
     for each in (runs, history):

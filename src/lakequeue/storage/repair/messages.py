@@ -30,7 +30,7 @@ _MOST_ROWS = 20_000_000
 
 @attrs.frozen
 class NeighbourSegment:
-    """The segment of a message, and the send time of the message before, in microseconds."""
+    """A message's segment, and the previous send time in microseconds."""
 
     base: int
     opened_at: int
@@ -38,7 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns a step that makes running compactions fail if they chose what to remove by the unrepaired ledger."""
+    """Returns a step that makes running compactions fail. They may have used the unrepaired ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -54,7 +54,7 @@ def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
-    """Returns why there are too many missing messages to fill in, or None."""
+    """Returns why too many messages are missing, or None."""
     number = sum(last - first + 1 for first, last in missing)
     if number <= _MOST_ROWS:
         return None
@@ -65,7 +65,9 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the step after which the log has each offset once, lost messages as empty rows. None if needless."""
+    """Returns a step that writes each offset exactly once. Lost messages become empty rows. None if the log is
+    complete.
+    """
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
@@ -102,7 +104,7 @@ def log_step(
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
-    """Yields the rows of displaced messages as a new segment, whose first offset is ``base``."""
+    """Yields rows of displaced messages as a segment at ``base``."""
     files = {each.file.path: each.file for each in twice}
     found = [
         layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
@@ -123,7 +125,7 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """The rows of the replaced files. ``row`` has the index in ``rows`` of each of the sorted ``offsets``."""
+    """The rows of the replaced files. ``row``: index in ``rows`` of each sorted offset."""
 
     offsets: Integers
     rows: pa.Table
@@ -153,7 +155,7 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
 def _rows(
     folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
-    """Yields the rows for the missing offsets, a table for each file that the repair writes."""
+    """Yields the rows for missing offsets, one table per file."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
@@ -191,7 +193,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns the segment for a lost message at ``first``, from the files before and after it."""
+    """Returns a lost message's segment, from the neighbouring files."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])

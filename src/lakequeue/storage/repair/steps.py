@@ -36,7 +36,7 @@ def moved_aside(folder: Folder, name: str, why: str) -> RepairStep:
 
 
 def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
-    """Returns the step that replaces a file in one operation, and keeps the old file."""
+    """Returns a step that replaces a file atomically. Keeps the old file."""
 
     def apply() -> None:
         if folder.exists(name):
@@ -49,7 +49,7 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
 def files_step(
     engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> RepairStep:
-    """Returns the commit, on ``version``, that replaces ``files`` by a new file for each table of ``rows``."""
+    """Returns a step that replaces ``files`` at ``version``. Each table of ``rows`` becomes a file."""
 
     def apply() -> None:
         table = engine.open(path)
