@@ -1,1 +1,1 @@
-"""The two engines with the same methods, and the fence under which both commit."""
+"""The two engines. Both commit under the same fence."""

@@ -1,4 +1,4 @@
-"""One commit under a fence. A token in its log entry shows if it landed, even if storage's answer was lost."""
+"""One commit under a fence. Its token in the log proves that the commit landed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,13 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unanswered_version
 
 OLDEST_BASE = 1.0
-"""Seconds after which a check of the log no longer counts: a commit on an object store then checks it again. If a
-backup is restored under a running process, the process may lose its commits of the first seconds.
-"""
+"""Seconds for which a check of the log counts. Object stores only, see docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""A commit that took this many seconds searches the log for its token: the process may have been suspended."""
+"""Longer commits, in seconds, search the log for their token. The process may have been suspended."""
 TRIM_EVERY = 100
-"""Number of commits to a local table between two attempts to trim its log."""
+"""Number of commits between attempts to trim a local log."""
 _UNANSWERED = 2
-"""Maximum number of repeats of a commit to which storage gave no answer. Until another commit has created the same
-version of the log, a late request of such an attempt can still create it.
-"""
+"""Maximum number of repeats of a commit without an answer. A late request of each attempt may still land."""
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
 """Application ids with versions."""
@@ -52,11 +48,11 @@ class Change(Generic[_T_co]):
     found: Callable[[], bool] = lambda: False
     """Called after a lost race, on the newest snapshot. Returns True if another process made the same change."""
     counts: Ids = MappingProxyType({})
-    """Numbers of changed messages by kind of change, such as ``send``, for readers of the table's history."""
+    """Numbers of changed messages, by kind such as ``send``."""
     late: bool = False
-    """True to decide before the wait for the turn to commit. Another process may make the change meanwhile."""
+    """True to decide before waiting for the turn. Another process may make the change meanwhile."""
     patient: bool = True
-    """If ``late``: True to wait for the turn even after another process has committed."""
+    """If ``late``, True to wait while other processes commit."""
 
 
 class Ended(Enum):
@@ -65,13 +61,13 @@ class Ended(Enum):
     LANDED = auto()
     """The change is committed, maybe by another process."""
     TRY_AGAIN = auto()
-    """The fence still holds, so the commit may be tried again."""
+    """The fence still holds. The commit may be tried again."""
     LOST = auto()
-    """The fence no longer holds. The race is lost, and the change must be decided again."""
+    """The race is lost. The change must be decided again."""
 
 
 class Commit:
-    """A commit in progress. The caller locks the table's handle from the decision until the outcome is known."""
+    """A commit in progress. The caller must lock the handle from the decision on."""
 
     def __init__(self, table: Table, change: Change[object]) -> None:
         """Prepares a commit on the loaded snapshot of a table."""
@@ -84,16 +80,16 @@ class Commit:
         self._unanswered = 0
         """Number of attempts without an answer."""
         self._unanswered_version = 0
-        """Newest version that a late request of an attempt without an answer may still create."""
+        """Newest version that a late request may still create."""
         self._before_unanswered = 0
         """Version before the first unanswered attempt. The search for the token starts after this version."""
 
     def attempt(self) -> Ended:
-        """Tries to commit once, if the decision was made on the loaded snapshot. Returns the outcome.
+        """Tries to commit once. Returns the outcome.
 
         Raises:
-            QueueClientError: storage failed, or other processes held the table's lock for too long. With
-                ``outcome_unknown``: the log does not show if the commit landed, or it may still land.
+            QueueClientError: storage failed, or the lock was held too long. With ``outcome_unknown``, the commit
+                may have landed or still land.
         """
         table = self._table
         if table.state.strays:
@@ -118,15 +114,13 @@ class Commit:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
-        """True if the loaded snapshot has the versions of the change's fence, and belongs to the same log."""
+        """True if the fence holds, on the same log."""
         fence = self._change.fence.items()
         same = self._table.lineage is self._lineage  # a restored log may have the same numbers again
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds on the loaded snapshot, and the log still has this snapshot's entry. If False,
-        the newest snapshot is loaded. If the entry is gone, entries of later versions may be trimmed, too.
-        """
+        """True if the fence holds, and the log is intact. If False, loads the newest snapshot."""
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -144,9 +138,7 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an earlier attempt of this commit, whose answer was lost, has won the race; else LOST,
-        even if the fence still holds, because the change was decided on another snapshot.
-        """
+        """Returns LANDED if an earlier attempt has landed. Otherwise returns LOST."""
         late = TimeoutError("no answer came")
         if self._unanswered_version and _landed(self._table, self._token, self._before_unanswered, late):
             return Ended.LANDED
@@ -176,7 +168,7 @@ class Commit:
         return Ended.TRY_AGAIN if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Raises the error of a failed attempt, at version ``tried``, unless the commit may be tried again."""
+        """Returns if the commit may be repeated. Otherwise raises the error of the attempt."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unanswered_version(error, tried)
@@ -195,10 +187,13 @@ class Commit:
 
 
 def is_base_in_log(table: Table) -> bool:
-    """True if a decision on the loaded snapshot may be committed: the log still has the snapshot's entry (DUR-80).
-    If it was trimmed, "create if absent" can succeed at an old version, and the decision would miss later commits.
-    Entries are trimmed oldest first, so all later ones exist, too. On an object store, checks only ``OLDEST_BASE``
-    seconds after the last check; False if it finds a newer version. Raises ReplacedLog if the log was replaced.
+    """True if decisions on the loaded snapshot may commit (DUR-80).
+
+    The log must still have the snapshot's entry. Object stores are asked every ``OLDEST_BASE`` seconds. Returns
+    False if a store has a newer version.
+
+    Raises:
+        ReplacedLog: the log was replaced.
     """
     if local_path(table.path) is not None:
         return table.is_intact()

@@ -1,4 +1,4 @@
-"""Why a commit of either engine was refused, and which errors are storage failures."""
+"""Reasons for refused commits. Also tells storage failures from other errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LostRace(Exception):
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot, or of its log, are gone: the snapshot is hours old. Load the newest one."""
+    """Files of the loaded snapshot are gone. Load the newest snapshot."""
 
 
 class StaleAttributes(Exception):

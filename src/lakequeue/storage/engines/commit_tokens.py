@@ -10,16 +10,16 @@ from lakequeue.storage.delta_log import read_entry
 from lakequeue.storage.folder import Folder
 
 _LOST = "lost_races"
-"""Field of a token with the number of races that were lost before the commit."""
+"""Field with the number of races lost before the commit."""
 
 
 def new_token(counts: Mapping[str, int], lost: int) -> str:
-    """Returns the token of a commit with these numbers of changed messages, and of races lost before it."""
+    """Returns a commit's token. Contains counts of changed messages and lost races."""
     return json.dumps({**counts, _LOST: lost, "commit": uuid.uuid4().hex})
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Counts the readable commits among the last ``most`` up to ``version``, and the races lost before them."""
+    """Counts readable commits, and the races lost before them. Reads ``most`` versions up to ``version``."""
 
     def lost(number: int) -> int | None:
         try:

@@ -1,4 +1,4 @@
-"""The files of a commit, as both engines write and record them."""
+"""The files of a commit, for both engines."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lakequeue.model.clock import from_micros
 _STATISTICS = {"first_offset", "last_offset"} | {
     *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
 }
-"""Columns with minimum, maximum and NULL count in the Delta log."""
+"""Columns with statistics in the Delta log."""
 
 
 _FEW = 16
-"""Up to this number of rows, Python computes the minimum and maximum of a column."""
+"""Maximum rows for which Python computes minimum and maximum."""
 
 
 @attrs.frozen
 class DataFile:
-    """A Parquet file below the table's directory, with its record in Delta's log."""
+    """A Parquet file below the table, with its log record."""
 
     path: str
-    """Path relative to the table, with ``/`` as separator, not URL-encoded."""
+    """Path relative to the table. Separated by ``/``, and not URL-encoded."""
     size: int
     rows: int
     partition: Mapping[str, str]
@@ -51,7 +51,7 @@ class DataFile:
 
 
 class Description:
-    """Collects the statistics of a file's rows while they are written."""
+    """Collects the statistics of a file's rows."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -92,7 +92,7 @@ def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
-    """Assigns consecutive offsets, from ``first`` on, and one send instant to files of ``messages``."""
+    """Assigns consecutive offsets and one send instant to message files."""
     base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
         found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))

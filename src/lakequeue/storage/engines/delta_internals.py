@@ -1,7 +1,7 @@
-"""Access to Delta's log and optimistic transactions through py4j. They have no public interface.
+"""Access to Delta's log and transactions through py4j. Delta has no public interface for both.
 
-Only ``engine="spark"`` uses this module. It was tried with delta-spark 4.0.0 to 4.4.0 on Spark 4.0, 4.1 and 4.2,
-see docs/operation/spark.md. Other releases may have other classes. No other module knows Delta's classes.
+Only ``engine="spark"`` uses this module. Other releases may have other classes. docs/operation/spark.md lists the
+tried releases. No other module knows Delta's classes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def require(spark: SparkSession) -> None:
 
 
 class SparkDeltaLog:
-    """The Delta log of one table. Its methods make ``session`` the active Spark session while they run."""
+    """The Delta log of one table. Methods activate ``session`` while they run."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
         self._session = session
@@ -66,7 +66,7 @@ class SparkDeltaLog:
             return self._java.update(False, self._none, self._none)
 
     def removals(self, snapshot: Any, partition: Mapping[str, Sequence[int | bool | str]]) -> list[Any]:
-        """Returns the actions that remove the files of a version with these partition values, for ``commit``."""
+        """Returns actions that remove the files with these partition values. Pass the actions to ``commit``."""
         texts = {name: set(map(partition_text, among)) for name, among in partition.items()}
 
         def is_among(file: Any) -> bool:
@@ -126,7 +126,7 @@ class SparkDeltaLog:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active session during the block, because Delta's code uses that session."""
+    """Makes a session the thread's active session during the block. Delta's code uses the active session."""
     from pyspark.sql import SparkSession
 
     jvm: Any = session._jvm
@@ -143,7 +143,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """Returns a new session on the same context, with the settings that commits need."""
+    """Returns a session for commits, on the same context."""
     with active(spark):
         session = spark.newSession()
     for name, value in _SESSION.items():
@@ -174,7 +174,7 @@ def lost_races() -> Iterator[None]:
 
 
 def _class(jvm: Any, name: str) -> Any:
-    """Returns a class from the session's own loader, which knows the added jars."""
+    """Returns a class from the session's loader. Only this loader knows added jars."""
     return jvm.java.lang.Class.forName(name, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
 
 

@@ -1,10 +1,10 @@
-"""The turn to commit to a table on a local disk: one process decides and commits, while the others wait.
+"""Turns to commit to a table on a local disk.
 
-Turns only save work: the fence refuses stale commits also without them. If the process that has the turn does not
-continue, the waiting processes stop waiting, commit without a turn, and may lose a race.
+One process commits while other processes wait. Turns only save work, because the fence refuses stale commits. A
+process without a turn may lose a race. See docs/internals/fence.md.
 
-There are two locks: one for the turn, and one for the next in line, who takes it before it waits for the turn. So
-a process that has ended its turn cannot take the turn again before the process that is next in line.
+There are two locks. The turn's holder has one lock. The process next in line has the other lock. No process takes
+two turns while another waits.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds without a sign of life from the process that has the turn, after which other processes wait no more."""
+"""Seconds to wait for the holder's next sign of life. Waiting processes continue without a turn afterwards."""
 FRESH = 0.05
-"""Minimum seconds between two signs of life of a process, because each is a write to the disk."""
+"""Minimum seconds between two signs of life. Each sign is a write to the disk."""
 LONGEST = 5.0
-"""Maximum seconds for which a process waits for turns of other processes. Then it commits without a turn."""
+"""Maximum seconds of waiting for a turn. The process commits without a turn afterwards."""
 POLL = 0.001
-"""Maximum seconds between the first attempts of the process next in line to take the turn. Processes behind it
-pause up to three times as long. Later pauses are longer, see ``PATIENCE``."""
+"""Maximum seconds of the first pauses, for the next process. Later processes pause up to three times as long."""
 PATIENCE = 1 / 16
-"""Maximum pause between attempts, as a share of the time waited. Shorter pauses cost more CPU than commits."""
+"""Maximum pause, as a share of the time waited."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
@@ -41,10 +40,10 @@ _mine = Held()
 
 
 class DiskTurn(NamedTuple):
-    """A turn of a process, or its permission to continue without one."""
+    """A turn of a process, or permission to continue without."""
 
     still_here: Callable[[], None] = lambda: None
-    """Call it as a sign of life, so that other processes go on waiting for this turn."""
+    """Shows a sign of life to the waiting processes."""
     waited: bool = False
     """True if another process had the turn."""
 
@@ -53,8 +52,10 @@ class DiskTurn(NamedTuple):
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Waits for the turn to commit, and holds it while the ``with`` block runs. The block runs without the turn
-    after ``longest`` seconds, if ``until()`` returns True, or if its holder shows no sign of life. Reentrant.
+    """Waits for the turn to commit. Holds the turn during the block. Reentrant.
+
+    The block runs without the turn after ``longest`` seconds. The same happens if ``until()`` returns True. A
+    holder without signs of life also loses its turn.
     """
     local = local_path(table_path) or ""
     try:

@@ -1,8 +1,7 @@
-"""Entries of a Delta log, as the point engine writes them: the actions of one commit, a line of JSON each.
+"""Entries of a Delta log, written by the point engine.
 
-delta-rs reads the log again before and after each commit: five requests to an object store. An entry written here
-takes one request, which creates it as the version after the snapshot. The request fails if there was any commit
-since the snapshot, even if delta-rs would accept both.
+An entry has one JSON line for each action. Writing an entry takes one request. The request fails after any commit
+since the snapshot. delta-rs needs five requests to an object store.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ def entry(
     base: TableState | None = None,
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the actions of a commit that adds and removes files, and maybe changes the metadata.
+    """Returns the actions of a commit.
 
-    If ``base`` is given, the entry names it as the version that it follows (DUR-86). ``answers`` is a JSON object
-    with the answers to the requests that the commit applies, by request.
+    The entry names ``base`` as the version before (DUR-86). ``answers`` is a JSON object with answers by request.
     """
     now = _now()
     return _with_info(
@@ -67,7 +65,7 @@ def first_entry(
     files: Iterable[DataFile] = (),
     transactions: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Returns the commit that creates a table, with its first files and application ids."""
+    """Returns the commit that creates a table. May include files and application ids."""
     now = _now()
     metadata = {
         "id": str(uuid.uuid4()),

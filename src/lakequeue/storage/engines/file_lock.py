@@ -13,25 +13,25 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
-    """A lock on a file that belongs to its open descriptor, so threads exclude each other, too. Not thread-safe.
+    """A file lock of one open descriptor. Threads exclude each other, too. Not thread-safe.
 
-    The lock is released when the process ends, or when this object is deleted, as after an interrupt. A POSIX
-    record lock would also be released when the process closes any descriptor of the file.
+    The lock ends with the process or this object. Closing other descriptors of the file keeps the lock.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
-        """Does not open the file. ``folder``: descriptor of its directory, which saves the lookup of the path."""
+        """Does not open the file. ``folder`` is an open descriptor of the directory."""
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
-        """True if held exclusively, False if shared, None if not held."""
+        """True if held exclusively, False if shared, None if free."""
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock without waiting. Returns False if it is held, or if its file is no longer at the path.
+        """Takes the lock without waiting. Returns False if the lock is held. Also returns False if the file was
+        replaced.
 
         Raises:
-            OSError: the file cannot be opened. Never creates its directory.
+            OSError: the file cannot be opened. Never creates the directory.
         """
         file = self._file
         if file is None:
@@ -59,7 +59,7 @@ class FileLock:
 
     @property
     def stamped(self) -> float:
-        """Returns the time that the holder last recorded, by the wall clock in seconds."""
+        """The holder's last stamp, in wall-clock seconds."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:
@@ -73,7 +73,7 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks that a thread holds, or has given up waiting for, by ``table_id``."""
+    """Locks of this thread by ``table_id``. May include locks that ``take`` refused."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()
@@ -97,7 +97,7 @@ _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Closes the locks in a forked child, which would otherwise hold them after its parent's death."""
+    """Closes a forked child's locks. An open lock would outlive the parent."""
     for lock in list(_open):
         if lock._file is not None:
             lock._file.close()

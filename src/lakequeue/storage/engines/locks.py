@@ -1,13 +1,10 @@
-"""The commit lock of a table on local disks, between threads and between processes.
+"""The commit lock of a table on local disks.
 
-A committer holds it shared, from the check of its base version until it knows the outcome. Removing log entries or
-files needs it exclusively, so neither happens while a process is in a commit, even a stopped one. Commits through
-Spark also hold it exclusively: Spark's log store on ``file://`` checks that a commit file is absent and then
-renames its own over it, while the point engine creates it atomically.
+Threads and processes exclude each other. Commits of the point engine hold the lock shared. Removals of log entries
+or files hold the lock exclusively. Commits through Spark also hold the lock exclusively. On ``file://``, Spark may
+overwrite a concurrent entry.
 
-Object stores need no lock: they create log entries by a conditional PUT.
-
-Every wait has a deadline, because a process that holds the lock may be stopped.
+Object stores need no lock. Every wait has a deadline. The holder may be stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +21,9 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 PATIENCE = 30.0
-"""Seconds for which a commit waits for the lock before it raises LockHeld."""
+"""Seconds that a commit waits before it raises LockHeld."""
 _POLL = 0.002
-"""Seconds between two attempts at a lock that another process holds."""
+"""Seconds between two attempts to take the lock."""
 LOCKS = ("_commit.lock", *TURN_LOCKS)
 """Lock files of a table."""
 
@@ -44,12 +41,12 @@ def committing(
 ) -> Iterator[None]:
     """Holds the table's commit lock during the block. Does nothing on object stores.
 
-    Reentrant in a thread, but a shared hold cannot become exclusive. ``folder``: descriptor of the table's
+    Reentrant in a thread. A shared hold cannot become exclusive. ``folder`` is a descriptor of the table's
     directory.
 
     Raises:
-        LockHeld: another process held the lock for ``patience`` (None: ``PATIENCE``) seconds.
-        OSError: the table's directory is gone, or the lock cannot be written.
+        LockHeld: another process held the lock for ``patience`` seconds. None means ``PATIENCE``.
+        OSError: the directory is gone, or the lock is not writable.
     """
     local = local_path(table_path)
     if local is None:

@@ -1,7 +1,7 @@
-"""Keeps logs short: checkpoints, and the removal of log entries, under the exclusive lock of a local table.
+"""Keeps logs short. Writes checkpoints and removes old log entries.
 
-A checkpoint is a version as one Parquet file. Checkpoints omit removed files, because entries name these without
-the time of removal. See ``cleaning`` for how long such files stay.
+A checkpoint is a version as one Parquet file. Checkpoints omit removed files. ``cleaning`` keeps removed files for
+a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lakequeue.storage.parquet_files import write_table
 
 
 def write_checkpoint(folder: Folder, snapshot: TableState) -> None:
-    """Writes the checkpoint of a snapshot, and names it as the newest."""
+    """Writes the checkpoint of a snapshot. Names the checkpoint as the newest."""
     actions: dict[str, list[Mapping[str, Any]]] = {
         "protocol": [snapshot.protocol],
         "metaData": [snapshot.metadata],
@@ -84,19 +84,18 @@ def _add(file: LiveFile) -> dict[str, Any]:
 LOG_ENTRIES = 200
 """A log that grows fast keeps this many entries. To open a table, all of them are listed: 5 ms for 1,000."""
 READING = 15.0
-"""Seconds for which entries stay in any case, for readers that have just listed them."""
+"""Minimum age of removed entries, in seconds. Readers may have just listed younger entries."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
-"""Files that any Delta writer leaves in a log for a version."""
+"""Files of a version that any Delta writer leaves."""
 _log = logging.getLogger("lakequeue")
 
 
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
-    """Removes log entries below the newest checkpoint that is old enough, oldest first. Returns number and size.
+    """Removes log entries below the newest old checkpoint, oldest first. Returns number and size.
 
-    On local disks a checkpoint is old enough after ``retention.log_minutes``, or once ``LOG_ENTRIES`` entries
-    follow it. The age of the checkpoint counts, not the age of its commit. Later snapshots need nothing below the
-    checkpoint, and readers of older snapshots have had that time to finish. A checkpoint that is not on disk, or
-    unreadable, replaces nothing (DUR-3).
+    A checkpoint is old after ``retention.log_minutes``, on local disks. ``LOG_ENTRIES`` later entries also make a
+    checkpoint old. The age of the checkpoint counts, not of its commit. Missing and unreadable checkpoints are
+    ignored (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
@@ -133,7 +132,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
 
 def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
-    """Returns the versions of the entries in a log, and the checkpoints by version. Of a disk, it lists names."""
+    """Returns the versions of a log's entries. Also returns the checkpoints by version."""
     if not isinstance(table, LocalFolder):
         found = listed(table)
         return found.entries, found.checkpoints
@@ -146,15 +145,16 @@ def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
 
 
 def trim_below(table: Folder, version: int) -> Freed:
-    """Removes the part of a local log below a version, if a checkpoint of this version or a later one is on disk.
-    Returns the number and the size of the removed files. The caller holds the exclusive lock.
+    """Removes a local log below a version. Does nothing without a checkpoint from this version on.
+
+    Returns number and size of the removed files. The caller must hold the exclusive lock.
     """
     above = (number for number in listed(table).checkpoints if number >= version)
     return table.remove(_below(table, version)) if any(map(partial(_holds, table), above)) else Freed()
 
 
 def _below(table: Folder, version: int) -> list[str]:
-    """Returns the files of a log below a version, oldest first, to be removed in that order."""
+    """Returns a log's files below a version. Remove the oldest first."""
     found = ((version_of(file.name), file.name) for file in table.files(LOG))
     return [name for number, name in sorted(found) if 0 <= number < version]
 
@@ -166,7 +166,7 @@ def version_of(name: str) -> int:
 
 
 def _holds(table: Folder, version: int) -> bool:
-    """True if a checkpoint is on disk and readable, so that the log below it may be removed."""
+    """True if a readable checkpoint is on disk."""
     try:
         table.sync([checkpoint_name(version)])
         read_checkpoint(table, version)
@@ -177,7 +177,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if a checkpoint is due: the newest is older than half the retention, and commits have followed it."""
+    """True if the newest checkpoint is old, and commits followed."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

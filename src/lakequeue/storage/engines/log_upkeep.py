@@ -12,13 +12,13 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 TRIM_PATIENCE = 0.2
-"""Seconds for which an attempt to trim waits for the table's lock. If it gets no lock, it does nothing."""
+"""Seconds that trimming waits for the table's lock. Does nothing without the lock."""
 
 _log = logging.getLogger("lakequeue")
 
 
 def set_aside(table: Table) -> None:
-    """Removes entries left over by a restore, unless another process has the lock (DUR-86). Never fails."""
+    """Removes entries left over by a restore (DUR-86). Does nothing if the lock is held. Never fails."""
     try:
         with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
             table.set_aside()
@@ -29,7 +29,7 @@ def set_aside(table: Table) -> None:
 
 
 def trim(table: Table) -> None:
-    """Trims the log of a local table, unless another process holds its lock. Never fails."""
+    """Trims the log of a local table. Does nothing if the lock is held. Never fails."""
     # on a store a long log is cheap, and the compactor trims it; a user's table of refused rows is left alone
     if local_path(table.path) is None or not dict(table.state.metadata["configuration"]).items() >= layout.OURS:
         return

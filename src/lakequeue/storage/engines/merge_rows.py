@@ -1,4 +1,4 @@
-"""MERGE on Arrow tables: which files of a partition change, and the rows that replace them."""
+"""MERGE on Arrow tables. Finds changed files and computes new rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""A MERGE also joins the files of a partition into one if more than this many lack statistics of the key."""
+"""Maximum number of files without key statistics. Beyond that, MERGE joins these files of a partition."""
 _JOINED_ROWS = 256
-"""A file with more rows is not joined. Else 16 new queues would rewrite the rows of 3,000 others."""
+"""Maximum rows of a file that MERGE joins. Larger files would make small changes slow."""
 _MANY_EDGES = 16
-"""With more beginnings and ends of row ranges, a filter is faster than slices. A filter takes 240 us or more."""
+"""Maximum number of range ends for slices. With more ends, a filter is faster."""
 
 
 class FileRewrite(NamedTuple):
-    """Files of one partition that a MERGE replaces, and their new rows, which may be empty."""
+    """Replaced files of one partition with their new rows. ``rows`` may be empty."""
 
     partition: dict[str, Any]
     removed: list[LiveFile]
@@ -40,7 +40,7 @@ def rewrites(
     """Applies ``source`` to the files that may hold its keys.
 
     Args:
-        source: rows with a column ``op``: ``put`` inserts or replaces the row with its key, ``del`` deletes it.
+        source: rows with a column ``op``. ``put`` inserts or replaces the row of a key. ``del`` deletes the row.
         key: column with unique values within a partition.
         partitions: partition columns.
         files: the live files of the table.
@@ -80,7 +80,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if the file may hold one of the keys. Compares each key, as the range of all keys spans all files."""
+    """True if the file may hold one of the keys."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

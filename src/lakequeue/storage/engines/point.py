@@ -1,6 +1,6 @@
-"""The point engine: commits to one Delta table in milliseconds, without a JVM.
+"""The point engine. Commits to one Delta table in milliseconds, without a JVM.
 
-It writes files through Arrow, and the log by ``entries`` and ``checkpoints``. ``delta_log`` reads the log.
+The engine writes files through Arrow. ``entries`` and ``log_trimming`` write the log. ``delta_log`` reads the log.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Approximate size of a row group in memory, in bytes."""
 _UNPACKED = 2**14
-"""Files below this size in memory, in bytes, are not compressed: that took 2 % of a receive to save 200 bytes."""
+"""Smaller files, in bytes of memory, are not compressed."""
 _READS = 3
-"""Number of failed attempts to read the newest version after which the caller gets the error."""
+"""Number of attempts to read the newest version again."""
 _AHEAD = 4
-"""Maximum number of entries that a commit to an object store reads at once, to catch up with other commits."""
+"""Maximum number of entries to read at once. Used by commits to object stores."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
 class Table(TableVersion):
     """A handle on one Delta table. Not thread-safe.
 
-    ``version``, ``transaction``, ``files`` and ``read`` refer to the snapshot loaded by the last ``refresh`` or
-    commit of this handle. Messages, ledger, catalog and cleaning use this class on both engines. A commit raises
-    ``LostRace`` if another commit came first. ``landed`` shows if a commit landed in spite of an error.
+    All reads refer to the loaded snapshot. ``refresh`` and commits load a newer snapshot. Both engines read
+    through this class. A commit raises ``LostRace`` if another commit came first. ``landed`` shows if a failed
+    commit landed.
     """
 
     commits_alone = False
-    """True if commits on local disks need the table's lock exclusively, see ``locks``."""
+    """True if commits on local disks need the exclusive lock."""
     state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Table(TableVersion):
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.lineage = object()
-        """Lineage token. Replaced when the loaded log may not continue the known one, as after a restore."""
+        """Lineage token. Replaced after a restore, and whenever the log may differ."""
         self.lost_races = 0
         """Races that this handle has lost since its last commit. The next commit records their number."""
         self._unsynced = False
@@ -83,8 +83,9 @@ class Table(TableVersion):
         self.sync_entries()
 
     def look(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Refreshes without fsync: a power cut may undo the new entries, unless ``sync_entries`` was called.
-        ``most``, ``at_once``: see ``Snapshot.follow``.
+        """Refreshes without fsync. A power cut may undo entries before ``sync_entries``.
+
+        ``Snapshot.follow`` explains ``most`` and ``at_once``.
         """
         self._follow(partial(Snapshot.follow, most=most, at_once=at_once))
 
@@ -95,7 +96,7 @@ class Table(TableVersion):
             self._unsynced = False
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Refreshes, and always checks that the log was not replaced meanwhile. Arguments as of ``look``."""
+        """Refreshes. Always checks if the log was replaced. ``look`` explains the arguments."""
         self._follow(partial(Snapshot.confirm, most=most, at_once=at_once))
         self.sync_entries()
 
@@ -110,7 +111,7 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """True if files of the log proved to be copies, as after a restore. Then replaces ``lineage``, too."""
+        """True if log files proved to be copies. Replaces ``lineage`` in this case."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
@@ -125,7 +126,7 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_intact(self) -> bool:
-        """True if a local log has the entry of the loaded version in the same file, not in a copy of the file.
+        """True if a local log still has the loaded version. A copy of the entry counts as missing.
 
         Raises:
             ReplacedLog: the log has another entry of this version.
@@ -149,7 +150,7 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Adopts the last commit of ``other``, a handle of this process, instead of reading it. Thread-safe."""
+        """Adopts the last commit of another handle, without reading. Thread-safe."""
         if other._last_written is not None:
             self.state.learn(*other._last_written)
 
@@ -157,9 +158,10 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a missing file of the loaded snapshot.
+        """Returns the error for a missing file of the snapshot.
 
-        StaleSnapshot if the newest snapshot lacks the file, ReplacedLog if the log went back, else DamagedTable.
+        StaleSnapshot: the newest snapshot lacks the file. ReplacedLog: the log went back. DamagedTable: all other
+        cases.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:
@@ -189,10 +191,10 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition`` by ``rows``, which may be empty.
+        """Replaces the rows whose partition values are among ``partition``.
 
-        Each table of ``rows`` becomes a file. No table is empty, or has rows of two partitions. The iterable may
-        be lazy, so that not all tables are in memory at once. ``answers``: see ``entries.entry``.
+        ``rows`` may be empty or lazy. Each table of ``rows`` becomes a file. A table must not be empty. A table
+        must not span partitions. ``entries.entry`` explains ``answers``.
         """
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]
@@ -239,7 +241,7 @@ class Table(TableVersion):
         return token in self.state.tokens(since)
 
     def has_read_since(self, since: int) -> bool:
-        """True if there are commits after version ``since``, and all are readable."""
+        """True if all commits after ``since`` are readable. False without such commits."""
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
@@ -272,7 +274,7 @@ class Table(TableVersion):
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
-        """Writes rows of one partition as a file below the table. Commits nothing."""
+        """Writes rows of one partition as a file. Commits nothing."""
         return write_file(self._writes, rows, self.state.partitions)
 
     def _create_entry(
@@ -285,10 +287,9 @@ class Table(TableVersion):
         fits: Callable[[Entry], bool] | None = None,
         answers: str | None = None,
     ) -> None:
-        """Creates the log entry of the version after the snapshot.
+        """Creates the log entry after the loaded version.
 
-        If that version exists already, the race is lost, unless ``fits`` accepts the other entry. Then the next
-        version is tried. So a slow merge of segments lands although other processes send all the time.
+        If the version is taken, asks ``fits`` about the entry. An accepted entry moves the commit one version on.
 
         Raises:
             LostRace: another commit came first.
@@ -332,11 +333,7 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool], tries: int) -> bool:
-        """Returns True if ``fits`` accepts the entry that took the version, so that the next version may be tried.
-
-        Then that entry is loaded; on an object store, it is loaded in any case. There, a commit that was tried
-        several times loads more entries at once: with one entry for each try, it would never catch up.
-        """
+        """True if the next version may be tried. Loads the accepted entries."""
         fitting, remote = False, self.folder.local is None
         for other in self.state.upcoming(min(tries, _AHEAD) if remote else 1):  # none if a restore left it over
             fitting = not (other.metadata or other.protocol) and fits(other)
@@ -350,7 +347,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True on object stores, or if the log has the entry on which the new entry was based (DUR-85)."""
+        """True if the new entry's base is still logged (DUR-85). Always true on object stores."""
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:
@@ -403,7 +400,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Calls ``read``. If it raises an error of class ``gone``, calls ``renew`` and then ``read`` again."""
+    """Calls ``read``. After an error of class ``gone``, calls ``renew`` and repeats."""
     for _ in range(_READS):
         try:
             return read()
@@ -424,7 +421,7 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, with its columns, as a file below a table; see ``write_rows``."""
+    """Writes rows of one partition as a file. ``rows`` includes the partition columns."""
     partition = {name: rows[name][0].as_py() for name in partitions}
     return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
 
@@ -437,9 +434,9 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition, without its columns, as a file below a table. Commits nothing.
+    """Writes rows of one partition as a file. Commits nothing.
 
-    If ``name`` is given, the process that commits the file must sync it; see ``Table.add``.
+    ``data`` excludes the partition columns. A file with a given ``name`` is not synced. See ``Table.add``.
     """
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"

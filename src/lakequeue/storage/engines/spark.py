@@ -1,8 +1,7 @@
-"""The Spark engine: a table of the point engine that commits through Delta, as a reference.
+"""The Spark engine. Tables commit through Delta, as a reference.
 
-Commits use Delta's optimistic transaction on the loaded version. So a commit has several application ids, adds
-staged files unchanged, and is checked by Delta against every later commit. Only MERGE starts a transaction of its
-own. Its fence is the check for stale ids in a fresh session.
+Commits use Delta's optimistic transaction on the loaded version. Delta checks each commit against every later
+commit. Only MERGE starts its own transaction. For MERGE, the fence is a check for stale ids.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""Names of columns. The rows of a file are sorted by the first of them that the table has."""
+"""Sort columns of a file. The first existing column is used."""
 
 
 class SparkTable(Table):
@@ -79,9 +78,9 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges with the first of ``transactions`` as fence, because Delta's MERGE takes only one application id.
+        """Merges with the first of ``transactions`` as fence.
 
-        Each commit must raise the version of that id by one. So the second of two commits finds its version taken.
+        Delta's MERGE takes only one application id. Each commit must raise its version by one.
         """
         from delta.tables import DeltaTable
 
@@ -140,7 +139,7 @@ class SparkTable(Table):
             os.sync()  # Spark does not
 
     def _frame(self, rows: pa.Table) -> DataFrame:
-        """Returns rows as one Spark partition, sorted by the table's partitions and its row order."""
+        """Returns rows as one Spark partition, in the table's order."""
         order = [name for name in _ROW_ORDER if name in self._columns][:1]
         df = self._session.createDataFrame(rows.select(self._columns)).coalesce(1)
         keys = [*self._partitions, *order]
@@ -166,7 +165,7 @@ class SparkEngine(Engine):
 
 
 def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
-    """Returns conditions on partitions and keys for a MERGE, so that Delta skips files and has fewer conflicts."""
+    """Returns conditions that let a MERGE skip files. Conflicts become rarer, too."""
     found = [
         f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
         for name in partitions

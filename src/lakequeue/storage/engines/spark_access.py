@@ -1,4 +1,4 @@
-"""Access of a Spark session to a root on an object store: jars, and the rights to one bucket."""
+"""Gives a Spark session access to an object store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.toke
 
 
 def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
-    """Returns the Maven coordinates of Spark's file system for a root's scheme; empty for a local root.
+    """Returns Maven coordinates of Spark's file system. Empty for a local root.
 
     Args:
         scheme: result of ``scheme_of``.
@@ -55,7 +55,7 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
 
 
 def arrow_schema(chosen: StructType) -> pa.Schema:
-    """Converts a schema of Spark to the schema of its record batches. Their instants are in UTC."""
+    """Converts a Spark schema to an Arrow schema. Instants are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # From Spark 4.2 on, it has no default.
@@ -64,7 +64,7 @@ def arrow_schema(chosen: StructType) -> pa.Schema:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """True for a session of Spark Connect, which has no JVM in this process."""
+    """True for Spark Connect. The process has no JVM."""
     return getattr(spark, "_jsparkSession", None) is None
 
 
@@ -73,19 +73,18 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def allow(spark: SparkSession, store: Store) -> None:
-    """Lets a session reach a root on an object store. Does nothing for a local root.
+    """Lets a session reach an object store. Does nothing for a local root.
 
-    Spark's rights come from its Hadoop configuration: from the settings of the job, from the driver's variables
-    AWS_…, or from the role of the machine. On S3, this function adds the credentials, endpoint and region of the
-    root's ``storage_options``, for this bucket alone (``fs.s3a.bucket.<bucket>.…``). Spark sends this
-    configuration to the executors with each job. It is in no plan, job argument or log, nor in ``SparkConf``, but
-    any code of the driver can read it. Other options, and options for other stores, stay in the driver.
+    Spark takes its rights from its Hadoop configuration. On S3, the function adds credentials, endpoint and
+    region. The values come from the root's ``storage_options``. The settings apply to one bucket
+    (``fs.s3a.bucket.<bucket>.…``). Spark sends the settings to the executors. Any code of the driver can read the
+    settings. Plans, logs and ``SparkConf`` omit the settings. All other options stay in the driver.
 
-    The session's own settings for the bucket take precedence. Of several roots' options for a bucket, the first
-    stay in use, because Hadoop keeps the connection. So expiring credentials need a provider in the session.
+    The session's own settings for the bucket take precedence. The first options for a bucket stay in use. Expiring
+    credentials need a provider in the session.
 
     Raises:
-        QueueClientError: the session has no file system for the store, or Spark needs another name of the root.
+        QueueClientError: Spark lacks the file system, or needs another root name.
     """
     scheme = scheme_of(store.root)
     context: Any = getattr(spark, "_jsc", None)
@@ -111,10 +110,10 @@ def allow(spark: SparkSession, store: Store) -> None:
 
 
 def require_atomic_commits(store: Store) -> None:
-    """Refuses commits through Spark on stores where two of them could overwrite each other.
+    """Refuses stores where two Spark commits could overwrite each other.
 
     Raises:
-        QueueClientError: the root is on S3, where Delta's log store checks and then writes.
+        QueueClientError: the root is on S3.
     """
     provider = PROVIDERS.get(scheme_of(store.root))
     if provider is not None and provider.spark_overwrites:
@@ -145,7 +144,7 @@ def quoted(name: str) -> str:
 
 @contextlib.contextmanager
 def quiet_about_pandas() -> Iterator[None]:
-    """Hides PySpark's warning about a newer pandas, which PySpark imports for functions over Arrow batches."""
+    """Hides PySpark's warning about a newer pandas."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

@@ -1,7 +1,7 @@
-"""One transaction: a decision on a snapshot, its commit, and a new decision after each lost race.
+"""One transaction. Decides, commits, and decides again after lost races.
 
-Callers only decide. A decision is an ``Answer``, a ``Change``, or ``Stale``; the result is ``Committed`` or
-``Answered``. See docs/internals/fence.md.
+Callers only decide. A decision is an ``Answer``, ``Change``, ``FoundChange``, or ``Stale``. The result is
+``Committed`` or ``Answered``. See docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakequeue.storage.engines.turns import NO_TURNS, Turns
 ATTEMPTS = 60
 """Number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Maximum attempts at one commit while its fence holds in spite of other commits. Then the race counts as lost."""
+"""Maximum attempts at one commit while its fence holds. The race counts as lost afterwards."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ class Answer(Generic[_T_co]):
 
 @attrs.frozen
 class FoundChange(Generic[_T_co]):
-    """A decision that needs no commit: another process made the change, and the loaded snapshot has it."""
+    """A decision without a commit. The loaded snapshot has the change already."""
 
     value: _T_co
 
@@ -53,18 +53,18 @@ Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """A change took effect by a commit, of this process or of another."""
+    """A change took effect by a commit of any process."""
 
     value: _T_co
     lost: int
     """Number of races that were lost before the commit."""
     avoided: bool
-    """True if waiting for the turn to commit avoided a lost race."""
+    """True if waiting for the turn avoided a lost race."""
 
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """An answer, which is valid for a snapshot that was read within the call."""
+    """An answer on a snapshot that the call read."""
 
     value: _T_co
 
@@ -72,29 +72,22 @@ class Answered(Generic[_T_co]):
 def transact(
     table: Table, decide: Callable[[int], Decision[_T]], *, busy: str, fresh: bool = True, turns: Turns = NO_TURNS
 ) -> Committed[_T] | Answered[_T]:
-    """Decides on the loaded snapshot of a table, and commits a change.
+    """Decides on the loaded snapshot, and commits a change.
 
-    1. ``decide`` gets the number of lost races. If it needs a newer snapshot, or files of the loaded one were
-    removed, the newest snapshot is loaded, and ``decide`` is called again.
-    2. An answer holds only if the snapshot was read within the call. Otherwise the newest one is loaded. If that
-    is another one, ``decide`` is called again.
-    3. A change that is ``late`` waits for its turn. If another process committed meanwhile, ``decide`` is called
-    again.
-    4. A change is committed under its fence, see ``Commit``. Its base must still be an entry of the log. If
-    storage's answer is lost, or the commit took so long that the process may have been suspended, the log is
-    searched for the commit's token. The commit may be tried again. Then the turn ends.
-    5. After a lost race, the newest snapshot is loaded. After a pause, ``decide`` is called again.
+    ``decide`` gets the number of lost races. After a lost race, ``decide`` runs again. Stale snapshots and removed
+    files also repeat ``decide``. Each repetition uses the newest snapshot. An answer needs a snapshot read within
+    the call. See docs/internals/fence.md.
 
     Args:
         table: the handle, locked by the caller.
-        decide: makes the decision; it changes nothing in storage.
+        decide: makes the decision. Changes nothing in storage.
         busy: text of the error after too many lost races.
-        fresh: True if the loaded snapshot was read within the call.
-        turns: turns of the processes that commit to the table; by default nobody waits.
+        fresh: True if the call has read the loaded snapshot.
+        turns: turns of the committing processes. Nobody waits by default.
 
     Raises:
         RequestThrottled: too many races were lost; nothing was changed (ERR-9). ``lost_races``: their number.
-        QueueClientError: storage failed; with ``outcome_unknown`` if the log does not show the outcome.
+        QueueClientError: storage failed. With ``outcome_unknown``, the commit may have landed.
     """
     lost = 0
     for number in range(ATTEMPTS):
@@ -142,8 +135,9 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change. Returns False if the race is lost; the newest snapshot is then loaded. If other commits
-    leave its fence valid, as merges of segments do, it tries again.
+    """Commits a change. Returns False if the race is lost.
+
+    A lost race loads the newest snapshot. Repeats the commit while its fence holds.
     """
     trying = Commit(table, change)
     for number in range(REPEATS):
@@ -156,10 +150,10 @@ def commit(table: Table, change: Change[object]) -> bool:
 
 
 def back_off(attempt: int) -> None:
-    """Sleeps for a random time that grows with the attempts, at most 0.02 s of machine time."""
+    """Sleeps for a random time of at most 0.02 s. Later attempts sleep longer."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Makes mypy report a kind of decision that no case handles. Python 3.10 lacks the function in ``typing``."""
+    """Makes mypy report an unhandled kind of decision."""
     raise AssertionError(f"{value!r} was not expected")

@@ -1,15 +1,14 @@
 """Turns of the processes that commit to one table.
 
-Of several processes that decide on one version of a table, one commits, and the others lose the race. On a disk
-they take turns by a lock, see ``disk_turn``. A turn only saves work; the fence refuses stale commits.
+Without turns, most processes lose their races. Turns only save work. The fence refuses stale commits. On a
+disk, turns are locks. See ``disk_turn``.
 
-Object stores have no lock that is released when its holder dies. There, the process that committed last can start
-its next commit at once, while other processes must first read that commit. In a measurement, another process lost
-26 races in 16 s. So a process that lost a race pauses after its next commits. A process that never loses would
-never pause. So a loser commits an empty entry: the winner then loses its next race, and pauses.
+A store's locks would not end with their holder. The last committer of a store can commit again first. In a
+measurement, another process lost 26 races in 16 s. After a lost race, a process pauses before its next commits. A
+process without lost races never pauses. A loser therefore commits an empty entry. The winner then loses a race.
 
-Receivers on object stores need no pauses: they commit the requests of each other, see ``storage.requests``. If
-one of them still commits alone, the empty entry makes it post requests, too.
+Receivers on object stores need no pauses. Receivers commit each other's requests. See ``storage.requests``. An
+empty entry makes a lone receiver post requests, too.
 """
 
 from __future__ import annotations
@@ -29,36 +28,31 @@ from lakequeue.storage.roots import local_path
 ALONE_PATIENCE = 2.0
 """Seconds to wait for exclusive access. Then the commit goes on without it: a stopped process may have it."""
 ASK_AFTER = 3
-"""A process asks for a turn again after each of this many lost races."""
+"""Number of lost races between two requests for a turn."""
 COMMITS = 4
-"""A pause lasts this many times as long as the last commit. In that time, another process can notice that it lost
-a race, read the log and the ledger, decide and commit.
-"""
+"""Length of a pause, in durations of the last commit."""
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""Maximum number of commits with a pause before each, after the last lost race. A process that often loses pauses
-before every commit; a process that lost once pauses once.
-"""
+"""Maximum number of paused commits after the last lost race."""
 
 
 class Turns:
     """The turns to commit of this process at one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process has committed since this process last did, so that a commit would lose a race."""
+    """True if another process committed since. A commit would lose a race."""
     waited = False
-    """True if another process had the turn when this process asked for it."""
+    """True if this process had to wait for another's turn."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for a turn to commit, and keeps it for the block. Yields True if the loaded snapshot is old.
+        """Waits for a turn. Keeps the turn during the block. Yields True if the loaded snapshot is old.
 
-        Enter the block before choosing the requests of the next commit. If ``later``, entering does not wait:
-        ``take`` does, after the decision.
+        Choose the requests of the commit inside the block. If ``later``, only ``take`` waits.
         """
         with self._held:
             yield self._begin(table, later)
@@ -69,7 +63,7 @@ class Turns:
     def take(self, table: Table, *, patient: bool) -> bool:
         """Waits for the turn within the block of ``taken``. Returns True if the loaded snapshot is old.
 
-        Unless ``patient``, stops waiting once another process commits, and goes on without a turn.
+        Unless ``patient``, stops waiting once another process commits. The process continues without a turn.
         """
         return False
 
@@ -82,14 +76,12 @@ class Turns:
         return False
 
     def end(self) -> None:
-        """Ends the turn. Called once the commit has landed, not at the end of ``with taken(…)``, so that other
-        processes get their turn earlier.
-        """
+        """Ends the turn before the block ends. Call ``end`` once the commit has landed."""
         self._held.close()
 
 
 NO_TURNS = Turns()
-"""Turns that never wait, for tables with mostly a single committing process."""
+"""Turns that never wait. For tables with a single committing process."""
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:
@@ -100,9 +92,7 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 def ask(table: Table) -> int:
-    """Asks the process that wins all races for a turn, by an empty commit. Returns how often turns were asked for.
-    The commit may land behind commits of other processes. Its errors are ignored, because it only saves time.
-    """
+    """Asks another process for a turn, by an empty commit. Returns the number of such requests. Ignores errors."""
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):
         table.add([], {layout.TURN_ID: asked + 1}, uuid.uuid4().hex)
@@ -119,10 +109,10 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of this process's last commit, in seconds; 0 after a pause or a lost race."""
         self._pauses = 0
-        """Number of pauses that this process has still to make, at most one before each commit."""
+        """Number of commits that this process still delays."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process made the last commit, and another wants to commit. Returns True if it paused."""
+        """Pauses if other processes want to commit. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked

@@ -1,6 +1,6 @@
-"""The lock of the process that watches a queue's logs for all waiting processes of this machine.
+"""The lock of the process that watches a queue's logs. The watcher wakes the machine's waiting processes.
 
-The lock only saves work. A process that sees no recent stamp of the lock's holder checks the logs itself.
+The lock only saves work. Without a recent stamp, a process checks the logs itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""Name of the lock's file, in the ledger of the queue's first shard. Closing the file wakes other processes."""
+"""Name of the lock's file in the first shard's ledger. Closing the file wakes other processes."""
 
 
 class WatchLock(FileLock):
@@ -24,13 +24,13 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def is_in_place(self) -> bool:
-        """Returns False if the lock's file was replaced, so that other processes use another file."""
+        """False if the lock's file was replaced. Other processes use the new file."""
         with suppress(OSError):
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns the seconds until the lock's last stamp is ``seconds`` old; 0.0 if it is older already."""
+        """Returns the seconds until the last stamp is ``seconds`` old. Never negative."""
         with suppress(OSError):
             age = time.time() - os.stat(self.path).st_mtime
             return max(0.0, seconds - age) if age >= 0 else 0.0
