@@ -83,15 +83,15 @@ _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
 class Refused(Exception):
-    """Raised for an invalid condition, or one that fails on a message. The reason is one line."""
+    """Raised if a condition is invalid, or fails on a message. The reason is one line."""
 
 
 class Exhausted(Refused):
-    """Raised if a condition needs too much memory, which may never be freed."""
+    """Raised if a condition needs too much memory."""
 
 
 def sealed(**more: str) -> duckdb.DuckDBPyConnection:
-    """Opens an in-memory database in UTC without access to files, network, extensions or settings."""
+    """Opens an in-memory database in UTC. SQL cannot reach files, network, extensions or settings."""
     connection = duckdb.connect(":memory:", config={**_SETTINGS, **more})
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
@@ -215,7 +215,7 @@ def _first_line(error: Exception | str) -> str:
 
 
 def limit(memory: int) -> None:
-    """Sets limits of the operating system for this process, where supported."""
+    """Limits this process by the operating system, where supported."""
     with suppress(ImportError):  # not POSIX
         import resource
 
@@ -230,7 +230,7 @@ def limit(memory: int) -> None:
 
 
 def limit_work(seconds: float) -> None:
-    """Makes the system end this process after ``seconds`` more of CPU time."""
+    """Lets the system end this process after more CPU ``seconds``."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -240,14 +240,14 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Returns True if this process uses so much memory that the next request may fail."""
+    """Returns True if the memory may not suffice for another request."""
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers each request, a line of JSON and an Arrow stream, with a line of JSON and bytes."""
+    """Answers requests. Each is a line of JSON and an Arrow stream. Each answer is JSON and bytes."""
     begin = json.loads(requests.readline())
     limit(begin["memory"])
     if begin["nice"]:

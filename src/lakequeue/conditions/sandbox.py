@@ -1,4 +1,4 @@
-"""Worker processes that evaluate conditions, so that a crash or hang ends nothing else."""
+"""Worker processes that evaluate conditions. A crash or hang ends nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_ONCE = 4
 WAIT_SECONDS = 60.0
 """Maximum seconds that a request waits for a worker."""
 START_SECONDS = 60.0
-"""A worker that has not started after this many seconds is killed."""
+"""Seconds that a worker may take to start. Slower workers are killed."""
 SECONDS = 10.0
 """Maximum seconds for a batch of messages. A filter needs a few hundredths of a second."""
 MEMORY = 768 * 2**20
@@ -44,7 +44,7 @@ _START = (
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
 """Environment variables for a worker. Others may contain secrets."""
 _END_SECONDS = 5.0
-"""Seconds that a worker may take to end after it closed its pipe."""
+"""Seconds that a worker with a closed pipe may take to end."""
 
 
 class Slow(Exception):
@@ -88,7 +88,7 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """True if the worker runs, and is not about to end because it was idle."""
+        """True if the worker runs, and is not idle for long."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
@@ -102,7 +102,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request. If the worker has ended, sends nothing, and ``receive`` returns None."""
+        """Sends a request. Sends nothing to an ended worker: ``receive`` returns None then."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -125,7 +125,7 @@ class Worker:
         self._process.kill()
 
     def wait(self) -> None:
-        """Waits briefly until a worker that no longer replies has ended."""
+        """Waits briefly for the end of a worker without replies."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
 
@@ -140,7 +140,7 @@ class Worker:
 
 
 class Sandbox:
-    """The worker processes of this process, which run with niceness ``nice``. Thread-safe."""
+    """The worker processes of this process, with niceness ``nice``. Thread-safe."""
 
     nice = 0
 
@@ -229,7 +229,7 @@ class Sandbox:
 
 @contextmanager
 def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
-    """Kills the worker, and sets ``late``, if the block takes longer than ``seconds``."""
+    """Kills the worker if the block takes longer. Also sets ``late``."""
 
     def end() -> None:
         late.set()

@@ -1,4 +1,4 @@
-"""The heartbeat scheduler: a thread that extends all receipts of one consumer or lease in time (HNS-21)."""
+"""The heartbeat scheduler (HNS-21). Its thread extends all receipts of a consumer or lease."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HeartbeatScheduler:
         self._beating = threading.RLock()
 
     def start(self, threads: WaitingThreads | None = None) -> None:
-        """Starts the scheduler, in threads that several schedulers share, or in a thread of its own."""
+        """Starts the scheduler. Uses the shared ``threads``, or its own thread."""
         threads = threads or WaitingThreads(self._clock, 1, "lakequeue heartbeat", late=True)
         threads.add(self._run(), self._wake)
 
@@ -140,7 +140,7 @@ class LeaseHeartbeat(HeartbeatScheduler):
             self.wake()
 
     def drop(self) -> Hold | None:
-        """Stops extending the lease. Returns its last state, or None if it was not kept."""
+        """Stops extending the lease. Returns its last state. None: it was not kept."""
         with self._lock:
             return self._holds.drop(_LEASE)
 

@@ -1,4 +1,4 @@
-"""The receipts that a holder keeps, as a state machine that says when to extend each of them (HNS-21).
+"""The receipts of a holder, as a state machine (HNS-21). It says when to extend each receipt.
 
 ``Holds.on`` takes events and returns actions, without threads and clocks. Times are whole microseconds.
 """
@@ -15,7 +15,7 @@ from lakequeue.renewal.policies import Hold, Renewal
 
 _SECOND = 1_000_000
 _WATCH = _SECOND
-"""Microseconds between two searches for messages that other processes deleted, such as by ``cancel`` (HBN-26)."""
+"""Microseconds between two searches for messages that other processes deleted (HBN-26)."""
 
 
 class Verdict(Enum):
@@ -23,9 +23,9 @@ class Verdict(Enum):
 
     EXTENDED = "extended"
     LOST = "lost"
-    """The message was deleted, or another consumer has it or may soon receive it."""
+    """The message was deleted, or another consumer may have it."""
     FAILED = "failed"
-    """The extension may not have taken effect, and may be tried again."""
+    """The extension may have had no effect. It may be tried again."""
 
 
 # --- events
@@ -33,12 +33,12 @@ class Verdict(Enum):
 
 @attrs.define
 class Due:
-    """Receipts may be due: the wait of ``WaitUntil`` is over, or all actions after the last ``Due`` are done."""
+    """Receipts may be due. The wait of ``WaitUntil`` is over, or all actions are done."""
 
 
 @attrs.define
 class Extended:
-    """An attempt to extend receipts has ended, with a verdict for each receipt, in order."""
+    """An attempt to extend receipts has ended. ``verdicts`` are in the receipts' order."""
 
     attempt: Extend
     verdicts: Sequence[Verdict]
@@ -87,7 +87,7 @@ class WaitUntil:
 
 @attrs.define
 class WakeRenewal:
-    """End the wait of ``WaitUntil``, because a new receipt is due earlier."""
+    """End the wait of ``WaitUntil``: a new receipt is due earlier."""
 
 
 @attrs.define
@@ -131,7 +131,7 @@ class Holds:
         return [WakeRenewal()]
 
     def drop(self, key: str) -> Hold | None:
-        """Stops renewing a receipt. Returns its last state, or None if it was not kept."""
+        """Stops renewing a receipt. Returns its last state. None: it was not kept."""
         self._over.discard(key)
         return self._held.pop(key, None)
 
@@ -140,7 +140,7 @@ class Holds:
         return self._held.get(key)
 
     def is_extending(self, key: str) -> bool:
-        """Returns True while an attempt to extend a receipt has not ended, even if the receipt was dropped."""
+        """Returns True during an attempt to extend a receipt. The receipt may be dropped already."""
         return key in self._sent
 
     def stop(self) -> None:
@@ -154,7 +154,7 @@ class Holds:
         return self._extended(event) if isinstance(event, Extended) else self._lose(event.keys)
 
     def _due(self, now: int) -> list[Action]:
-        """Extends the receipts that are due, except receipts that have reached twelve hours."""
+        """Extends the due receipts. Skips receipts at twelve hours."""
         wanted: list[tuple[str, int]] = []
         for key in [key for key, at in self._checks(self._held) if at <= now]:
             timeout = self._policy.extension(self._held[key], now)
@@ -173,10 +173,10 @@ class Holds:
         return actions or [WaitUntil(self._until)]
 
     def _extended(self, event: Extended) -> list[Action]:
-        """Records the outcomes of an attempt. Receipts that were dropped meanwhile do not count (HBN-20).
+        """Records the outcomes of an attempt. Ignores receipts that were dropped meanwhile (HBN-20).
 
-        A refused receipt gets a second attempt if the first may have exceeded the limit of twelve hours only
-        because its commit came later than the instant at which the timeout was computed.
+        A timeout is computed before its commit. A late commit may exceed the limit of twelve hours. Such a receipt
+        gets a second attempt.
         """
         attempt, tight, lost = event.attempt, dict[str, int](), list[str]()
         for (key, timeout), verdict in zip(attempt.wanted.items(), event.verdicts, strict=True):

@@ -19,9 +19,9 @@ from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 _LONGEST_BUFFER = 10 * MICROS
 _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
-"""Minimum microseconds between two attempts to extend a receipt, even if the receipt ends sooner."""
+"""Minimum microseconds between two attempts to extend a receipt."""
 _PAUSE_AFTER_EXPIRY = MICROS
-"""Minimum microseconds between two attempts to extend an expired receipt, whose handle may still work (RCP-8)."""
+"""Minimum microseconds between two attempts for an expired receipt. Its handle may still work (RCP-8)."""
 
 
 @attrs.frozen
@@ -63,7 +63,7 @@ class Hold:
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def is_over(self, now: int) -> bool:
-        """Returns True if the receipt has ended. A receipt with a timeout of 0 hides nothing, and never ends."""
+        """Returns True if the receipt has ended. A receipt with a timeout of 0 never ends."""
         return self.timeout > 0 and self.visible_at <= now
 
     def extended(self, now: int, timeout: int) -> Hold:
@@ -103,7 +103,7 @@ class Renewal(Protocol):
         ...
 
     def extension(self, hold: Hold, now: int) -> int:
-        """Returns the new timeout of a receipt that is extended now; 0 if the receipt has reached twelve hours."""
+        """Returns the new timeout of a receipt. 0: the receipt has reached twelve hours."""
         ...
 
 
@@ -232,7 +232,7 @@ class ComputedRenewal:
 
 
 def renew_after(remaining: int) -> int:
-    """Returns how long to wait before extending a receipt with ``remaining`` left (HNS-2, HNS-4)."""
+    """Returns the wait before a receipt's extension (HNS-2, HNS-4). ``remaining``: time left."""
     if remaining < _TOO_LITTLE_LEFT:
         return 0
     return remaining - min(remaining // 2, _LONGEST_BUFFER)
@@ -244,13 +244,13 @@ def renewed_timeout(remaining: int, timeout: int) -> int:
 
 
 def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
-    """Returns ``timeout``, at most the whole seconds until twelve hours after the receive (HBN-22, HNS-18)."""
+    """Limits ``timeout`` to twelve hours after the receive, in whole seconds (HBN-22, HNS-18)."""
     left = hold.received_at + LONGEST_RECEIPT - now
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 
 
 class _Options:
-    """Checks the options of a policy that are durations, and collects the problems (HBN-17)."""
+    """Checks the durations among a policy's options. Collects the problems (HBN-17)."""
 
     def __init__(self, policy: object, names: Sequence[str]) -> None:
         self.names = names
@@ -260,7 +260,7 @@ class _Options:
 
     @property
     def micros(self) -> list[int | None]:
-        """The values of the options in microseconds, in the order of ``names``; None for a wrong value."""
+        """Values of the options in microseconds, ordered as ``names``. None: a wrong value."""
         return list(self._micros.values())
 
     def within(self, name: str, low: int, high: int) -> None:

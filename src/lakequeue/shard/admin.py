@@ -1,4 +1,4 @@
-"""Commands on a whole shard, and an operator's commands on chosen messages, without receipts."""
+"""Commands on a whole shard, and operators' commands on chosen messages. None needs a receipt."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""A rewind to an instant that is too early by less than these microseconds goes to the earliest instant."""
+"""Microseconds. A rewind that is too early by less uses the earliest instant."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
-    """Raises PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2)."""
+    """Allows one purge in 60 seconds. Raises PurgeQueueInProgress (PUR-2)."""
     purged_at = state.head.purged_at
     if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
@@ -50,7 +50,7 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raises UnsupportedOperation if no history is kept, InvalidParameterValue for an instant out of range."""
+    """Raises UnsupportedOperation without a history. Raises InvalidParameterValue for an instant out of range."""
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
         raise UnsupportedOperation(reason, names=["rewind_range"], cmq_code=6050)
@@ -61,7 +61,7 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
-    """Makes deleted messages visible that were sent at ``command.to`` or later (RWD-9, RWD-10, RWD-19).
+    """Makes deleted messages visible (RWD-9, RWD-10, RWD-19). Only those sent at ``command.to`` or later.
 
     Raises:
         UnsupportedOperation: the queue keeps no history (RWD-15).
@@ -96,13 +96,13 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
 
 
 def close(state: ShardState, command: Close) -> tuple[None, bool]:
-    """Marks the shard as deleted, so that it refuses later commands (QUE-13)."""
+    """Marks the shard as deleted. It refuses later commands (QUE-13)."""
     state.head = attrs.evolve(state.head, closed=True)
     return None, True
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages that retention has removed since the last commit (RET-9)."""
+    """Returns the number of messages that retention removed (RET-9)."""
     return state.expired, state.expired > 0
 
 
@@ -193,7 +193,7 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Longest visibility timeout in microseconds. If a timeout ends later than this from now, a clock was wrong."""
+"""Longest visibility timeout in microseconds. A timeout that ends later proves a wrong clock."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
@@ -201,7 +201,7 @@ _HAPPENED = ("received_at", "first_received_at", "attempted_at")
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
-    """True if an event of the shard has an instant after ``now``. ``runs`` may include the history."""
+    """True if an event of the shard lies after ``now``. ``runs`` may include the history."""
     marks = [head.committed_at, head.purged_at or 0]
     settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
     return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
@@ -210,10 +210,10 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Returns head, runs and history without events after ``now``, for a shard whose clock was wrong.
+    """Corrects head, runs and history after a wrong clock. No event lies after ``now`` then.
 
     Visibility timeouts that began after ``now`` end now. A scheduled instant before the expiry stays (JOB-12). The
-    bucket of the rate limit is at worst empty (JOB-11). The next purge need not wait a minute.
+    rate limit's bucket is at worst empty (JOB-11). The next purge may come at once.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

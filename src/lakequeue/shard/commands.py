@@ -74,7 +74,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Adds to a message why its handler failed (JOB-10), unless the message was received again since."""
+    """Stores a handler's failure with its message (JOB-10). Does nothing if the message was received again."""
 
     offset: int
     lease_id: str
@@ -101,7 +101,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Makes the receipts that a lease still holds end in ``timeout`` microseconds. 0 releases the messages."""
+    """Changes the end of a lease's receipts. ``timeout``: microseconds from now. 0 releases the messages."""
 
     lease_id: str
     spans: Spans
@@ -139,14 +139,14 @@ class Move:
 
 @attrs.frozen
 class Moved:
-    """Removes the messages that a move has appended at its target. Answers with their number."""
+    """Removes moved messages after the target has appended them. Answers with their number."""
 
     number: int
 
 
 @attrs.frozen
 class MoveBack:
-    """Makes the messages of a move visible again, because its target queue is gone. Answers with their number."""
+    """Undoes a move, because the target queue is gone. Answers with the number of messages."""
 
     number: int
 
@@ -182,7 +182,7 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes all messages (PUR-1). ``at_any_time``: also within 60 s of the last purge, else refused (PUR-2)."""
+    """Removes all messages (PUR-1). ``at_any_time``: ignores the limit of one purge in 60 s (PUR-2)."""
 
     queue_name: str = ""
     at_any_time: bool = False
@@ -190,7 +190,7 @@ class Purge:
 
 @attrs.frozen
 class Rewind:
-    """Makes messages visible that were deleted, and sent at ``to`` or later (RWD-9). Answers with their number."""
+    """Restores deleted messages sent at ``to`` or later (RWD-9). Answers with their number."""
 
     to: int
     checked: bool = False
@@ -198,7 +198,7 @@ class Rewind:
 
 @attrs.frozen
 class SetAttributes:
-    """Adopts the queue's attributes (by wire name), unless the shard has this or a later version."""
+    """Adopts the queue's attributes, by wire name. Ignores a version that is not newer."""
 
     attributes: dict[str, str]
     version: int
@@ -206,7 +206,7 @@ class SetAttributes:
 
 @attrs.frozen
 class Close:
-    """Marks the shard as deleted, so that it refuses later commands (QUE-13)."""
+    """Marks the shard as deleted. It refuses later commands (QUE-13)."""
 
 
 @attrs.frozen
@@ -216,7 +216,7 @@ class Expire:
 
 @attrs.frozen
 class Rewrite:
-    """Commits without a change, so that the caller can rewrite all runs."""
+    """Commits without a change. The caller then rewrites all runs."""
 
 
 @attrs.frozen
@@ -247,9 +247,11 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Divides messages of a delivery that is blocked, or was not tried, into parts, each a delivery with a number
-    and slot of its own; the first keeps the slot (TAB-7). Answers with their marks; None, without a change, if a
-    message in them lacks this delivery's mark or a valid receipt. Messages outside the parts become visible.
+    """Divides a delivery's messages into parts (TAB-7). Answers with the marks of the parts.
+
+    The delivery is blocked, or was not tried. Each part is a delivery with its own number. The first part keeps
+    the slot. Messages outside the parts become visible. Answers with None, unchanged, if a message lacks the mark
+    or a valid receipt.
     """
 
     lease_id: str
@@ -262,8 +264,9 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table, unless an id is recorded already (TAB-4). Answers with the recorded
-    id; None if no message has the delivery's mark, or the mark is for an earlier table.
+    """Records the id of the delivery table once (TAB-4). Answers with the recorded id.
+
+    Answers with None if no message has the mark. Also with None for the mark of an earlier table.
     """
 
     slot: int
@@ -301,7 +304,7 @@ Command = (
 
 @attrs.frozen
 class ClaimedSpan:
-    """Messages of one claim with equal receive count and first receive."""
+    """Messages of one claim. Their receive count and first receive are equal."""
 
     first: int
     last: int
@@ -385,7 +388,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers to commands, and the rows to commit if ``commit`` is True. ``head`` has the next epoch."""
+    """Answers to commands. If ``commit`` is True, also rows to commit. ``head`` has the next epoch."""
 
     results: list[Result]
     commit: bool
@@ -395,7 +398,7 @@ class Decision:
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
     counts: dict[str, int] = attrs.field(factory=dict)
-    """Number of changed messages by kind of command, such as ``delete``, for the commit info of the table."""
+    """Changed messages by kind of command, such as ``delete``. Stored as the table's commit info."""
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
-"""The state machine of one shard: takes commands and an instant, returns answers and changed rows.
+"""The state machine of one shard. Takes commands and an instant, returns answers and changed rows.
 
-It reads no clock, does no I/O, and knows no bodies. After a failed commit, build a new machine from the rows.
+The machine reads no clock, does no I/O, and knows no bodies. After a failed commit, build a new machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A shard does not count as drained if its cap is at most this many times the number of messages in flight."""
+"""A drained shard has a cap above this multiple of its messages in flight."""
 
 
 class ShardMachine:
@@ -90,7 +90,7 @@ class ShardMachine:
 
     @property
     def expired(self) -> int:
-        """Number of messages that retention has removed since the last commit."""
+        """Number of messages that retention removed since the last commit."""
         return self._state.expired
 
     @property
@@ -113,7 +113,7 @@ class ShardMachine:
 
     @property
     def log(self) -> MessageLog:
-        """The messages of the shard. May be replaced by a longer log of the same shard."""
+        """The shard's messages. A longer log of the shard may replace this log."""
         return self._state.log
 
     @log.setter
@@ -122,18 +122,18 @@ class ShardMachine:
 
     @property
     def blocks(self) -> bool:
-        """True if a message in flight may block other messages of its group."""
+        """True if messages in flight may block their group."""
         return self._state.attributes.by_group
 
     @property
     def may_be_grouped(self) -> bool:
-        """True if a recently sent message may be claimed before older messages."""
+        """True if recent messages may be claimed before older ones."""
         attributes = self._state.attributes
         return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
     @property
     def grouped(self) -> bool:
-        """True if the order of claims may differ from the order of sends."""
+        """True if claims may not follow the order of sends."""
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
@@ -173,7 +173,7 @@ class ShardMachine:
         self._pending = False
 
     def counts(self, now: int) -> StateCounts:
-        """Returns the number of messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
+        """Returns the messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
         state = self._at(now)
         state.scan_all()
         visible, in_flight = state.available.size, state.in_flight + state.moving.size
@@ -195,11 +195,11 @@ class ShardMachine:
         return deliver.undecided(self._at(now))
 
     def marked(self, now: int) -> int:
-        """Returns the number of marked messages, with valid or ended receipts."""
+        """Returns the number of marked messages. Their receipts may have ended."""
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """Returns the marks of all marked messages, whether or not their receipts have ended."""
+        """Returns the marks of all marked messages. Their receipts may have ended."""
         return deliver.marks(self._at(now))
 
     @property
@@ -207,7 +207,7 @@ class ShardMachine:
         return deliver.target(self._state)
 
     def stored(self, now: int) -> int:
-        """Returns the number of messages that are neither deleted nor expired (STA-10, QUE-21)."""
+        """Returns the number of stored messages (STA-10, QUE-21)."""
         return self._at(now).stored
 
     def next_event(self, now: int) -> int | None:
@@ -242,7 +242,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant at which ``counts`` changes without a commit."""
+        """Returns when ``counts`` next changes without a commit."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -250,7 +250,7 @@ class ShardMachine:
 
     @property
     def is_empty(self) -> bool:
-        """True if the shard stores no message, and no deleted message for a rewind."""
+        """True if the shard has no messages. Also requires an empty history."""
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
@@ -261,7 +261,7 @@ class ShardMachine:
         return end == self.log.end and (event is None or max(now, self.now) < event)
 
     def _note(self, command: Command, result: Result) -> None:
-        """For ``is_drained``: records that a claim left nothing, or that a command may have added messages."""
+        """Notes the effect of a command on ``is_drained``."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()
@@ -277,23 +277,23 @@ class ShardMachine:
         return self.blocks or attributes.pace is not None or (cap is not None and cap <= _NEAR * in_flight)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
-        """True if a claim with this attempt id would repeat an earlier claim (ATT-3)."""
+        """True if a claim would repeat an earlier one (ATT-3)."""
         return attempt_lives(self._at(now), attempt_id)
 
     def stores(self, offset: int) -> bool:
-        """True if the message at an offset was received, and is stored."""
+        """True if the message was received and is stored."""
         return self._state.runs.at(offset) is not None
 
     def tokens(self, now: int) -> int | None:
-        """Returns the number of messages that the rate limit allows now; None without a limit (JOB-11)."""
+        """Returns how many messages the rate limit allows. None: no limit (JOB-11)."""
         return self._at(now).pace_left
 
     def quote(self, command: Claim, now: int) -> int:
-        """Returns how many messages a claim would take without the rate limit (JOB-11)."""
+        """Returns the size of a claim without the rate limit (JOB-11)."""
         return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
-        """Raises the errors of a rewind, without rewinding (RWD-11, RWD-15, RWD-19)."""
+        """Raises the errors of a rewind (RWD-11, RWD-15, RWD-19). Changes nothing."""
         admin.check_rewind(self._at(now), command)
 
     def rewindable(self, command: Rewind, now: int) -> int:
@@ -310,7 +310,7 @@ class ShardMachine:
         admin.check_purge(self._at(now), command)
 
     def held_from(self, now: int) -> int:
-        """Returns the first held offset, or the end of the log (INF-9)."""
+        """Returns the first held offset, or the log's end (INF-9)."""
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
@@ -318,7 +318,7 @@ class ShardMachine:
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:
-        """Returns the number of messages that each consumer has in flight. See ``shard.peek``."""
+        """Returns each consumer's messages in flight. See ``shard.peek``."""
         return holdings(self._at(now))
 
     def _at(self, now: int) -> ShardState:

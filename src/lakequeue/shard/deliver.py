@@ -26,7 +26,7 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the marked messages, or of the next delivery if no message is marked."""
+    """Returns the delivery table of the marks, or of the next delivery."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
@@ -36,7 +36,7 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Records ``delivery_id`` as owner of the remaining marks, if the attributes now have another id."""
+    """Records ``delivery_id`` as the marks' owner if the attributes changed their id."""
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None
@@ -44,14 +44,14 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Drops the recorded table if it belongs to an earlier delivery id. Called when a delivery begins."""
+    """Drops the recorded table of an earlier delivery id. Called when a delivery begins."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)
 
 
 def new_marks(state: ShardState, nonce: int, number: int) -> list[Mark]:
-    """Returns ``number`` new marks for this commit, each with the lowest unused slot (TAB-2)."""
+    """Returns new marks for this commit. Each takes the lowest unused slot (TAB-2)."""
     used = {mark.slot for mark in marks(state)}
     slots = islice((slot for slot in count() if slot not in used), number)
     return [Mark.of(slot, state.head.epoch + 1, nonce) for slot in slots]
@@ -62,7 +62,7 @@ def marks(state: ShardState) -> list[Mark]:
 
 
 def undecided(state: ShardState) -> list[Undecided]:
-    """Returns the marks whose receipts have ended, earliest end first (TAB-5)."""
+    """Returns the marks with ended receipts, earliest first (TAB-5)."""
     found: dict[Mark, Undecided] = {}
     for span in state.undecided:
         for run in state.runs.pieces(*span):
@@ -74,7 +74,7 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes a delivery's messages if its rows arrived, else makes them visible. All their receipts end."""
+    """Deletes a delivery's messages if its rows arrived. Else makes the messages visible. All receipts end."""
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False
@@ -117,7 +117,7 @@ def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None,
 
 
 def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, bool]:
-    """Records the id of the table before its first append (TAB-4)."""
+    """Records the table's id before its first append (TAB-4)."""
     known = target(state)
     if known.changed or not _of(state, Mark(command.slot, command.number)):
         return None, False

@@ -20,7 +20,7 @@ def expired_below(state: ShardState) -> int:
 
 
 def expire(state: ShardState) -> None:
-    """Removes expired messages in any state (STA-5, RET-2, RET-3), unless they have a delivery mark (TAB-5)."""
+    """Removes expired messages in any state (STA-5, RET-2, RET-3). Keeps those with a delivery mark (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -37,7 +37,7 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the next message expires; None without messages, or if a mark keeps the oldest (TAB-5)."""
+    """Returns when the next message expires. None: no messages, or the oldest is marked (TAB-5)."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
@@ -64,7 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Yields dead letters past retention (RET-7), as instant of the first send, first offset and last offset."""
+    """Yields dead letters past retention (RET-7): first send, first offset, last offset."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages from shard and history. Returns False if some stay, because they are held or marked."""
+    """Removes messages from shard and history. Returns False if held or marked messages stay."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

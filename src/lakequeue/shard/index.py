@@ -62,7 +62,7 @@ class ShardIndex:
 
     @property
     def by_tenant(self) -> bool:
-        """True if claims of a standard queue choose by message group (FAI-1)."""
+        """True if claims of a standard queue choose a group first (FAI-1)."""
         attributes = self.attributes
         some = attributes.group_in_flight_limit is not None or attributes.reasons is not None
         if attributes.fifo or not (attributes.fair_groups or some):
@@ -87,7 +87,7 @@ class ShardIndex:
         return found
 
     def count_in_flight(self, first: int, last: int, sign: int) -> None:
-        """Counts messages that are in flight from now on (``sign`` 1), or no longer (-1)."""
+        """Adds messages to those in flight (``sign`` 1), or removes them (-1)."""
         self.in_flight += sign * (last - first + 1)
         if self._tenants is not None:
             self._tenants.count([(first, last)], sign)
@@ -182,7 +182,7 @@ class ShardIndex:
 
     @property
     def room(self) -> int | None:
-        """Number of messages that the cap still allows in flight (INF-6); None without a cap."""
+        """How many more messages may be in flight (INF-6). None: no cap."""
         cap = self.attributes.inflight_limit
         return None if cap is None else max(0, cap - self.in_flight)
 
@@ -199,7 +199,7 @@ class ShardIndex:
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns the next instant at which a hidden message becomes available. None if no message will."""
+        """Returns when the next hidden message becomes available. None: no message will."""
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -212,7 +212,7 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Indexes fresh messages until ``count`` messages are available or all are indexed."""
+        """Indexes fresh messages until ``count`` messages are available. Stops when all are indexed."""
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -220,8 +220,9 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more fresh messages, unless ``place`` comes before all of them: the instant at which a message
-        became available, and its offset; None if no group waits. Returns True if messages were indexed.
+        """Indexes more fresh messages, unless ``place`` precedes them. Returns True after indexing.
+
+        ``place``: when a message became available, and its offset. None if no group waits.
         """
         if self.scanned >= self.log.end:
             return False
@@ -255,7 +256,7 @@ class ShardIndex:
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
-        """Returns the instant at which a message becomes, or became, visible."""
+        """Returns when a message becomes visible. The instant may be past."""
         run = None if offset >= self.head.head_offset else self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at
@@ -265,7 +266,7 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on, fresh messages included."""
+        """Returns the lowest stored offset from ``offset`` on. Includes fresh messages."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
@@ -294,7 +295,7 @@ class ShardIndex:
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs of stored messages in a range, fresh messages included."""
+        """Yields the runs of stored messages in a range. Includes fresh messages."""
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))
@@ -324,7 +325,7 @@ class ShardIndex:
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Counts a message as waiting only from now on, because its group was just served (FIF-14)."""
+        """Restarts a message's waiting time: its group was just served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

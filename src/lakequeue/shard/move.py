@@ -20,7 +20,7 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns runs that had their maximum of receives (DLQ-13), except messages of a failed batch (DLQ-12)."""
+    """Returns runs with all receives used (DLQ-13). Skips messages of a failed batch (DLQ-12)."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE
@@ -36,7 +36,7 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
 
 
 def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, redrive: bool = False) -> None:
-    """Begins a move of messages that are neither available nor in flight."""
+    """Begins a move. The messages are neither available nor in flight."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
@@ -47,7 +47,7 @@ def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, re
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
-    """Begins a redrive of the visible messages in the command's ranges of offsets (DLQ-8)."""
+    """Begins a redrive of visible messages in the command's ranges (DLQ-8)."""
     if state.moving.size:
         return None, False
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -67,7 +67,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Makes messages visible because the target of their move is gone. They keep their receive count."""
+    """Makes messages visible: their move's target is gone. Keeps receive counts."""
     runs = _of(state, command.number)
     for run, part in runs:  # their receives are counted from 0 again (DLQ-13)
         count, (_, attempts) = run.receive_count, parse_note(part.note)

@@ -29,7 +29,7 @@ def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False
 
 
 class Holding(NamedTuple):
-    """Number of messages that a consumer has in flight, with the earliest and latest receive."""
+    """A consumer's messages in flight: number, earliest and latest receive."""
 
     messages: int
     first_received_at: int

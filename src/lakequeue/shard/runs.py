@@ -71,7 +71,7 @@ class Run(NamedTuple):
 
     @property
     def deliveries(self) -> int:
-        """Number of receives in this queue, for the redrive policy (DLQ-13)."""
+        """Receives in this queue, for the redrive policy (DLQ-13)."""
         return self.receive_count - self.receives_before
 
     @property
@@ -107,7 +107,7 @@ _RECEIVED = Run._fields.index("attempt_id")  # the next receive replaces the fie
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs in the given order, with alike neighbours joined."""
+    """Returns the runs in order. Alike neighbours are joined."""
     found: list[Run] = []
     for run in runs:
         if found and found[-1].last + 1 == run.first and found[-1].alike(run):
@@ -149,12 +149,12 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger announced the removal of bodies with this number, or ``mark`` is 0 (no removal)."""
+        """True if this ledger announced this removal of bodies. 0 means no removal."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 
 class DeadLetterSpan(NamedTuple):
-    """Dead letters from another queue, with their receive count in that queue (DLQ-4, RET-7)."""
+    """Dead letters from another queue (DLQ-4, RET-7). The receive count is that queue's."""
 
     first: int
     last: int
@@ -175,10 +175,10 @@ class MessageLog(Protocol):
         """Returns the send instant of a message. It never decreases with the offset."""
 
     def load(self, offsets: Sequence[int]) -> None:
-        """Reads what the send instants and delays of several messages need, from an object store concurrently."""
+        """Loads send instants and delays of messages. Reads from an object store concurrently."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Returns the lowest offset of a message sent at or after ``instant``, or ``end``."""
+        """Returns the lowest offset sent at or after ``instant``. Returns ``end`` if there is none."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yields ranges ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
@@ -190,14 +190,14 @@ class MessageLog(Protocol):
         """Yields each message group of the ranges with its offsets. A group may come again, with later offsets."""
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-        """Yields each message group of the ranges with its number of messages. A group may come again."""
+        """Yields message groups with their number of messages. A group may be yielded twice."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the group of all messages from an offset on, "" without a group; None if groups may differ."""
+        """Returns the only group from an offset on. "": no group. None: groups may differ."""
 
 
 class RunMap:
-    """Runs by first offset. An operation costs O(log n) plus the number of touched runs."""
+    """Runs by first offset. An operation costs O(log n + touched runs)."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs: SortedDict[int, Run] = SortedDict({run.first: run for run in runs})
@@ -230,7 +230,7 @@ class RunMap:
         return next(iter(self._runs.irange(minimum=offset)), None)
 
     def overlapping(self, first: int, last: int) -> list[Run]:
-        """Returns the runs that overlap the range, in order and not cut to the range."""
+        """Returns the runs that overlap a range, in order. Does not cut them."""
         runs = self._runs
         before = runs.get(first) or self.at(first)
         # without this, claims of many single messages take twice as long
@@ -251,7 +251,7 @@ class RunMap:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
 
     def pieces_from(self, first: int) -> Iterator[Run]:
-        """Yields the runs cut to the offsets from ``first`` on, in order."""
+        """Yields runs from ``first`` on, in order. Cuts the first run."""
         run = self.at(first)
         if run is not None:
             yield run._replace(first=first)
@@ -259,7 +259,7 @@ class RunMap:
             yield self._runs[key]
 
     def pieces_down_from(self, last: int) -> Iterator[Run]:
-        """Yields the runs cut to the offsets up to ``last``, highest first."""
+        """Yields runs up to ``last``, highest first. Cuts the highest run."""
         for key in self._runs.irange(maximum=last, reverse=True):
             run = self._runs[key]
             yield run._replace(last=min(run.last, last))
@@ -287,7 +287,7 @@ class RunMap:
         self._add(run)
 
     def put_apart(self, runs: Sequence[Run]) -> None:
-        """Sets runs that touch no other run, in a tenth of the time of ``put``."""
+        """Sets runs that touch no other run. Takes a tenth of ``put``'s time."""
         for run in runs:
             self._before.setdefault(run.first, None)
             self.size += run.size

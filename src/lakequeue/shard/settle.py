@@ -81,7 +81,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
 
 
 def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, bool]:
-    """Stores with a message why its handler failed, unless the message was received again since."""
+    """Stores a handler's failure with its message. Does nothing if the message was received again."""
     run = state.runs.at(command.offset)
     if run is None or run.lease_id != command.lease_id or run.state == MOVING:
         return None, False
@@ -122,8 +122,9 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, even those that have ended; a timeout of 0 releases them. Raises
-    InvalidParameterValue if a receipt would end over 12 hours after its receive (VIS-9).
+    """Extends the lease's receipts, also ended ones. A timeout of 0 releases them.
+
+    Raises InvalidParameterValue above 12 hours since the receive (VIS-9).
     """
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
@@ -171,7 +172,7 @@ def _unmarked(run: Run) -> Run:
 
 
 def _handed_back(state: ShardState, run: Run) -> bool:
-    """True if a run is visible or undecided, so that a release changes nothing (TAB-6)."""
+    """True if a release changes nothing: the run is visible or undecided (TAB-6)."""
     return run.state != IN_FLIGHT or (run.mark is not None and not state.live(run))
 
 
@@ -181,7 +182,7 @@ def holds(state: ShardState, run: Run, lease_id: str) -> bool:
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """Yields the parts of ``spans`` that a lease may still settle, by offset."""
+    """Yields the runs that a lease may still settle, by offset."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -191,7 +192,7 @@ def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
 
 
 def check_total(state: ShardState, run: Run, timeout: int) -> None:
-    """Refuses a timeout that ends more than twelve hours after the receive (VIS-9)."""
+    """Limits a timeout to twelve hours after the receive (VIS-9)."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
@@ -203,7 +204,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Returns the counts of a verb. Offsets of the spans that are neither done nor released count as lost."""
+    """Counts settled, released and lost messages. Lost: neither settled nor released."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

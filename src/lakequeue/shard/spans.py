@@ -1,4 +1,4 @@
-"""Ranges of offsets with both ends included, and sets of offsets."""
+"""Ranges of offsets, both ends included. Also sets of offsets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SpanSet:
         return self.end_of(offset) is not None
 
     def end_of(self, offset: int) -> int | None:
-        """Returns the last offset of the range that contains an offset. None if no range does."""
+        """Returns the end of the range around an offset. None: outside all ranges."""
         for first in self._spans.irange(maximum=offset, reverse=True):
             last = self._spans[first]
             return last if last >= offset else None
@@ -72,7 +72,7 @@ class SpanSet:
         return size - known
 
     def add_apart(self, spans: Sequence[Span]) -> None:
-        """Adds ranges that touch no other range, in a tenth of the time of ``add``."""
+        """Adds ranges that touch no other range. Takes a tenth of ``add``'s time."""
         self._spans.update(spans)
         self.size += sum(last - first + 1 for first, last in spans)
 
@@ -101,13 +101,13 @@ class SpanSet:
         return found + [(start, min(self._spans[start], last)) for start in self._spans.irange(first, last)]
 
     def take_within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Removes the offsets within a range, and returns them as ranges."""
+        """Removes the offsets within a range. Returns them as ranges."""
         found = self.within(first, last)
         self.discard(first, last)
         return found
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Returns the offsets within a range that the set lacks, as ranges."""
+        """Returns the offsets of a range that the set lacks."""
         return apart(first, last, self.within(first, last))
 
     def next_from(self, offset: int) -> int | None:
@@ -117,7 +117,7 @@ class SpanSet:
         return next(self._spans.irange(offset), None)
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """Removes up to ``count`` offsets, lowest first, and returns them as ranges."""
+        """Removes up to ``count`` offsets, lowest first. Returns them as ranges."""
         taken = []
         spans = self._spans
         while count > 0 and spans:

@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of some messages, and moves the head past fresh ones (DLY-1). Replace the runs next."""
+        """Returns the runs of some messages. Moves the head past fresh ones (DLY-1). Replace the runs next."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -31,7 +31,7 @@ class ShardState(ShardIndex):
         return taken
 
     def set_runs(self, runs: list[Run]) -> None:
-        """Stores runs whose messages are in no index, and adds the messages to the indexes."""
+        """Stores runs that are in no index. Indexes their messages."""
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
@@ -57,7 +57,7 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """Returns the parts of a run with ended receipts that the group limit allows in flight again (FAI-4)."""
+        """Returns the parts of a run that the group limit allows in flight again (FAI-4)."""
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
@@ -87,7 +87,7 @@ class ShardState(ShardIndex):
         self.set_runs(runs[1:][-1:])
 
     def set_aside(self, run: Run) -> None:
-        """Adds a ``moving`` run for messages that are neither available nor in flight."""
+        """Adds a ``moving`` run. Its messages are neither available nor in flight."""
         self.runs.put(run)
         self.moving.add(run.first, run.last)
 
@@ -96,7 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run (DEL-3, RWD-4), but hands back the ranges in ``kept``. Then call ``serve_groups``."""
+        """Deletes a run (DEL-3, RWD-4). Hands back the ranges in ``kept``. Call ``serve_groups`` next."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
@@ -112,7 +112,7 @@ class ShardState(ShardIndex):
                 groups.removed(first, last)
 
     def _limit_history(self) -> None:
-        """Drops the deletion times of the oldest messages, so that their runs can join."""
+        """Drops the oldest deletion times. Their runs can join then."""
         if len(self.history) > self._history_limit:
             timed = [run for run in self.history if run.visible_at is not None]
             for run in timed[: -TIMED_RUNS // 2]:
@@ -120,7 +120,7 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Makes the groups of removed messages wait to be served, behind groups that already wait (DEL-5)."""
+        """Makes the groups of removed messages wait. Groups that waited before come first (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
@@ -146,13 +146,13 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes all messages, even messages of deliveries (TAB-8), and the history (RWD-23)."""
+        """Removes all messages and the history (RWD-23). Includes messages of deliveries (TAB-8)."""
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
 
     def forget_history(self) -> None:
-        """Empties the history, so that no deletion can be undone (RWD-8)."""
+        """Empties the history. No deletion can be undone then (RWD-8)."""
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
@@ -174,7 +174,7 @@ class ShardState(ShardIndex):
 
     @property
     def earliest_rewind(self) -> int:
-        """The earliest send instant that a rewind can reach (RWD-6, RWD-11, RWD-24)."""
+        """Earliest send instant that a rewind reaches (RWD-6, RWD-11, RWD-24)."""
         attributes = self.attributes
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
@@ -191,7 +191,7 @@ class ShardState(ShardIndex):
             self.forget_attempt(run.attempt_id)
 
     def attempt(self, attempt_id: str) -> list[Run]:
-        """Returns the runs of the stored messages that an attempt received."""
+        """Returns the stored runs that an attempt received."""
         spans = self.attempts.get(attempt_id, [])
         return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
 
@@ -217,7 +217,7 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records the first held offset. A change of attributes never holds messages before it again (INF-9)."""
+        """Records the first held offset. Earlier messages are never held again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
@@ -225,17 +225,17 @@ class ShardState(ShardIndex):
         self._tenants = None
 
     def index_anew(self) -> None:
-        """Rebuilds the indexes after a change of the cap on delayed messages or of the paused groups."""
+        """Rebuilds the indexes. The cap on delayed messages or the pauses changed."""
         self._index(self.runs)
 
     def change_delay(self) -> None:
-        """Applies the new delay of a FIFO queue to messages that were never received (DLY-10)."""
+        """Applies a FIFO queue's new delay to messages without a receive (DLY-10)."""
         for run in list(self.runs):
             if run.received_at is None and run.visible_at is not None:
                 self.runs.put(run._replace(visible_at=None))
         self._index(self.runs)
 
     def current_head(self) -> Head:
-        """Returns a copy of the head whose ``floor_offset`` is the first offset that is still stored."""
+        """Returns the head with ``floor_offset`` at the first stored offset."""
         known = [first for first in (self.runs.first, self.history.first) if first is not None]
         return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))

@@ -1,4 +1,4 @@
-"""Commands and results as JSON, for requests that another process commits. Only known classes are read."""
+"""Commands and results as JSON, for commits by other processes. Reads only known classes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES
 
 
 def has_text(command: Command) -> bool:
-    """Returns True if the command can be written as text, so that another process may commit it."""
+    """Returns True if another process can commit the command, as text."""
     return isinstance(command, _COMMANDS)
 
 
@@ -76,7 +76,7 @@ def decoded(parsed: Any) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """Returns a structure as lists, dictionaries, texts and numbers, for JSON."""
+    """Converts a structure to values that JSON has."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,1 +1,1 @@
-"""Claims: ``standard`` hands out messages, ``fifo`` and ``tenants`` choose the next group."""
+"""Claims. ``standard`` hands out messages. ``fifo`` and ``tenants`` choose the next group."""

@@ -1,7 +1,7 @@
-"""Message groups of a FIFO shard: which messages may be delivered, and which group is next.
+"""Message groups of a FIFO shard: the deliverable messages, and the next group.
 
-A group is served from its oldest stored message up to its first hidden message (FIF-9). Groups whose oldest stored
-message is visible wait in a heap, the longest visible first (FIF-14).
+A group is served up to its first hidden message (FIF-9). Groups with a visible oldest message wait in a heap. The
+longest visible group comes first (FIF-14).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""A claim or a delete searches this many offsets ahead for a group's messages (FIF-5). Equal in all processes."""
+"""Number of offsets. Claims and deletes search this far for a group (FIF-5). Equal in all processes."""
 
 
 class FifoShard(Protocol):
@@ -34,10 +34,10 @@ class FifoShard(Protocol):
         """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
-        """Returns the instant at which a message becomes, or became, visible."""
+        """Returns when a message becomes visible. The instant may be past."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more fresh messages unless ``place`` comes before all of them. Returns True if it did so."""
+        """Indexes more fresh messages, unless ``place`` precedes them. Returns True after indexing."""
 
     def scan_to(self, end: int) -> bool:
         """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
@@ -69,7 +69,7 @@ class _GroupOffsets:
         return None
 
     def deliverable(self, shard: FifoShard, start: int, end: int, count: int) -> _Deliverable:
-        """Returns up to ``count`` messages from ``start`` on, before the first hidden one (FIF-9)."""
+        """Returns up to ``count`` messages from ``start`` on. Stops at the first hidden message (FIF-9)."""
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -113,7 +113,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages, whose offsets are above those of all messages added before."""
+        """Adds messages. Their offsets exceed all known offsets."""
         begun = {}
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -129,7 +129,7 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Takes up to ``count`` messages from the index in delivery order (FIF-5, FIF-6). Then call ``placed``."""
+        """Takes up to ``count`` messages in delivery order (FIF-5, FIF-6). Call ``placed`` next."""
         shard = self._shard
         found: list[tuple[int, int]] = []
         while count > 0:
@@ -155,7 +155,7 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Makes the groups that the last ``pick`` took messages from wait again."""
+        """Makes the groups of the last ``pick`` wait again."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
@@ -184,11 +184,11 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Returns the groups whose first stored message is in a range. Drops their entries in ``_heads``."""
+        """Returns groups whose first stored message is in a range. Drops their ``_heads`` entries."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Makes a group wait if its first stored message is available. Drops a group without messages."""
+        """Makes a group wait if its first message is available. Drops an empty group."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
@@ -199,7 +199,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim take more of a group from ``offset`` on, if that message is available."""
+        """Lets the current claim continue with a group. Does nothing if ``offset`` is not available."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)
@@ -210,7 +210,7 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """Returns the longest waiting group and the offset of its next message; None if no group waits."""
+        """Returns the longest waiting group, and its next offset. Returns None if no group waits."""
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

@@ -1,4 +1,4 @@
-"""The claim: messages that were received before come first, then fresh ones, unless groups decide the order."""
+"""The claim. Redelivered messages come before fresh ones, unless groups decide the order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). Raises OverLimit (INF-3)."""
+    """Hands out messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). Raises OverLimit (INF-3)."""
     if command.delivery is not None:
         command = attrs.evolve(command, attempt_id=None)
     result, changed = _claim(state, command)
@@ -83,8 +83,9 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Computes ``unpaid``: how many messages, dead letters included, a claim would take if the rate limit allowed
-    it. Claims none (JOB-11). It is 0 if the queue has no rate limit, is paused, or may have no more in flight.
+    """Computes ``unpaid`` without a claim (JOB-11). It includes dead letters.
+
+    ``unpaid`` is 0 without a rate limit. It is also 0 while paused, or at the cap in flight.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
@@ -163,7 +164,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves messages whose last receive finds no free hand, and later messages of their FIFO group (HBN-23)."""
+    """Leaves last receives without a free hand (HBN-23). Also leaves later messages of their FIFO group."""
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -225,7 +226,7 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns the claim's answer if dead letters must be moved first, else None (DLQ-2, DLQ-10)."""
+    """Returns the claim's answer if dead letters must move first. Else returns None (DLQ-2, DLQ-10)."""
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:
@@ -251,7 +252,7 @@ def _letters_first(
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
-    """True if an earlier claim had this attempt id, so that a claim repeats its answer (ATT-3, ATT-4, ATT-6)."""
+    """True if a claim repeats an earlier claim's answer (ATT-3, ATT-4, ATT-6)."""
     runs = state.attempt(attempt_id)
     return bool(runs) and all(
         state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs
@@ -271,7 +272,7 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
 
 
 def _allowed(state: ShardState, command: Claim) -> int:
-    """Returns how many messages a claim may take (INF-6, JOB-1, JOB-11)."""
+    """Returns the maximum size of a claim (INF-6, JOB-1, JOB-11)."""
     if state.attributes.paused:
         return 0
     room = state.room

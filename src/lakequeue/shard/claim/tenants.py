@@ -30,11 +30,11 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Number of messages of a claim that are picked one by one."""
+"""Number of messages of a claim that are picked singly."""
 PATIENCE = 60 * MICROS
-"""Microseconds of waiting after which a group is served regardless of its messages in flight."""
+"""Microseconds. A group that waited longer is served, whatever it has in flight."""
 NOISE = 4
-"""A group is noisy if it has more messages than this many times the median of all groups."""
+"""A noisy group has more messages than this multiple of the median."""
 NOISE_FROM = 10
 """Minimum number of messages of a noisy group."""
 
@@ -49,12 +49,12 @@ class GroupTurn(NamedTuple):
 
 
 def is_overdue(since: int, now: int) -> bool:
-    """True if a group has waited for ``PATIENCE``, and so is served despite its messages in flight."""
+    """True if a group has waited for ``PATIENCE``."""
     return now - since >= PATIENCE
 
 
 class GroupLoad(NamedTuple):
-    """Numbers of messages of a group, in a shard or a queue."""
+    """Message counts of a group, in a shard or a queue."""
 
     group: str
     """"" for messages without a group."""
@@ -65,7 +65,7 @@ class GroupLoad(NamedTuple):
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns the groups that are noisy by their messages in flight, or by their visible messages (FAI-3)."""
+    """Returns the noisy groups (FAI-3). Messages in flight and visible messages are judged apart."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -81,7 +81,7 @@ _STALE = 10_000  # with more outdated entries than this, the heaps are rebuilt
 
 
 class TenantShard(Protocol):
-    """The part of ``ShardIndex`` that message groups of standard queues need."""
+    """The part of ``ShardIndex`` that tenants need."""
 
     head: Head
     log: MessageLog
@@ -102,7 +102,7 @@ _Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, pl
 
 
 class Tenants:
-    """The message groups of a standard queue's shard, with the available messages of each group."""
+    """The message groups of a standard queue's shard. Has the available messages of each group."""
 
     def __init__(self, shard: TenantShard) -> None:
         self._shard = shard
@@ -138,7 +138,7 @@ class Tenants:
             self._place(group)
 
     def count(self, spans: Sequence[Span], sign: int) -> None:
-        """Counts messages that are in flight from now on (``sign`` 1), or no longer (-1)."""
+        """Adds messages to those in flight (``sign`` 1), or removes them (-1)."""
         for group, size in self._shard.log.group_sizes(spans):
             left = self._in_flight.get(group, 0) + sign * size
             if left:
@@ -149,7 +149,7 @@ class Tenants:
                 self._place(group)
 
     def pick(self, count: int) -> list[Span]:
-        """Takes up to ``count`` messages from the index, as this module's rules say. Call ``placed`` next."""
+        """Takes up to ``count`` messages by this module's rules. Call ``placed`` next."""
         shard = self._shard
         most = max(count, SCANNED)
         while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):
@@ -185,7 +185,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Lets groups of the last ``pick`` wait to be served again. ``put_back``: picked, unclaimed messages."""
+        """Lets groups of the last ``pick`` wait again. ``put_back``: picked, unclaimed messages."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -201,7 +201,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range that the group limit allows in flight, lowest offsets first."""
+        """Returns messages that the group limit allows in flight. Lowest offsets come first."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}
@@ -216,7 +216,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Makes a group wait to be served, unless it is paused, at its limit, or without available messages."""
+        """Makes a group wait to be served. Ignores paused, full and empty groups."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
