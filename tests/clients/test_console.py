@@ -1075,10 +1075,11 @@ def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, vis
     queue.send("b")
     live(Path(messages_of(queue)))[1].unlink()
     page = visit.open("#/q/torn")
-    shows(page.locator(".queue > .trouble")).to_contain_text(
-        "The queue torn is damaged: lakequeue check torn Copy shows how"
+    concerns = page.get_by_role("region", name="What needs attention")
+    shows(concerns.locator("code")).to_have_text(["lakequeue check torn", "lakequeue repair torn"])
+    shows(page.locator(".queue > .trouble")).to_have_text(
+        "Not shown until the damage above is repaired: messages, chart."
     )
-    shows(page.locator(".queue > .trouble")).to_contain_text("The chart is hidden for this reason.")
     shows(page.locator(".tiles dd").first).to_have_text("2")
     shows(page.locator(".chart").first).to_be_hidden()
     shows(page.locator("table.messages")).to_be_hidden()
@@ -1086,14 +1087,42 @@ def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, vis
     shows(visit.button("Send…")).to_be_enabled()
 
 
+def test_the_page_of_a_queue_that_cannot_be_read_is_what_helps(lake: LakeQueue, visiting: Visiting):
+    queue = LakeQueue(lake.root).create_queue("torn-whole")
+    queue.send("a")
+    log = Path(messages_of(queue)).parent / "receipts" / "_delta_log"
+    max(log.glob("*.json")).write_text("{")
+    with visiting(permissions=["clipboard-read", "clipboard-write"]) as visit:
+        page = visit.open("#/q/torn-whole")
+        shows(page.get_by_role("heading", name="torn-whole")).to_be_visible()
+        concerns = page.get_by_role("region", name="What needs attention")
+        shows(concerns.get_by_role("heading")).to_have_text("Needs attention: 1 urgent")
+        shows(concerns.locator("code")).to_have_text(["lakequeue check torn-whole", "lakequeue repair torn-whole"])
+        shows(concerns.get_by_role("link", name="Runbook")).to_have_attribute("href", "runbooks/damage")
+        for hidden in ".tiles", ".tabs", ".depths", ".tools", "[role=alert]":
+            shows(page.locator(f".queue > {hidden}, .head > {hidden}").first).to_be_hidden()
+        concerns.get_by_role("button", name="Copy").first.click()
+        shows(page.locator(".toast")).to_contain_text("Copied: ")
+        whole = f"lakequeue --root {lake.root} check torn-whole"
+        assert page.evaluate("navigator.clipboard.readText()") == whole
+        visit.open("#/?text=torn-whole")
+        row = visit.row("torn-whole")
+        shows(row.locator(".badge.bad")).to_have_text("damaged")
+        shows(row.locator(".trouble")).to_have_count(0)  # it is said above, with commands to copy
+
+
 def test_a_queue_that_cannot_be_read_at_all_says_why(lake: LakeQueue, visit: Visit):
     page = visit.page
     page.route(
         re.compile("/api/queues/gone-wrong"),
-        lambda route: route.fulfill(status=503, json={"code": "ServiceUnavailable", "message": "It is damaged."}),
+        lambda route: route.fulfill(
+            status=503, json={"code": "ServiceUnavailable", "message": "Run `lakequeue doctor`."}
+        ),
     )
     visit.open("#/q/gone-wrong")
-    shows(page.get_by_role("alert").filter(has_text="It is damaged.")).to_contain_text("All queues")
+    why = page.get_by_role("alert").filter(has_text="Run lakequeue doctor")
+    shows(why).to_contain_text("All queues")
+    shows(why.get_by_role("button", name="Copy")).to_be_visible()
     shows(page.locator(".chart").first).to_be_hidden()
 
 

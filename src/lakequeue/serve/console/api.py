@@ -172,7 +172,7 @@ class ConsoleApi:
         """Returns problems of the root and of the queues that the caller may see."""
         only = given.string("queue")
         given.end()
-        return self._attention.of(caller, only)
+        return self._attention.of(caller, only) | {"place": self._place(caller)}
 
     def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
         given.end()

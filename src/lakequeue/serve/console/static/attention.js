@@ -158,14 +158,16 @@ export function attention(signal, reload, only = null) {
   return {
     node,
     forget: () => (readAt = -Infinity),
+    isDamaged: (name) => found.concerns.some((each) => each.queue === name && each.kind === "unreadable"),
     marks: (name) => found.concerns.filter((each) => each.queue === name).map((each) => (each.kind === "unreadable" ? [each.brief, "bad"] : MARKS[each.kind])).filter(Boolean),
     async update() {
-      if (performance.now() - readAt < INTERVAL) return;
+      if (performance.now() - readAt < INTERVAL) return found;
       const turn = (readAt = performance.now());
       const newest = await get("attention", only === null ? {} : { queue: only }, signal);
-      if (turn !== readAt) return; // something was changed meanwhile
+      if (turn !== readAt) return found; // something was changed meanwhile
       found = newest;
       draw();
+      return found;
     },
   };
 }

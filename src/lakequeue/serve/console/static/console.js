@@ -1,7 +1,7 @@
 // Opens the view that the address names, and refreshes it.
 
 import { address } from "./address.js";
-import { duration, el, setPrefix, setText, show } from "./dom.js";
+import { duration, el, setCommands, setPrefix, setText, show } from "./dom.js";
 import { get } from "./api.js";
 import { list } from "./list.js";
 import { signedIn, signIn, signOut } from "./login.js";
@@ -105,7 +105,7 @@ async function refresh(shown) {
   } catch (error) {
     if (shown !== current || shown.leaving.signal.aborted) return;
     if (error.status === 401) return askForKey();
-    setText(fault, error.message);
+    setCommands(fault, error.message);
     show(fault, true);
     setAway(true);
   } finally {

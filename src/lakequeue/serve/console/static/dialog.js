@@ -1,7 +1,7 @@
 // Dialogs with a form, which say what will happen before it does.
 
 import { get, queuePath } from "./api.js";
-import { count, el, markField, setText, show, stored, toast } from "./dom.js";
+import { count, el, markField, setCommands, setText, show, stored, toast } from "./dom.js";
 
 // Opens a dialog with a form. `go` does the work and returns a message; the dialog shows its error.
 export function ask({ title, parts, button, style = "first", go, reload }) {
@@ -14,7 +14,7 @@ export function ask({ title, parts, button, style = "first", go, reload }) {
   dialog.showModal();
 
   function showError(error) {
-    setText(fault, error?.message ?? "");
+    setCommands(fault, error?.message ?? "");
     show(fault, Boolean(error));
     markField(form, error);
     if (error?.field) form.elements[error.field]?.focus?.();

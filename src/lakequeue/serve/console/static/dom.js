@@ -124,8 +124,9 @@ export async function copy(text) {
   }
 }
 
-// The text of an error: three lines of it, until a click shows all.
-export function trouble(text) {
+// The text of an error: three lines of it, until a click shows all. A button holds no other buttons: commands are plain.
+export function trouble(given) {
+  const text = given.replaceAll("`", "");
   const node = el("button", { type: "button", class: "trouble", title: text, "aria-expanded": "false", click: () => node.setAttribute("aria-expanded", String(node.getAttribute("aria-expanded") !== "true")) }, el("span", { class: "clamped" }, text));
   return node;
 }
@@ -144,7 +145,7 @@ export function copied(text) {
   return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click }, "Copy")];
 }
 
-// The text of an error, whose commands in backticks can be copied. Changes only what differs.
+// A text whose commands in backticks can be copied. Changes only what differs.
 export function setCommands(node, text) {
   if (node.dataset.text === text) return;
   node.dataset.text = text;
@@ -197,7 +198,9 @@ export function zone() {
 }
 
 export function toast(text, kind = "done") {
-  const node = el("p", { class: `toast ${kind}` }, text);
+  const commands = typeof text === "string" && text.includes("`");
+  const node = el("p", { class: `toast ${kind}` }, commands ? null : text);
+  if (commands) setCommands(node, text);
   document.getElementById("toasts").append(node);
-  setTimeout(() => node.remove(), 8_000);
+  setTimeout(() => node.remove(), commands ? 30_000 : 8_000);
 }

@@ -121,7 +121,9 @@ export function list(signal, reload, again) {
           setText(cells[index], value === null ? "–" : shown(value));
           cells[index].classList.toggle("none", !value);
         });
-        if (fault.textContent !== (newest.error ?? "")) fault.replaceChildren(...(newest.error ? [trouble(newest.error)] : []));
+        const error = newest.error && !concerns.isDamaged(newest.name) ? newest.error : null; // else what needs attention says it
+        if (fault.dataset.error !== String(error)) fault.replaceChildren(...(error ? [trouble(error)] : []));
+        fault.dataset.error = error;
         spark.update(newest.depths, scale);
         const most = Math.max(...(newest.depths ?? []).filter((value) => value !== null));
         setText(top, Number.isFinite(most) ? `max ${number(most)}` : "");

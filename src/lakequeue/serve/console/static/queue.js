@@ -85,6 +85,7 @@ export function queue(name, tab, signal, reload) {
     "div",
     { class: "queue" },
     el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("fieldset", { class: "tools" }, actions.map(([button]) => button))),
+    missing,
     el("dl", { class: "tiles" }, TILES.map(([, label], index) => el("div", {}, el("dt", {}, label), values[index]))),
     rates,
     concerns.node,
@@ -93,7 +94,7 @@ export function queue(name, tab, signal, reload) {
     fault,
     part.root,
   );
-  const root = el("section", {}, missing, page);
+  const root = el("section", {}, page);
   const faults = new Map();
   let last = null;
 
@@ -285,8 +286,9 @@ export function queue(name, tab, signal, reload) {
       faults.set(node, error.message);
     }
     show(node, !faults.has(node));
-    const chart = faults.has(depths) ? ["The chart is hidden for this reason."] : [];
-    setCommands(fault, [...new Set(faults.values()), ...chart].join(" "));
+    const hidden = [[part.root, TABS.find(([key]) => key === tab)[1].toLowerCase()], [depths, "chart"]].filter(([of]) => faults.has(of)).map(([, label]) => label).join(", ");
+    const said = [...new Set(faults.values())].join(" ");
+    setCommands(fault, concerns.isDamaged(name) ? `Not shown until the damage above is repaired: ${hidden}.` : `${said} Not shown for this reason: ${hidden}.`);
     show(fault, faults.size > 0);
   }
 
@@ -314,15 +316,18 @@ export function queue(name, tab, signal, reload) {
         last = await get(queuePath(name), {}, signal);
       } catch (error) {
         const absent = error.code === "QueueDoesNotExist";
-        if (last === null) show(page, false);
+        if (last === null) page.classList.add("unread");
         if (!absent && (error.status !== FAILED || last !== null)) throw error;
-        setText(why, absent ? `There is no queue named ${name}.` : error.message);
-        show(missing, true);
-        show(page, false);
-        return null;
+        page.classList.add("unread");
+        show(page.firstChild, !absent);
+        const found = absent ? null : await concerns.update().catch(() => null);
+        setCommands(why, absent ? `There is no queue named ${name}.` : error.message);
+        show(missing, !found?.concerns.length); // else what needs attention says more
+        return found?.place ?? null;
       }
       show(missing, false);
-      show(page, true);
+      page.classList.remove("unread");
+      show(page.firstChild, true);
       TILES.forEach(([key], index) => {
         const value = last.counts[key];
         setText(values[index], key === "oldest_age" ? duration(value) : number(value));
