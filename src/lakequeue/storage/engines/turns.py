@@ -1,11 +1,11 @@
 """Turns of the processes that commit to one table.
 
-Without turns, most processes lose their races. Turns only save work. The fence refuses stale commits. On a
-disk, turns are locks. See ``disk_turn``.
+Without turns, most processes lose their races. Turns only save work. The fence refuses stale commits. On a disk,
+turns are locks. See ``disk_turn``.
 
 A store's locks would not end with their holder. The last committer of a store can commit again first. In a
-measurement, another process lost 26 races in 16 s. After a lost race, a process pauses before its next commits. A
-process without lost races never pauses. A loser therefore commits an empty entry. The winner then loses a race.
+measurement, another process lost 26 races. A process that lost a race pauses before its commits. A process without
+lost races never pauses. A loser therefore commits an empty entry. The winner then loses a race.
 
 Receivers on object stores need no pauses. Receivers commit each other's requests. See ``storage.requests``. An
 empty entry makes a lone receiver post requests, too.

@@ -1,1 +1,1 @@
-"""The ``messages`` table of a shard: appended to, read by offset, kept in few files."""
+"""The ``messages`` table of a shard. Appends, reads and merges messages."""

@@ -1,4 +1,4 @@
-"""Appends to the log of a shard. A commit under the shard's fence fixes offsets and send times."""
+"""Appends to the log of a shard. The commit fixes offsets and send times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Number of sends that a process stages after it saw sends of other processes. Then it appends directly again."""
+"""Number of sends to stage after meeting other senders."""
 _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
@@ -44,12 +44,12 @@ class NewMessage:
 
 @attrs.frozen
 class Appended:
-    """Messages that were appended, at offsets from ``first`` on, in the order of the call."""
+    """Appended messages, with offsets from ``first`` on, in call order."""
 
     first: int
     rows: pa.Table
     closed_segment: bool
-    """True if this commit closed the previous segment, so that its files may be merged."""
+    """True if the commit closed the previous segment. The previous segment may be merged."""
 
 
 @attrs.frozen
@@ -63,14 +63,14 @@ class OpenSegment:
 
 @attrs.frozen
 class _Loaded:
-    """The end of the log in the loaded snapshot. Replaced as a whole, so that an interrupt leaves no mixture."""
+    """The end of the loaded log. Replaced as a whole, because of interrupts."""
 
     version: int
     send_version: int
     last_sent_at: int
     open: OpenSegment | None
     staged: int
-    """Number of files of staged sends in the log that were not merged yet."""
+    """Number of unmerged files of staged sends."""
 
 
 @attrs.frozen
@@ -81,10 +81,10 @@ class AppendPlace:
     first: int
     sent_at: int
     closes: bool
-    """True if the append closes the previous segment, so that its files may be merged."""
+    """True if the append closes the previous segment."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of ``messages``. Each of ``cells`` has all columns that the place does not set."""
+        """Builds rows of ``messages``. ``cells`` must have all other columns."""
         count, base = len(cells), self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
@@ -96,12 +96,12 @@ class AppendPlace:
         return pa.Table.from_arrays(_COLUMNS.arrays(columns, count), schema=layout.MESSAGES)
 
     def ids(self, count: int) -> dict[str, int]:
-        """Returns the application ids of the commit that appends ``count`` messages."""
+        """Returns the application ids for appending ``count`` messages."""
         return {layout.SEND_ID: self.first + count, layout.CLOCK_ID: self.sent_at}
 
 
 class Appender:
-    """Writes to the log of a shard through a handle of its own. Not thread-safe."""
+    """Writes to the log of a shard. Owns its table handle. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -111,13 +111,13 @@ class Appender:
         self._to_stage = 0
         """Number of this process's next sends that are staged. Later sends are appended directly again."""
         self._synced: set[str] = set()
-        """Directories of staged sends that this process has synced to the disk."""
+        """Staging directories that this process has synced."""
 
     def refresh(self) -> None:
         self.table.refresh()
 
     def look(self) -> None:
-        """Refreshes without fsync, which suffices for a decision or to find a message; see ``Table.look``."""
+        """Refreshes without fsync. Suffices for decisions. See ``Table.look``."""
         self.table.look()
 
     @property
@@ -132,16 +132,16 @@ class Appender:
 
     @property
     def last_sent_at(self) -> int:
-        """Send time of the last message in the loaded snapshot, in microseconds."""
+        """Send time of the last message, in microseconds."""
         return self._loaded.last_sent_at
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue attributes that a sender must know, in the loaded snapshot."""
+        """Version of the queue attributes that senders must know."""
         return self.table.transaction(layout.ATTRIBUTES_ID)
 
     def window(self, by_group: bool, micros: int, now: int) -> DedupWindow:
-        """Returns the deduplication ids that a send at ``now`` must not repeat, up to the loaded snapshot."""
+        """Returns the deduplication window for a send at ``now``."""
         if self._window is None or self._window.micros != micros:
             self._window = DedupWindow(by_group, micros)
         now = max(now, self.last_sent_at)  # The messages get this send time.
@@ -214,17 +214,17 @@ class Appender:
         return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
 
     def can_commit(self, staged: StagedSend) -> bool:
-        """True if a staged file may be committed: it exists, is recent, and was staged for the loaded log."""
+        """True if a recent staged file still fits the log."""
         folder = self.table.folder
         if folder.local is not None and not folder.exists(staged.file.path):
             return False
         return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """Returns the messages of a staged send, or None if it is not committed.
+        """Returns the messages of a committed staged send, or None.
 
         Raises:
-            QueueClientError: the log no longer shows if the send was committed; ``outcome_unknown`` is set.
+            QueueClientError: the log no longer shows the outcome; ``outcome_unknown`` is set.
         """
         try:
             file = self.table.state.added_since(staged.since).get(staged.file.path)
@@ -239,10 +239,10 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits on an object store until another process has added a staged file, or this process should add it.
+        """Waits for other processes to add a staged file. For object stores.
 
         Returns:
-            The messages of the file, or the other files to add with it.
+            The messages, if another process added the file. Otherwise, other files for this process to add.
         """
         looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:
@@ -321,7 +321,7 @@ class Appender:
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
-        """Returns the empty change that announces a version of the queue's attributes to every sender."""
+        """Returns the change that announces new attributes to all senders."""
         # Announcements do not move the end. Without this fence, the older of two might land last.
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._empty(fence, {layout.ATTRIBUTES_ID: version})
@@ -335,12 +335,12 @@ class Appender:
         return self._loaded.send_version >= layout.CLOSED
 
     def check_open(self) -> None:
-        """Raises QueueDoesNotExist if the log is closed, because the queue was deleted."""
+        """Raises QueueDoesNotExist if the queue was deleted."""
         if self.closed:
             raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """Returns the fence of a commit that is decided on the loaded snapshot."""
+        """Returns the fence for decisions on the loaded snapshot."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

@@ -1,4 +1,4 @@
-"""Reads messages by offset, ahead of need, and keeps them in a bounded cache until a restore."""
+"""Caches messages by offset. Reads ahead of need. A restore clears the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import BUDGET, CacheBudget, LogFile, ShardLog
 
 TABLE_BYTES = 32 * 1024
-"""Bytes of memory that a cached table takes in addition to its buffers, for example for Python objects."""
+"""Bytes of memory of a cached table, without its buffers."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 _NAMED = 10
@@ -27,7 +27,7 @@ _COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNRE
 
 
 class BodyCache:
-    """Cache of the messages of a shard, within the budget of the process. Thread-safe."""
+    """Caches the messages of a shard. Shares the process's budget. Thread-safe."""
 
     def __init__(self, budget: CacheBudget = BUDGET) -> None:
         self._budget = budget
@@ -37,7 +37,7 @@ class BodyCache:
         self._lineage: object = None
 
     def remember(self, first: int, rows: pa.Table) -> None:
-        """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
+        """Caches rows from offset ``first`` on. Keeps rows already cached there."""
         if not len(rows):
             return
         chunk, most = rows.select(_COLUMNS), self._budget.limit // 4
@@ -57,7 +57,7 @@ class BodyCache:
         self._budget.drop(self._chunks)
 
     def load(self, table: Table, log: ShardLog, spans: Sequence[tuple[int, int]]) -> None:
-        """Caches messages that are in several files of an object store, whose files it reads concurrently."""
+        """Caches messages from several files of an object store. Reads the files concurrently."""
         if table.folder.local is None and len(self._missing(log, spans)) > 1:
             self._follow(table)
             with self._fetching:  # Another thread may have read them while this one waited.
@@ -65,7 +65,7 @@ class BodyCache:
                 table.folder.for_each(lambda each: self._fetch(table, log, *each), missing)
 
     def _missing(self, log: ShardLog, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns what the ranges first need of each file, if not cached, up to a quarter of the budget."""
+        """Returns the first uncached range of each file. Stops at a quarter of the budget."""
         found: dict[int, tuple[int, int]] = {}
         size = 0
         for first, last in spans:
@@ -125,7 +125,7 @@ class BodyCache:
 
 
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
-    """Reads rows ``first`` to ``ahead``. If rows after ``last`` are damaged, reads only up to ``last`` (DUR-8)."""
+    """Reads rows ``first`` to ``ahead``. Stops at ``last`` if later rows are damaged (DUR-8)."""
     try:
         return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:

@@ -1,4 +1,4 @@
-"""The deduplication window of a shard: ids sent within the last minutes, with their offsets (DDP-1, JOB-6)."""
+"""The deduplication window of a shard (DDP-1, JOB-6). Holds recently sent ids with their offsets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lakequeue.storage.messages.read import Integers, log_files
 
 Key = str | tuple[str, str]
 _LEAST = 1_024
-"""Size of the smallest hash table, in places for an offset. A power of two."""
+"""Size of the smallest hash table. A power of two."""
 _EMPTY, _DROPPED = -2, -1
-"""Marks of places in the hash table that have no offset: never used, or used by a dropped message."""
+"""Marks of free places in the hash table."""
 _JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
-"""Number of rows of a file whose keys are built at once."""
+"""Number of rows whose keys are built at once."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Returns the key that must not repeat: the id, or with ``by_group`` the group and the id (DDP-2, DDP-14)."""
+    """Returns the key that must not repeat (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
@@ -53,7 +53,9 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Offsets of messages sent in the last ``micros``, by a 64-bit hash of their keys. Verify found offsets."""
+    """Finds messages of the last ``micros`` by their deduplication keys. Verify found offsets, because hashes may
+    collide.
+    """
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group
@@ -101,7 +103,7 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Adds messages that were appended to the log since the last call, and sent within the window."""
+        """Adds the log's new messages that are inside the window."""
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end

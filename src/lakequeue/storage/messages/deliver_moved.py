@@ -14,12 +14,12 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, tran
 from lakequeue.storage.messages.append import Appender
 
 Cells = Mapping[str, Any]
-"""A message as a mapping from column of ``messages`` to value."""
+"""A message. Maps columns of ``messages`` to values."""
 
 
 @attrs.frozen
 class MoveSource:
-    """The source shard of a move, and the number of the move."""
+    """A numbered move from one source shard."""
 
     key: str
     shard: int
@@ -27,12 +27,12 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """True if the loaded snapshot of a target shard has this move, or a later move from the same source shard."""
+    """True if the target's snapshot has this move. Later moves from the source also count."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 CheckClock = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit. Its arguments: instants of this commit and of the last one, and the table."""
+"""Checks the clock before a commit. Takes new instant, last instant and table."""
 
 
 def deliver(

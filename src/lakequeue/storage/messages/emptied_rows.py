@@ -1,7 +1,6 @@
-"""Empties the rows of messages that a ledger has forgotten, or that are erased.
+"""Empties the rows of forgotten or erased messages.
 
-Rows keep their places, because a reader finds a message by its row. A message below the head without a run is gone
-for good, so its row needs no body.
+Rows keep their places, because readers find messages by row. A ledger never remembers a forgotten message again.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "
 _ERASED = (*_CLEARED, "dead_letter_note")
 """Columns of an erased message that become NULL; the body becomes an empty text."""
 _COUNTING = {"group_id", "dedup_id"}
-"""Columns that stay as long as another send may repeat the message's deduplication id."""
+"""Columns that stay while deduplication needs the message."""
 
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages, from the first stored offset (floor) on, that a committed ledger has forgotten for good."""
+    """The messages that a committed ledger has forgotten for good. Starts at the first stored offset."""
 
     epoch: int
     head: int
@@ -38,7 +37,7 @@ class ForgottenMessages:
     """Last offset of each run, in order, history included. ``firsts`` has the first offsets."""
 
     def count(self, first: int, last: int) -> int:
-        """Returns the number of forgotten messages in a range of offsets."""
+        """Counts the forgotten messages in a range of offsets."""
         last = min(last, self.head - 1)
         start = int(np.searchsorted(self.lasts, first))
         stop = int(np.searchsorted(self.firsts, last, side="right"))
@@ -46,7 +45,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the content of the forgotten messages in rows, or only of those sent before ``sent_before``."""
+        """Clears the forgotten messages in rows. Keeps messages sent at ``sent_before`` or later."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)
@@ -80,7 +79,7 @@ class ErasedMessage:
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:
-        """True if the row at an offset still has content that ``empty`` would clear."""
+        """True if the row at ``offset`` still has erasable content."""
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
         if file is None:  # The segment was dropped.
             return False

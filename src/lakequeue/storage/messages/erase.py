@@ -1,6 +1,6 @@
-"""Erases a message from the log of a shard: empties its row, which stays in place.
+"""Erases a message from the log of a shard. The emptied row stays in place.
 
-On a local disk, all files that ever held the message are removed at once, on an object store after
+On local disks, former files are removed at once. Object stores keep such files for
 ``Retention.remote_file_hours``.
 """
 

@@ -1,4 +1,4 @@
-"""Finds the rows and the files that hold a message, by its id."""
+"""Finds the rows and files of a message by id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = Non
 
 
 def holds(folder: Folder, entry: ListedFile, message_id: str) -> bool:
-    """Returns True if a file contains the message. False for a file that is being written or was removed."""
+    """True if a file contains the message. False for unreadable or removed files."""
     try:
         return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0
     except (OSError, DamagedTable):

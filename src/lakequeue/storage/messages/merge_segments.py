@@ -1,7 +1,8 @@
-"""Keeps the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
+"""Keeps the log in few files. Drops, merges and empties segments.
 
-The floor is the first stored offset. The last segment is open: it is replaced only after an hour without a send,
-or if it is below the floor, by a commit that conflicts with appends. The version of ``files`` fences all commits.
+Segments below the floor are dropped. The floor is the first stored offset. The last segment is open. An open
+segment is replaced after an idle hour. An open segment below the floor is also replaced. Such a commit conflicts
+with appends. The version of ``files`` fences all commits.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Sizes in bytes. If at least ``TIER_SEGMENTS`` adjacent segments are below one of them, they are merged."""
+"""Size limits in bytes. ``TIER_SEGMENTS`` adjacent segments below a limit are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of segments merged at once, because they are held in memory."""
+"""Maximum bytes of segments merged at once, in memory."""
 IDLE = 3600 * MICROS
-"""The open segment counts as closed after this many microseconds without a send."""
+"""Microseconds without a send until the open segment is closed."""
 CUT_BYTES = 256 * 1024
-"""Segments below this many bytes are dropped or merged as a whole, but not rewritten to drop or empty rows."""
+"""Smaller segments, in bytes, are never cut or emptied."""
 CUT_ROWS = 100_000
-"""Maximum number of rows of a file that replaces a part of a segment."""
+"""Maximum rows of a file that replaces a segment part."""
 
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
@@ -42,14 +43,14 @@ SegmentFiles = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """How many segments of a shard's log a pass has replaced."""
+    """Numbers of replaced segments of a shard's log."""
 
     dropped: int = 0
     """Number of dropped segments below the floor."""
     merged: int = 0
     """Number of segments that became part of another file."""
     cut: int = 0
-    """Number of segments that were rewritten, to drop rows below the floor or to empty messages."""
+    """Number of segments rewritten to drop or empty rows."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -62,15 +63,14 @@ def merge_recent(
     confirm: Callable[[], None] = lambda: None,
     least: int | None = None,
 ) -> None:
-    """Drops closed segments below ``floor`` and merges the newest small ones. For senders that closed a segment.
+    """Drops closed segments below ``floor``. Merges the newest small segments. Call after a send closed a segment.
 
     Args:
         table: a handle on ``messages``, locked by the caller.
-        floor: a committed floor of the ledger, maybe an old one.
-        drop_before: segments with messages sent at this instant or later stay, for deduplication (RET-11).
-        confirm: called right before a commit. Raises an error if an older ledger was restored.
-        least: minimum number of segments of the lowest tier to merge, more than other processes send during a
-            merge; None for ``TIER_SEGMENTS``.
+        floor: a committed floor of the ledger. May be old.
+        drop_before: instant. Segments with later messages stay, for deduplication (RET-11).
+        confirm: called right before a commit. Raises after a restore of the ledger.
+        least: minimum number of lowest-tier segments to merge. None means ``TIER_SEGMENTS``.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small, least), confirm)
 
@@ -84,14 +84,13 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties segments where it pays, for the compactor. Returns how many.
+    """Drops, merges, cuts and empties segments, for the compactor. Returns how many.
 
     Args:
         table: a handle on ``messages`` that nothing else uses.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
-        announce: records in the ledger that bodies will be removed. Takes the number of the last removal, and
-            returns the number of this one.
+        announce: records a removal in the ledger. Takes the last removal's number. Returns a new number.
         forgotten: returns the messages that the ledger has forgotten.
     """
     if table.commits_alone:  # Delta's own commits have no null count of bodies.
@@ -124,7 +123,7 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that applies ``change`` to the rows of the segment that holds an offset."""
+    """Returns the change that rewrites the segment of an offset. ``change`` maps old rows to new rows."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -137,7 +136,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites segments from offset ``first`` to ``last`` that other programs wrote. Raises RequestThrottled."""
+    """Rewrites segments of other programs between two offsets. Raises RequestThrottled."""
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
@@ -150,12 +149,12 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """The segments of a snapshot of the log, and the versions of application ids that fence a replacement."""
+    """The segments of a snapshot, and versions for fences."""
 
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """For each closed segment, the opening time of the next one. No message of the segment was sent later."""
+    """Opening time of each closed segment's successor. Limits the segment's send times."""
     open_one: SegmentFiles | None
     number: int
     """Version of the application id ``files``."""
@@ -171,11 +170,11 @@ class _MergeStep:
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """True if the open segment is replaced, so that the commit must set the application id ``send``."""
+    """True if the open segment is replaced. The commit sets ``send``."""
     epoch: int = 0
-    """Epoch of the ledger that decided which rows lose their bodies; 0 if no rows are emptied."""
+    """Epoch of the ledger that forgot the emptied messages; 0 without emptied rows."""
     mark: int = 0
-    """Number of this removal of bodies, for the application id ``emptying``; 0 if no rows are emptied."""
+    """Number of this removal of bodies; 0 without emptied rows."""
 
 
 def _run(
@@ -242,7 +241,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first ``TIER_SEGMENTS`` or more adjacent small segments, of at most ``JOINED_BYTES``."""
+    """Returns the first adjacent small segments worth a merge."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:
@@ -280,7 +279,7 @@ def _open_step(
 
 
 def _is_foreign(table: Table, segment: SegmentFiles) -> bool:
-    """Returns True if another program wrote a file of a segment. Its rows may be in another order."""
+    """True if another program wrote a file of a segment."""
     return not table.commits_alone and any(file.is_foreign for file in segment)
 
 
@@ -290,7 +289,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a rewrite of a segment that drops its rows below the floor, at least half of them; else None."""
+    """Returns a rewrite that drops rows below the floor. None if less than half would go."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -306,7 +305,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a step that empties at least half of a segment's rows, or None. ``done``: first offsets to skip."""
+    """Returns a step that empties half a segment, or None. Skips segments in ``done``."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last
@@ -342,7 +341,7 @@ def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
 
 @attrs.frozen
 class FilePieces:
-    """Reads the rows of a file from an offset on, in pieces that become segments."""
+    """Reads a file's rows from an offset on. Each piece becomes a segment."""
 
     file: LogFile
     start: int
@@ -377,7 +376,7 @@ def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Fills in the send times of rows: all messages of a bulk send were sent at its segment's opening time."""
+    """Fills in the send times of bulk sends."""
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows

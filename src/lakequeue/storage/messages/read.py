@@ -40,7 +40,7 @@ class CacheBudget:
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
     def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
-        """Caches a value of ``size`` bytes, unless the key has a value already. The caller holds ``lock``."""
+        """Caches a value of ``size`` bytes. Keeps an existing value. The caller must hold ``lock``."""
         if key in cache:
             return
         try:
@@ -73,7 +73,7 @@ Integers = npt.NDArray[np.int64]
 _OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
 _KEPT = ["sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
-"""Bytes of memory that the columns of a file take in addition to their values."""
+"""Bytes of memory that a file's columns take besides values."""
 
 
 class FileColumns(NamedTuple):
@@ -96,7 +96,7 @@ class FileColumns(NamedTuple):
 
 @attrs.frozen
 class LogFile:
-    """A live file of the log, with one row for each offset from ``first`` to ``last``, in order."""
+    """A live file of the log. Rows have the offsets ``first`` to ``last``."""
 
     file: LiveFile
     base: int
@@ -105,11 +105,11 @@ class LogFile:
     first: int
     last: int
     bulk: bool
-    """True if all messages of the file were sent at ``opened_at``."""
+    """True if the file's messages were sent at ``opened_at``."""
     delayed: bool
     """True if the file may have messages with a delay."""
     dead_letters: bool
-    """True if the file may have messages that were received too often in another queue."""
+    """True if the file may have dead letters."""
     emptied: int
     """Number of emptied messages in the file, by its statistics; see ``emptied_rows``."""
     group: str | None
@@ -123,7 +123,7 @@ class LogFile:
 
     @property
     def is_foreign(self) -> bool:
-        """True if another program or ``engine="spark"`` wrote ``file``, or any of the files in ``more``."""
+        """True if another program or ``engine="spark"`` wrote any file."""
         return any(is_foreign(each.name) for each in (self.file, *self.more))
 
     @classmethod
@@ -147,8 +147,12 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns the rows with offsets ``first`` to ``last``, by default all, in order, always with ``position``
-        (DUR-5). Raises DamagedTable if messages are missing, or two have the same offset.
+        """Returns the rows from ``first`` to ``last``, in order (DUR-5).
+
+        Returns all rows by default. Always adds the column ``position``.
+
+        Raises:
+            DamagedTable: messages are missing, or two have the same offset.
         """
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
@@ -178,13 +182,13 @@ class LogFile:
         return rows.filter(pa.array(~again))
 
     def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Casts columns of another program. Arrow can neither sort nor fill some types, such as string views."""
+        """Casts columns of another program. Arrow cannot sort or fill some types."""
         if "message_id" in names and rows["message_id"].null_count:
             raise DamagedTable(table.path, self.file.name, "has messages without an id; another program wrote it")
         return rows.select(names).cast(pa.schema([layout.MESSAGES.field(name) for name in names]))
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Returns the send times of rows of the file, in microseconds."""
+        """Returns the rows' send times, in microseconds."""
         return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
 
     @property
@@ -194,7 +198,7 @@ class LogFile:
 
 
 class ShardLog:
-    """A snapshot of the log of a shard (the ``MessageLog`` of the state machine)."""
+    """A snapshot of a shard's log. Implements the state machine's ``MessageLog``."""
 
     def __init__(
         self,
@@ -207,7 +211,7 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """Takes files by offset, and functions that read the columns of one file, and of several at once."""
+        """``columns`` reads the columns of one file. ``load`` reads the columns of several files."""
         self.files = files
         self.end = end
         self.closed = closed
@@ -262,7 +266,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log with all messages that were sent until ``instant``, or are below offset ``reached``."""
+        """Returns the log up to an instant. Also includes all offsets below ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns, self._load)
@@ -305,7 +309,7 @@ class ShardLog:
                     yield DeadLetterSpan(low + start, low + stop - 1, int(count[start]), *instants)
 
     def born_at(self, offset: int) -> int:
-        """Returns the instant with which the retention period of a message begins (RET-7)."""
+        """Returns the instant that starts a message's retention (RET-7)."""
         letters = next(self.dead_letters(offset, offset), None)
         return (letters and letters.first_sent_at) or self.sent_at(offset)
 
@@ -364,7 +368,7 @@ class ShardLog:
 
 
 class LogReader:
-    """Follows the log of a shard through a handle of its own. Not thread-safe."""
+    """Follows the log of a shard. Owns its table handle. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -373,12 +377,12 @@ class LogReader:
         self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log, as the same object if nothing changed. ``sure``: see ``Table.confirm``."""
+        """Returns the newest log. An unchanged log is the same object. ``sure`` uses ``Table.confirm``."""
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
     def advance(self) -> ShardLog:
-        """Returns the newest log that this process has loaded or committed, without a request to storage."""
+        """Returns the newest log known to this process. Sends no request to storage."""
         self.table.state.advance()
         return self._current()
 
@@ -425,7 +429,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the column. If all values are equal, keeps a single one of them in memory."""
+    """Returns the column. Stores equal values once."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column
@@ -440,7 +444,7 @@ def _only_group(file: LiveFile) -> str | None:
 
 
 _known: dict[str, FileColumns] = {}
-"""Cached columns, by file path and opening time. The opening time is the send time of a bulk send's messages."""
+"""Cached columns by file path and opening time."""
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
@@ -468,7 +472,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that lacks rows or does not begin where the file before ends, and where it should."""
+    """Returns the first file with missing rows or offsets. Also returns the offset that should follow."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))
@@ -479,7 +483,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Makes one LogFile of all files of a segment that another program rewrote, as their offsets may overlap."""
+    """Combines the files of each segment that another program rewrote."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)
@@ -507,17 +511,17 @@ def is_foreign(name: str) -> bool:
 
 
 def check_order(positions: pa.ChunkedArray | pa.Array, begin: int, table: str, file: str) -> None:
-    """Raises DamagedTable unless rows have consecutive positions from ``begin`` on (DUR-5)."""
+    """Raises DamagedTable unless positions are consecutive, starting at ``begin`` (DUR-5)."""
     if not are_in_order(positions, begin, begin + len(positions) - 1):
         raise DamagedTable(table, file, "does not hold its messages in order; another program wrote it")
 
 
 def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -> bool:
-    """Returns True if rows have the positions from ``first`` to ``last``, in order."""
+    """True if the positions are ``first`` to ``last``, in order."""
     return bool(np.array_equal(positions.to_numpy(), np.arange(first, last + 1)))
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
-    """Divides rows into the longest ranges of equal values in all columns. Returns them as (start, stop)."""
+    """Divides rows into ranges of equal values. Returns (start, stop) pairs."""
     changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
     return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

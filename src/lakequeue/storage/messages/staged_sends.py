@@ -1,14 +1,13 @@
-"""Commits the sends of several processes to a log at once.
+"""Commits the sends of several processes at once.
 
-A process that lost a race, or waits for a turn on a disk, writes its messages as a file that fits any offset. The
-next process that commits adds such files to its entry, each as a segment. On a disk, 8 senders of 50 messages a
-second each get 280 to 390 a second through, instead of 220.
+After a lost race, a process stages its messages. Waiting for a turn on disk has the same effect. The next
+committer adds staged files to its entry. Each file becomes a segment of the log.
 
-On an object store, the sender of the oldest file commits. Other senders only read the log, so nobody loses a race.
+On object stores, the oldest file's sender commits. Other senders only read the log. Nobody loses a race.
 
-No file is added twice, because log entries name the files that they add. A file's name begins with the version of
-the log that its sender knew, so only later entries need to be searched. Other processes may add the file for
-``RECENT`` seconds, so a sender that stops waiting sooner does not know the outcome (DUR-25).
+No file is added twice, because log entries name added files. A file's name begins with a version of the log. Only
+later entries need to be searched. Other processes may add a file for ``RECENT`` seconds. A sender that gives up
+sooner gets no outcome (DUR-25). See docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Other processes may add a file while the log has at most this many newer versions. Then only its sender may."""
+"""Maximum age of another process's file, in log versions."""
 TOGETHER = 100
 """Number of versions whose staged files share a directory: few, because disks list whole directories."""
 RECENT = 10.0
-"""Other processes may add a file until it is this many seconds old, by the storage's clock."""
+"""Maximum age of another process's file, in seconds. The storage's clock counts."""
 OLDEST = 3600.0
-"""A sender may commit its own file until it is this many seconds old. Then the compactor may remove it."""
+"""Maximum age of a process's own file, in seconds. The compactor may remove older files."""
 MOST = 200
 """Maximum number of other senders' files in one commit."""
 _NAME = re.compile(
@@ -55,19 +54,19 @@ class StagedSend:
 
     file: DataFile
     since: int
-    """Version of the log that the sender knew when it wrote the file."""
+    """Newest log version that the sender knew while writing."""
     attributes_version: int
-    """Version of the queue attributes under which its messages are valid."""
+    """Version of the attributes that validated the messages."""
     alone: bool
     """True if only its sender may commit it."""
     rows: pa.Table
     written_at: float
     lineage: object
-    """The lineage of the log for which the file was staged; see ``Table.lineage``."""
+    """The log's ``Table.lineage`` at the time of writing."""
 
     @property
     def too_old(self) -> bool:
-        """True if the file is older than ``OLDEST``, so that the compactor may have removed it."""
+        """True if the compactor may have removed the file."""
         return abs(time.time() - self.written_at) > OLDEST
 
 
@@ -76,20 +75,20 @@ def is_staged(name: str) -> bool:
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for a sender that gives up on a file which other processes may still add."""
+    """Returns the error for an abandoned file. Other processes may still add the file."""
     return left_to_others("send", "messages", reason)
 
 
 def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool) -> StagedSend:
-    """Writes rows of ``messages`` to a file that can be committed later.
+    """Writes rows of ``messages`` to a file for later commits.
 
     Args:
         rows: rows with positions from 0 on and without send times.
-        attributes_version: version of the queue attributes under which the rows are valid.
+        attributes_version: version of the attributes that validated the rows.
         alone: True if no other process may commit the file.
 
     Raises:
-        QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
+        QueueClientError: the write failed. ``outcome_unknown`` is set if other processes may find the file.
     """
     delay = rows["delay_seconds"]
     flags = {
@@ -109,8 +108,9 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists the staged files, the sender's own included, that a commit may add. Empty if the listing fails.
-    ``ahead``: also files that were staged at up to this many versions after the loaded one.
+    """Lists the staged files that a commit may add. Includes the sender's own file. Empty if the listing fails.
+
+    ``ahead`` adds files staged at that many later versions.
     """
     # After a restore, or in a copy, file names have versions of another log.
     later = _begin(table.version + 1 + ahead)
@@ -123,8 +123,9 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns files of other senders that a commit may add together with ``own``, the oldest first. ``files``:
-    result of ``listed``; None to list the files now.
+    """Returns other senders' files to commit with ``own``, oldest first.
+
+    ``files`` is a result of ``listed``. None lists the files now.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
@@ -147,12 +148,14 @@ def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = N
 
 
 def _begin(version: int) -> str:
-    """Returns the beginning of the names of files staged at a version. Such names sort by version."""
+    """Returns how names of files staged at ``version`` begin. Names sort by version."""
     return f"{FOLDER}/{version // TOGETHER:018}/{version:020}"
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Returns the file of a name, and its versions of log and attributes; None if no other process may add it."""
+    """Parses a file name. Returns the file, its log version and attributes version. None if only the sender may
+    commit.
+    """
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
         return None
