@@ -1,4 +1,4 @@
-"""The catalog: a row of ``queues`` for each queue incarnation, changed by MERGE under a fence for each name."""
+"""The catalog: a row of ``queues`` for each queue incarnation. MERGE commits are fenced by queue name."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from lakequeue.storage.stores import CHECKS
 from lakequeue.storage.table_version import TableVersion
 
 CREATION = 3600.0
-"""On an object store, a queue's row is added only if its tables were created within this many seconds."""
+"""Longest creation of a queue on object stores, in seconds."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""On an object store, tables without a catalog row and without messages are removed after this many seconds."""
+"""Age in seconds for removing orphaned tables on object stores. Orphans have no catalog row and no messages."""
 
 NO_DIRECTORY = "does not exist (is its volume mounted, is the path right?)"
 
@@ -59,7 +59,7 @@ class QueueRow:
     attributes_version: int = 1
     tags: Mapping[str, str] = attrs.field(factory=dict)
     move_tasks: str | None = None
-    """Redrives requested over HTTP, as JSON that only the server reads."""
+    """Redrives requested over HTTP, as JSON for the server."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
 
@@ -130,7 +130,7 @@ class Catalog:
         return self._by_key.get(key)
 
     def hidden(self, region: str, name: str) -> list[str]:
-        """Returns the keys of queues with this name that have messages but no longer a row (DUR-7)."""
+        """Returns keys of queues that lost their row (DUR-7). The queues have this name, and messages."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
         unknown = [key for key in queues.folders(beginning=prefix) if key not in self._by_key]
         found = [key for key in unknown if holds_messages(self._engine, queues / key)]
@@ -139,7 +139,7 @@ class Catalog:
         return [key for key in found if key not in self._by_key]
 
     def transact(self, decide: Callable[[], Decision[_T]], busy: str) -> _T:
-        """Decides on the newest rows, commits, and returns the decision's value; see ``transaction.transact``."""
+        """Decides on the newest rows, commits, and returns the value; see ``transaction.transact``."""
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
@@ -147,7 +147,7 @@ class Catalog:
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
-        """Returns the change that removes a row of the loaded snapshot."""
+        """Returns the change that removes a loaded row."""
         return self._merge([row], self.fence(row.place), "del", None)
 
     def _merge(self, rows: Sequence[QueueRow], fence: Ids, op: str, value: _T) -> Change[_T]:
@@ -156,22 +156,23 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns the fence for changes to the rows of some queue names: for each name an application id, whose
-        version every change of a row with that name raises by one.
+        """Returns a fence for changes to rows of queue names. Maps an application id per name to a version. Every
+        change of a row raises the version.
         """
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
     def sweep(self) -> Freed:
-        """Removes unneeded files and log entries of ``queues``, and tables of queues without a row."""
+        """Removes unneeded files and log entries of ``queues``. Removes tables of queues without a row."""
         table = self._engine.open(layout.queues_path(self.root))
         return self._remove_orphans() + cleaning.sweep(table, layout.QUEUES_RETENTION)
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of new queues from removal during the block.
+        """Protects new queues' tables from removal during the block.
 
-        Yields a function that returns True while they are protected: on object stores, for ``longest`` seconds.
+        Yields a function: True while the tables are protected. On object stores, protection lasts ``longest``
+        seconds.
         """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
@@ -179,10 +180,10 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Like ``creating``, but protects the tables of queues that are copied into this root, for at most a day.
+        """Like ``creating``, for queues that are copied into this root. Protects for at most a day.
 
         Raises:
-            QueueClientError: another copy into this root is running, which is noticed only on local disks.
+            QueueClientError: another copy is running. Only local disks notice.
         """
         queues = f"{self.root}/q"
         self._engine.store.folder(queues).make()
@@ -194,7 +195,7 @@ class Catalog:
             yield alone.enter_context(self.creating(ORPHAN_SECONDS / 2))
 
     def _remove_orphans(self) -> Freed:
-        """Removes the tables of deleted queues, and of creations that lost their race or were killed."""
+        """Removes tables of deleted queues and of failed creations."""
         freed = Freed()
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
@@ -215,7 +216,7 @@ class Catalog:
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:
-        """Creates the root and its ``queues`` table if they are missing.
+        """Creates a missing root and its ``queues`` table.
 
         Args:
             mode: permission bits of the directory of a new local root. The umask is ignored.
@@ -265,7 +266,7 @@ class Catalog:
             raise
 
     def _holds_others(self) -> bool:
-        """Returns True if the root has files that belong to no root, complete or half-created."""
+        """True if the root has files of other programs. Files of a half-created root do not count."""
         local = local_path(self.root)
         if local is not None:
             return bool(set(os.listdir(local)) - layout.ROOT_FOLDERS)
@@ -299,7 +300,7 @@ def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns the rows of files of the catalog, as one list for each file.
+    """Returns the rows of catalog files, one list per file.
 
     Raises:
         QueueClientError: a file has another layout version.
@@ -346,13 +347,13 @@ def table_of(rows: Sequence[QueueRow]) -> pa.Table:
 
 
 def lost_row(root: str, key: str, name: str) -> DamagedTable:
-    """Returns the error for a queue that has messages but no longer a row (DUR-7)."""
+    """Returns the error for a queue without its row (DUR-7)."""
     reason = f"has messages, and no row in the catalog; `lakequeue repair {name}` lists it again"
     return DamagedTable(layout.tables_path(root, key), None, reason)
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """Returns True if messages were sent to a queue that was not deleted, or if its log is damaged (DUR-7)."""
+    """True if messages were sent to an undeleted queue. Also true for a damaged log (DUR-7)."""
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))

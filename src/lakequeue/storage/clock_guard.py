@@ -1,4 +1,4 @@
-"""Detects a wrong clock before a commit, because a clock that is ahead would expire messages for good."""
+"""Detects a wrong clock before a commit. A clock that is ahead would expire messages for good."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable: seconds since the last commit after which a commit checks the clock. Default: a day."""
+"""Environment variable: seconds without commits before a clock check. Default: a day."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's. Beyond that, checks fail and S3 refuses requests."""
 SECOND_LOOK = 2.0
-"""Seconds before a wrong clock is read again. A machine that has just started may still be setting its clock."""
+"""Seconds before a wrong clock is read again. A starting machine may still set its clock."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
-"""File of a table that is touched to read the storage's clock."""
+"""File of a table. Touching the file reads the storage's clock."""
 _STAMP_SECONDS = 60.0
-"""Seconds for which a reading of the storage's clock is used."""
+"""Seconds for which a reading of the storage's clock holds."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""For each object store: its time at the last reading, and the monotonic clock's time then."""
+"""Last reading per object store: storage time and monotonic time."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """The signature of ``ClockGuard.check_expiry``."""
@@ -40,7 +40,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Compares the process's clock with the storage's before a commit after a long pause (DUR-82). Thread-safe."""
+    """Compares the process's clock with the storage's. Checks commits after a long pause (DUR-82). Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,23 +48,23 @@ class ClockGuard:
         # Offset at which a read could not compare the clock with the storage's.
         self._incomparable: float | None = None
         self.now: Callable[[], int] | None = None
-        """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
+        """The clock of the process. None for a manual clock, which is never checked."""
         self.ahead = _ahead()
-        """A commit checks the clock if the last commit was more than this many microseconds before."""
+        """Longest unchecked pause between commits, in microseconds."""
 
     def was_set_back(self, instant: int) -> bool:
-        """Returns True if the clock, which has shown ``instant`` before, now shows an earlier time."""
+        """True if the clock now shows less than ``instant``. The clock has shown ``instant`` before."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """True if ``instant``, shown by the clock, is more than ``TOLERANCE`` before the last commit."""
+        """True if ``instant`` precedes the last commit by over ``TOLERANCE``."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
-        """Raises QueueClientError, without changes, if a commit at ``instant`` shows a wrong clock.
+        """Raises QueueClientError for a wrong clock. Changes nothing.
 
         Args:
-            instant, last: instants of this commit and of the last one, in microseconds.
+            instant, last: instants of this and the last commit, in microseconds.
             where: path of the table, for the error.
             create: True to create the local file whose time is compared.
         """
@@ -87,10 +87,10 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read omits messages as expired, if the last commit is long ago.
+        """Checks the clock before a read omits messages as expired. Checks only if the last commit is long ago.
 
         Raises:
-            QueueClientError: ``expired`` returned True, so messages would be omitted, and the clock is wrong.
+            QueueClientError: the clock is wrong, and ``expired`` returned True.
         """
         if instant - last <= self.ahead or not self.is_doubted() or not expired():
             return
@@ -104,13 +104,13 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """True if a read should check the clock: it was set since the last check, or none was made."""
+        """True if the clock was set since the last check. Also true without a check."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Raises QueueClientError if the clock differs from the storage's by more than ``TOLERANCE`` (DUR-82)."""
+        """Raises QueueClientError if the clock is wrong (DUR-82). The limit is ``TOLERANCE``."""
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
         difference = self._difference(self.now)
@@ -124,7 +124,7 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns the seconds by which the clock is ahead of the storage's, not counting the answer's delay."""
+        """Returns how many seconds the clock is ahead of storage. Does not count the answer's delay."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 

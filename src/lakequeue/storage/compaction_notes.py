@@ -1,4 +1,4 @@
-"""Notes of the compactor. For a while, its passes skip a queue that has a note and is unchanged since."""
+"""Notes of the compactor. Passes skip an unchanged queue with a recent note."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 LONGEST_REST = 24 * 3600 * MICROS
-"""Maximum microseconds between two whole passes over a queue, even if nothing changes."""
+"""Maximum microseconds between two whole passes over a queue."""
 _FILE = "_passes.json"
 
 _log = logging.getLogger("lakequeue")
@@ -28,10 +28,10 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Note:
-    """A queue in which a whole pass found nothing to do. Instants are in microseconds by the root's clock."""
+    """A queue in which a whole pass found nothing. Instants are in microseconds by the root's clock."""
 
     versions: Sequence[Sequence[int]]
-    """Versions of ledger and messages of each shard, before the pass."""
+    """Versions of each shard's ledger and messages before the pass."""
     attributes_version: int
     since: int
     """Instant of the first pass that found nothing to do."""
@@ -48,7 +48,7 @@ class Note:
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True if a pass may skip the queue: ``now - at`` is at most ``at - since``, and ``stands``."""
+        """True if a pass may skip the queue. A longer idle time allows a longer rest."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:
@@ -62,7 +62,7 @@ class CompactionNotes:
     """The notes of a root."""
 
     ended_at: int | None = None
-    """Instant at which the last pass over the whole root ended, in microseconds; None if unknown."""
+    """Instant of the last whole pass's end, in microseconds; None if unknown."""
     notes: dict[str, Note] = attrs.field(factory=dict)
     """The note of each queue, keyed by queue key."""
 
@@ -75,7 +75,7 @@ class NotesCache:
         self._loaded: tuple[Mark, CompactionNotes] | None = None
 
     def newest(self) -> Mapping[str, Note]:
-        """Returns the notes of the last pass, keyed by queue key. Reading 10,000 takes a tenth of a second."""
+        """Returns the last pass's notes by queue key. Reading 10,000 notes takes a tenth of a second."""
         try:
             mark = self._store.folder(layout.stats_path(self._store.root)).entry(_FILE).mark
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class NotesCache:
 
 
 def load(store: Store, root: str) -> CompactionNotes:
-    """Reads the notes of the last pass. Returns no notes if the file is missing or cannot be read."""
+    """Reads the notes of the last pass. Empty if the file is missing or unreadable."""
     loaded = CompactionNotes()
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
@@ -112,7 +112,7 @@ def save(store: Store, root: str, notes: CompactionNotes) -> None:
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
-    """Returns True if no process has committed to a queue or begun a bulk send since the note."""
+    """True without commits to a queue since the note. False if a bulk send has begun."""
     if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
         return False
     for shard, versions in enumerate(note.versions):

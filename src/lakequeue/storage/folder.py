@@ -1,4 +1,4 @@
-"""Reads and writes files below a directory, on local disks or an object store, by names relative to it."""
+"""Reads and writes files below a directory by relative name. The directory is local or on an object store."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 WHOLE = 4 * 2**20
-"""Maximum bytes of a remote file that is always read as a whole, in one request."""
+"""Maximum bytes of a remote file read in one request."""
 
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum number of attempts if an answer is cut off, or if another process removes the directory."""
+"""Maximum attempts after cut-off answers or removed directories."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds to pause before a file is created again, if the store was busy with another request for that file."""
+"""Pauses in seconds before creating a file again. The store was busy with the file."""
 # On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -64,7 +64,7 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""Identity of a file among all files of its name: size, time and inode on a disk, else size and ETag."""
+"""Identity of a file among files of the same name. On a disk: size, time and inode. On a store: size and ETag."""
 
 
 class ListedFile(NamedTuple):
@@ -73,7 +73,7 @@ class ListedFile(NamedTuple):
     name: str
     size: int
     modified: float
-    """Time of the last change in seconds, by the storage's clock."""
+    """Last change in seconds, by the storage's clock."""
     mark: Mark
 
 
@@ -111,9 +111,9 @@ class _BaseFolder(ABC):
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
-        """Opens a Parquet file of a known size that has ``columns``. Read it with ``use_threads=False``.
+        """Opens a Parquet file of a known size with ``columns``. Read the file with ``use_threads=False``.
 
-        Arrow's threads must not hold Python objects: 4 of 300 processes that ended after such a read were aborted.
+        Arrow's threads must not hold Python objects. Otherwise, 4 of 300 processes aborted at their end.
         """
         expected = layout.FILES.get(self.uri.rpartition("/")[2], ANY) if columns is None else columns
         source = self._source(name, size)
@@ -140,7 +140,7 @@ class _BaseFolder(ABC):
         return freed
 
     def discard(self, name: str) -> None:
-        """Removes a file; on a store, in one request, as it does not ask for the file's size."""
+        """Removes a file. Needs one request on a store, without asking the size."""
         self.remove([name])
 
 
@@ -161,10 +161,10 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Yields a folder for the directory that is at the path now, even if it is renamed meanwhile (DUR-85).
+        """Yields a folder for the directory at the path (DUR-85). A later renaming does not matter.
 
         Raises:
-            FileNotFoundError: the directory does not exist, or a symbolic link is on the way.
+            FileNotFoundError: the directory does not exist, or is behind a link.
         """
         descriptor = no_links.open_folder(self._root, self._prefix)
         try:
@@ -173,7 +173,7 @@ class LocalFolder(_BaseFolder):
             os.close(descriptor)
 
     def is_at_path(self) -> bool:
-        """Returns False if the path no longer leads to the pinned directory."""
+        """True if the pinned directory is still at the path."""
         if self.descriptor is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self.descriptor), os.stat(self.local))
@@ -183,14 +183,14 @@ class LocalFolder(_BaseFolder):
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """Returns the path of a file. Raises DamagedTable if a part of it below the root is a link (DUR-72)."""
+        """Returns a file's path. Raises DamagedTable for a link below the root (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Returns the path or URI at which a file can be opened. Raises DamagedTable for a link on the way."""
+        """Returns the path or URI for opening a file. Raises DamagedTable for a link on the way."""
         self._sound(name)
         return self.path(name)
 
@@ -199,7 +199,7 @@ class LocalFolder(_BaseFolder):
         return self.local.removesuffix(self._prefix).rstrip("/") if self.descriptor is None else "."
 
     def exists(self, name: str) -> bool:
-        """Returns True if a file exists, or on local disks a directory."""
+        """True if a file exists. On local disks, also true for directories."""
         with suppress(OSError, ValueError):
             return bool(self._stat(name))
         return False
@@ -227,7 +227,7 @@ class LocalFolder(_BaseFolder):
         return pa.OSFile(self.place(name))
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        """Returns the results of a call for each item, in order. Calls to remote storage run concurrently."""
+        """Returns a call's results for each item, in order. Remote calls run concurrently."""
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
@@ -237,7 +237,7 @@ class LocalFolder(_BaseFolder):
             new_folder: True to create a missing directory. Otherwise raises ``FileNotFoundError``.
 
         Raises:
-            AlreadyExistsError: for eight seconds, a store answered that it is busy with the file.
+            AlreadyExistsError: a store was busy with the file for eight seconds.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
@@ -253,12 +253,12 @@ class LocalFolder(_BaseFolder):
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Writes a file in one operation. The process that uses the file must sync its directory first."""
+        """Writes a file in one operation. Users of the file must sync its directory first."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Writes a draft, and calls ``place`` to link or rename it to its name. Follows no links (DUR-72)."""
+        """Writes a draft. ``place`` links or renames the draft. Follows no links (DUR-72)."""
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
@@ -286,7 +286,7 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
-        """Opens a file for writing. A remote file exists after the block has ended without an error."""
+        """Opens a file for writing. A remote file appears only after a successful block."""
         with ExitStack() as opened:
 
             def create() -> tuple[IO[bytes], int]:
@@ -317,7 +317,7 @@ class LocalFolder(_BaseFolder):
         self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
 
     def _make(self, path: str) -> None:
-        """Creates a directory and its missing parents, and syncs each parent. Follows no link."""
+        """Creates a directory and missing parents. Syncs each parent. Follows no link."""
         with suppress(OSError):
             if stat.S_ISDIR(os.stat(path or ".", dir_fd=self.descriptor).st_mode):
                 return
@@ -379,18 +379,18 @@ class LocalFolder(_BaseFolder):
             yield from (found[:3] for found in os.fwalk(self._path(prefix), dir_fd=self.descriptor))
 
     def names(self, prefix: str) -> list[str]:
-        """Returns the names of the files and subdirectories in a subdirectory, in any order."""
+        """Returns names of files and subdirectories, in any order."""
         return no_links.names(self._path(prefix), self.descriptor)
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        """Returns the sorted names of directories in a subdirectory that start with ``beginning``."""
+        """Returns sorted names of subdirectories that start with ``beginning``."""
         return no_links.folders(self._path(prefix), beginning, self.descriptor)
 
     def _unlink(self, name: str) -> int:
         return no_links.unlink(self._root, name, self.descriptor)
 
     def remove_empty(self, name: str) -> None:
-        """Removes an empty directory. Raises OSError if it is not empty, or behind a link."""
+        """Removes an empty directory. Raises OSError for other directories, or links on the way."""
         no_links.rmdir(self._root, self._at(name))
 
     def remove_all(self) -> None:
@@ -410,7 +410,7 @@ class LocalFolder(_BaseFolder):
 
 
 class RemoteFolder(_BaseFolder):
-    """A directory of an object store at ``prefix``, with the methods of ``LocalFolder``."""
+    """A directory of an object store at ``prefix``. Has the methods of ``LocalFolder``."""
 
     local: None = None
     descriptor: None = None
@@ -547,7 +547,7 @@ def _remote_entry(name: str, found: ObjectMeta) -> ListedFile:
 
 
 def _etag(text: str | None) -> str | None:
-    """Returns an ETag without its quotes, because listings of some stores have none."""
+    """Strips an ETag's quotes. Listings of some stores omit the quotes."""
     return text and text.strip('"')
 
 

@@ -1,7 +1,7 @@
-"""Schemas, partitions, table properties, paths and application ids of a root.
+"""Schemas, table properties, paths and application ids of a root.
 
-A root has the tables ``queues``, ``stats`` and maybe ``schedules``, and a directory ``q/<key>`` for each queue.
-The directory of a queue has a directory for each shard with the tables ``messages`` and ``receipts``.
+A root has the tables ``queues``, ``stats`` and maybe ``schedules``. A directory ``q/<key>`` belongs to each queue.
+The queue's directory has a directory for each shard. A shard has the tables ``messages`` and ``receipts``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAYOUT_VERSION = 6
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
-"""Added to the version of the application id ``send`` when a shard is closed to sends."""
+"""Added to ``send``'s version when a shard closes to sends."""
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -72,17 +72,17 @@ MESSAGES = pa.schema(
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
 ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_for"}
-"""Columns that files of earlier versions may lack, and that are then read as NULL. Add each new column here."""
+"""Columns that older files may lack. Readers return NULL instead. Add each new column here."""
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Returns rows with the columns of a ``messages`` file, in their order and types in the file."""
+    """Returns rows in the schema of a ``messages`` file."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
 
 class ColumnArrays:
-    """Builds Arrow arrays of the given columns from lists of values."""
+    """Builds Arrow arrays of given columns from lists of values."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self._kinds = [(field.name, field.type) for field in fields]
@@ -138,7 +138,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""For tracked sends: numbers of ended messages, keyed by the way they ended, such as ``deleted``."""
+"""For tracked sends: numbers of ended messages, by way of ending."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -224,7 +224,7 @@ FILES = {
     "stats": _columns(STATS, STATS_PARTITIONS),
     "schedules": SCHEDULES,
 }
-"""Columns of each table's data files, which have no partition columns, by name of the table's directory."""
+"""Columns of data files, by table. Partition columns are missing."""
 
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
@@ -232,7 +232,7 @@ HEAD_OFFSET = -1
 
 @attrs.frozen
 class Retention:
-    """How long a table keeps files and log entries that its newest snapshot does not need."""
+    """Retention of files and entries outside the newest snapshot."""
 
     file_minutes: int
     log_minutes: int = 10
@@ -242,7 +242,7 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files are kept for leases and bulk sends, which take at most 12 hours each."""
+"""Hours for which files are pinned. Leases and bulk sends take at most 12 hours."""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -262,7 +262,7 @@ _PROPERTIES = {
     "delta.enableDeletionVectors": "false",
 }
 OURS = {("delta.enableExpiredLogCleanup", "false")}
-"""The property of a table that says that lakequeue trims its log itself."""
+"""The property of tables whose log lakequeue trims itself."""
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
     # Readers skip files by these five. Statistics on bodies would fill the log.
@@ -274,7 +274,7 @@ STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 RESERVE, RESERVE_FILES = "reserve", "reserve-files"
-"""Files of a local root that reserve space for operations that free space."""
+"""Files that reserve space of a local root; see ``reserve``."""
 CONSUMERS = "consumers"
 """Directory of the small files that show running consumers. It is not a table."""
 ROOT_FOLDERS = {"queues", "stats", "schedules", "q", CONSUMERS, RESERVE, RESERVE_FILES}
@@ -312,29 +312,31 @@ def table_name(path: str) -> str | None:
 
 
 def is_elsewhere(path: str, name: str | None) -> bool:
-    """Returns True if a table with this name belongs to another queue or shard. Older tables have no name."""
+    """True if the name belongs to another queue or shard. Older tables have no name."""
     return name is not None and _TABLE_NAME.fullmatch(name) is not None and name != table_name(path)
 
 
 _TABLE_NAME = re.compile(r"[0-9a-z-]+/[0-9]+/(messages|receipts)")
 
 COPYING = "copying"
-"""File in the directory of a queue that is being copied. Ignored once the catalog names the queue."""
+"""File that marks a queue as being copied. Ignored once the catalog names the queue."""
 
 SEND_ID = "send"
-"""Application id on ``messages``; its version is the end offset, ``CLOSED`` or more if the log is closed."""
+"""Application id on ``messages``; its version is the end offset. A closed log adds ``CLOSED``."""
 CLOCK_ID = "clock"
 """Application id on ``messages``; its version is the last ``sent_at``, in microseconds."""
 FILES_ID = "files"
-"""Application id on ``messages``; its version is the number of merges and drops of segments."""
+"""Application id on ``messages``; its version counts merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
 """Application id on ``messages``; its version is the newest ledger epoch that removed bodies."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``; its version is the random number of the last removal of bodies."""
+"""Application id on ``messages``; its version is the last removal's random number."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``; its version is the version of the queue attributes that senders must know."""
+"""Application id on ``messages``; its version is the required attributes version of senders."""
 PAUSE_ID = "pause"
-"""Application id on messages and receipts; its version is the longest pause of commits, if over a day, in s."""
+"""Application id on messages and receipts; its version is the longest pause. Pauses count in seconds, from a day
+on.
+"""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``; its version is the epoch, which the head row repeats."""
 
@@ -343,7 +345,7 @@ TURN_ID = "turn"
 
 
 def stats_id(key: str) -> str:
-    """Returns the application id on ``stats`` whose version is the minute, since the epoch, of the last row."""
+    """Returns an application id on ``stats``; its version is the last row's minute since the epoch."""
     return f"stats-{key}"
 
 
@@ -357,7 +359,7 @@ MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns the application id on ``messages`` whose version is the number of the last move from a shard."""
+    """Returns an application id on ``messages``; its version numbers the last move from a shard."""
     return f"{MOVE}{source_key}-{shard}"
 
 
@@ -366,15 +368,15 @@ BULK = ("bulk-", "stream-")
 
 
 def bulk_id(send_id: str) -> str:
-    """Returns the application id on ``messages`` whose version is 1 once this bulk send has reached the shard."""
+    """Returns an application id on ``messages``; its version is 1 once the send has landed."""
     return f"bulk-{send_id}"
 
 
 def stream_id(stream: str) -> str:
-    """Returns the application id on ``messages`` whose version is the stream's last batch number plus 1."""
+    """Returns an application id on ``messages``; its version is the stream's last batch number plus 1."""
     return f"stream-{stream}"
 
 
 def end_of(version: int) -> int:
-    """Returns the log's end offset, from the version of the application id ``send``."""
+    """Returns the log's end offset for a version of ``send``."""
     return version - CLOSED if version >= CLOSED else version

@@ -1,4 +1,4 @@
-"""Earlier versions of a table, read-only, as far back as its log reaches, for any engine."""
+"""Earlier versions of a table, read-only. The log limits how far back versions reach."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ class Version(NamedTuple):
 
     number: int
     committed_at: int
-    """Instant of the commit in microseconds since the epoch, by the machine's clock, to the millisecond."""
+    """Instant of the commit in microseconds since the epoch. The machine's clock gives the instant, to the
+    millisecond.
+    """
 
 
 def versions(store: Store, path: str) -> list[Version]:
-    """Returns the versions of a table that can still be opened, oldest first."""
+    """Returns the versions that can still be opened, oldest first."""
     folder = store.folder(path)
     found = listed(folder)
 

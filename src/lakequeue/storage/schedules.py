@@ -1,4 +1,4 @@
-"""The ``schedules`` table of a root: a row for each schedule, in one file that each change replaces (JOB-7)."""
+"""The ``schedules`` table of a root: one row per schedule. Each change replaces the only file (JOB-7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Takes all schedules. Returns the changed schedules by id, with None for each schedule to remove."""
+"""Takes all schedules. Returns the changed schedules by id, None to remove."""
 
 
 class ScheduleTable:
@@ -104,7 +104,7 @@ class ScheduleTable:
 
 
 def unreadable(engine: Engine, root: str) -> str | None:
-    """Returns why the table's rows cannot be read; None if they can, or if the table does not exist."""
+    """Returns why the table's rows cannot be read. None for readable rows or without a table."""
     try:
         ScheduleTable(engine, root).rows()
     except DamagedTable as error:
@@ -113,7 +113,7 @@ def unreadable(engine: Engine, root: str) -> str | None:
 
 
 def _checked_rows(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
-    """Returns the rows of all files as one table, and as schedules. Raises DamagedTable if one is invalid."""
+    """Returns all files' rows as a table and as schedules. Raises DamagedTable for an invalid row."""
     try:
         cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]
         rows = pa.concat_tables([layout.SCHEDULES.empty_table(), *cast])

@@ -1,4 +1,4 @@
-"""The newest version of a table, kept current by applying new log entries, each read once."""
+"""The newest version of a table. Each new log entry is read once."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from lakequeue.storage.folder import Folder, LocalFolder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Number of new entries on an object store that are read one by one. If there are more, the log is listed."""
+"""New entries read one by one on object stores. For more entries, lists the log."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds between checks that a log on an object store was not replaced: while it grows, and while it does not."""
+"""Seconds between checks of a growing or an idle log. A check finds replaced logs on object stores."""
 _LEARNED = 100
-"""Maximum number of entries that ``learn`` stores, and of newest entries that stay in memory."""
+"""Maximum number of learned entries, and of entries in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds after which each of the two anchors moves on to a newer entry; see ``_Anchor``."""
+"""Maximum seconds between moves of each anchor; see ``_Anchor``."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
-"""Reason in a DamagedTable error about an entry that does not follow its predecessor."""
+"""Reason of a DamagedTable error: the predecessor does not fit."""
 _known_programs: set[tuple[str, str]] = set()
-"""Program and table of each warning about a rewritten table that this process has logged."""
+"""Programs and tables whose rewriting this process has logged."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -65,7 +65,7 @@ class ReplacedLog(DamagedTable):
     """The log is not the log that this process read: a backup was restored, or the table was repaired (DUR-80)."""
 
     in_place = False
-    """True if the replaced log now has an entry that a commit of this process left there."""
+    """True if this process's commit is in the replaced log."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -74,7 +74,7 @@ class ReplacedLog(DamagedTable):
 
 
 class _EntryId(NamedTuple):
-    """Version, file and token of a log entry on which a snapshot is built."""
+    """Version, file and token of an entry that was read."""
 
     version: int
     mark: Mark
@@ -82,7 +82,7 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a log must have. Its age is 1/4 to 1/2 of the handle's, at most 2 * ``longest`` s."""
+    """An older entry that a log must have. The anchor is at most 2 * ``longest`` seconds old."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -90,14 +90,14 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """If due, moves the anchor to the version stored by the last move, and stores ``version`` for the next."""
+        """If due, moves the anchor to the last stored version. Stores ``version`` for the next move."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
 
 
 def _begin(versions: Container[int], version: int) -> int:
-    """Returns the oldest of the versions that lead to ``version`` without a gap."""
+    """Returns the first of the gapless versions up to ``version``."""
     while version - 1 in versions:
         version -= 1
     return version
@@ -117,7 +117,7 @@ class Snapshot(TableState):
         self._folder = folder
         self._put_back = put_back
         self.strays: list[int] = []
-        """Versions that a restore of a local table left over, in order. They are not part of the log (DUR-86)."""
+        """Local versions left over by a restore, in order (DUR-86). The log does not include the versions."""
         self._learned: dict[int, Entry] = {}
         # The last entry that was learned, until it was seen in the log.
         self._last_learned: tuple[int, Entry] | None = None
@@ -125,11 +125,11 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if an entry was found in another file, maybe of a backup. Then check the root's other tables."""
+        """True if an entry's file was replaced by a copy. Check the root's other tables."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
-        """Wall clock, in seconds, when the log was last seen to have this entry or an earlier one."""
+        """Wall clock of the last successful log check, in seconds."""
         self._listed_at = self.confirmed_at
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
@@ -161,12 +161,12 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """The entry of this snapshot at the last check of a log on an object store. The next check looks for that
-        entry and the one after it: commits of this process may have landed behind a gap that a restore made.
+        """Entry of the last check on an object store. The next check needs the entry and the following entry.
+        Commits of this process may be behind a restore's gap.
         """
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. Returns True if some were read from the log, because ``learn`` had not stored them.
+        """Applies new commits. True if the log had commits that ``learn`` lacked.
 
         Args:
             most: maximum number of commits that are read one by one.
@@ -183,7 +183,7 @@ class Snapshot(TableState):
         return self._applied(partial(self._step_on, check_at, most, at_once))
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits as ``follow`` does, but always checks that the log is still the same log."""
+        """Applies new commits, like ``follow``. Always checks that the log was not replaced."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0, most, at_once) if listed_lately else self._catch_up)
 
@@ -197,7 +197,7 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the log's end is before ``send``, so that offsets were given twice (DUR-85)."""
+        """Raises DamagedTable if the log ends before ``send``. Offsets were given twice (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
@@ -237,7 +237,9 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """True if a local log has this version's entry, False if it is trimmed. ReplacedLog: it has another."""
+        """True if a local log has this version's entry. False if the entry was trimmed. Raises ReplacedLog for
+        another entry.
+        """
         try:
             self._expect(self._entry_id, folder)
         except LogTrimmed:
@@ -255,7 +257,7 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """False if a local log has lost an anchor, or its first entries, although they were not trimmed."""
+        """False if a log lost an anchor or first entry. Trimmed entries do not count."""
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:
@@ -267,10 +269,11 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns how many entries a local log has lost since the last count; 0 if a checkpoint follows the gap.
-        Counts at most every 0.3 s, and before each checkpoint, which would hide the gap. Returns 0 in between.
+        """Returns the number of entries lost since the last count. 0 if a checkpoint follows the gap. Counts every
+        0.3 seconds and before each checkpoint. Returns 0 between counts.
         """
         now = time.monotonic()
+        # A checkpoint would hide the gap.
         if now < self._next_look and (self.version + 1) % self.checkpoint_every:
             return 0
         self._next_look = now + _ANCHORS[0]
@@ -291,7 +294,7 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _EntryId, found: Mark) -> None:
-        """Checks that the entry ``base``, now in the file ``found``, is still the entry that was read."""
+        """Checks that ``found`` holds the entry ``base`` that was read."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -304,7 +307,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Raises ReplacedLog if the log lacks this process's last commit, whose messages are in the cache."""
+        """Raises ReplacedLog if the log lacks this process's last commit. The cache has the commit's messages."""
         if committed is None:
             return
         version, entry = committed
@@ -334,13 +337,13 @@ class Snapshot(TableState):
             raise LogTrimmed(str(error)) from error
 
     def learn(self, version: int, entry: Entry) -> None:
-        """Stores an entry that this process committed through another handle, to save reading it. Thread-safe."""
+        """Stores an entry of this process's other handle. Saves a read. Thread-safe."""
         self._last_learned = version, entry
         if len(self._learned) < _LEARNED:
             self._learned[version] = entry
 
     def advance(self) -> None:
-        """Applies stored entries that follow this version, without a request to storage."""
+        """Applies stored entries of next versions. Sends no request to storage."""
         while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self.mark:
             self.apply(self._learned.pop(self.version + 1))
         if self._learned:
@@ -352,7 +355,7 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version before the entries in memory, and the files that these entries added, by name."""
+        """Returns the version before the entries in memory. Also returns files added by the entries, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -388,7 +391,7 @@ class Snapshot(TableState):
         return range(self.version + 1, self.version + 1 + most)
 
     def _leading(self, found: Sequence[Entry | None]) -> Iterator[Entry]:
-        """Yields the entries up to the first that is missing, or belongs to another log."""
+        """Yields entries up to a missing entry or another log's."""
         for entry in found:
             if entry is None:
                 return
@@ -403,7 +406,7 @@ class Snapshot(TableState):
         return None
 
     def tokens(self, since: int) -> Iterator[str | None]:
-        """Yields the tokens of the commits after a version, up to the first missing entry."""
+        """Yields tokens of commits after a version. Stops at the first missing entry."""
         for version in range(since + 1, self.version + 1):
             if version in self._newest:
                 yield self._newest[version].token
@@ -431,7 +434,7 @@ class Snapshot(TableState):
         return (self._put_back and by_lakequeue) or is_left_over(self._folder, found)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Adds local entries that a restore left over to ``strays`` (DUR-86). Others raise DamagedTable."""
+        """Adds a restore's local leftovers to ``strays`` (DUR-86). Raises DamagedTable for other entries."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})
@@ -446,7 +449,7 @@ class Snapshot(TableState):
             _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | TableState) -> None:
-        """Reads a table's settings. Raises DamagedTable if the table was moved here, or has unknown features."""
+        """Reads a table's settings. Raises DamagedTable for a moved table or unknown features."""
         uri = self._folder.uri
         if found.metadata is not None:
             if layout.is_elsewhere(uri, found.metadata.get("name")):

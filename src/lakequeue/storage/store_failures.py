@@ -1,4 +1,4 @@
-"""Explains failures of object stores in one line without secrets: cause, request, and setting to change."""
+"""Explains failures of object stores in one line without secrets. Names cause, request, and setting to change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Statuses with which proxies answer even if the store may still carry out the request."""
+"""Statuses of proxies. The store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -92,14 +92,14 @@ _FULL_ADVICE = (
 
 
 def first_line(error: BaseException) -> str:
-    """Describes an error in one line. A known error of a store gets its cause, and the setting to change."""
+    """Describes an error in one line. Explains known store errors, with the setting to change."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
     return line + _FULL_ADVICE if is_full(line) and _FULL_ADVICE not in line else line
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error of a ``call`` that gives up although other processes may still commit its ``part``."""
+    """Returns the error for abandoning a ``call``. Other processes may still commit the call's ``part``."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
@@ -108,8 +108,8 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Returns what to raise for ``error`` if other processes may still commit a part of the failed call.
-    ``unknown`` returns the error of an unknown outcome for a reason; see ``left_to_others``.
+    """Converts ``error`` of a failed call. Other processes may still commit a part. ``unknown`` builds the error
+    of an unknown outcome.
     """
     match error:
         case QueueClientError(outcome_unknown=True):
@@ -123,7 +123,7 @@ def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueCl
 
 
 def is_full(line: str) -> bool:
-    """Returns True if the text of an error says that a disk, or a quota of it, is full."""
+    """True if the text names a full disk or quota."""
     return "No space left on device" in line or "Disk quota exceeded" in line
 
 
@@ -136,7 +136,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """True if a store refused to create a file because of a simultaneous request for it. Try again."""
+    """True if simultaneous requests made a store refuse a file. Try again."""
     code = _CODE.search(str(error))
     return code is not None and code[1] in _CONFLICTS
 
@@ -156,12 +156,12 @@ def hide_secrets(error: BaseException) -> None:
 
 
 def was_repeated(error: BaseException) -> bool:
-    """Returns True if the client sent the request several times, so that an earlier one may still land."""
+    """True if the client repeated the request. An earlier request may still land."""
     return " retries, " in str(error)
 
 
 def unanswered_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a late request of a failed commit may still create; None if none can arrive."""
+    """Returns the version that a late request may still create. None if no request can arrive."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):
@@ -201,9 +201,7 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the cause from the text of a Spark error: an exception of Java, or of Python in a task. The first
-    lines of the text only name the failed call. None for other texts, or without a cause.
-    """
+    """Returns the cause of a Spark error: a Java or Python exception. None for other texts, or without a cause."""
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")

@@ -1,4 +1,4 @@
-"""Opens storage through obstore, with options named as in delta-rs and other readers of the tables."""
+"""Opens storage through obstore. Options have the names of delta-rs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 DURABILITY = "LAKEQUEUE_DURABILITY"
 """Environment variable for the failures that acknowledged messages survive: ``power`` or ``process``."""
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
-"""Environment variable that allows roots on network file systems if it is 1."""
+"""Environment variable: 1 allows roots on network file systems."""
 CHECKS = "checks"
-"""Directory of a new remote root in which the storage is tested."""
+"""Directory of a new remote root for testing the storage."""
 _CLIENT = frozenset(
     {
         "allow_http",
@@ -58,15 +58,15 @@ _PORTABLE = _CLIENT | {
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""Options that, if they come from environment variables, are also valid on other machines."""
+"""Environment options that are also valid on other machines."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Matches options, by name without prefix, that are secrets or that help to get a secret."""
+"""Matches names of secret options, without prefix. Includes options that help to get a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
-"""Prefixes of options that only delta-rs knows, and that this package therefore leaves out."""
+"""Prefixes of options that only delta-rs knows. obstore does not get the options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
-"""Matches options of repeated requests, which obstore takes as a separate argument."""
+"""Names of retry options. obstore takes these separately."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
 """Default limits for a request and its repetitions. The environment may set the two timeouts instead."""
 _ADDRESSES = frozenset(
@@ -84,7 +84,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 class Requests:
-    """Requests to an object store since the process started, by kind, without repetitions. Thread-safe."""
+    """Counts requests to an object store by kind. Repetitions do not count. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class Store:
         root: local path or URI.
         options: options by the names that delta-rs uses. Environment variables apply too.
         durability: ``power`` or ``process``. None to ask the environment, else ``power`` (DUR-1).
-        network_file_system: True if the root may be on a network file system.
+        network_file_system: permits a root on a network file system.
     """
 
     def __init__(
@@ -122,20 +122,20 @@ class Store:
         self.options = dict(options or {})
         self.requests = Requests()
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
-        """True if data must be on a local disk before a call returns."""
+        """True if calls sync local data before returning."""
         self.restored = set[str]()
-        """Paths of tables with entries that a restore left over, and that this process must remove."""
+        """Paths of tables with entries left over by a restore. This process must remove the entries."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles the store for lakequeue's own Spark tasks, with the options of this process's environment."""
+        """Pickles the store for lakequeue's Spark tasks. Includes options from the environment."""
         return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """The options for delta-rs, with ``PATIENCE`` for limits that the user has not set."""
+        """Options for delta-rs. ``PATIENCE`` gives the limits that users have not set."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}
@@ -143,21 +143,21 @@ class Store:
 
     @property
     def portable_options(self) -> dict[str, str]:
-        """The options, with options from this process's environment, for processes on other machines."""
+        """Options for other machines. Includes options from this process's environment."""
         if local_path(self.root) is not None:
             return self.options
         return _environment(_PORTABLE) | self.options
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """The options, and the environment variables that clients read when they are created, as pairs."""
+        """Pairs of options, and environment variables that clients read."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())
 
     @property
     def public_options(self) -> dict[str, str]:
-        """The portable options, except secrets and URLs that may contain secrets."""
+        """The portable options without secrets and possibly secret URLs."""
         if local_path(self.root) is not None:
             return {}
         return {
@@ -189,18 +189,18 @@ class Store:
                 pass
 
     def check_mount(self) -> None:
-        """Raises QueueClientError if a local root is on a network file system without permission."""
+        """Raises QueueClientError for a root on a network file system."""
         local = local_path(self.root)
         if local is not None:
             check_local(local)
 
     def check_use(self) -> None:
-        """Calls ``check_mount``, unless the user or the environment allows roots on network file systems."""
+        """Calls ``check_mount``, unless network file systems are allowed."""
         if not (self.network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Raises QueueClientError if storage lets two writers create the same file, which would lose commits."""
+        """Raises QueueClientError if storage overwrites files on creation. Two writers would lose commits."""
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
@@ -220,7 +220,7 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """Raises QueueClientError if there are no credentials, and no metadata service that could give them."""
+        """Raises QueueClientError without credentials or a metadata service."""
         bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
         if not sources or not bare_options.keys().isdisjoint(sources):
@@ -246,7 +246,7 @@ class Store:
         return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
-        """Raises InvalidParameterValue for a wrong URL, a bucket among the options, or a control character."""
+        """Raises InvalidParameterValue for bad URLs, bucket options and control characters."""
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():

@@ -1,4 +1,4 @@
-"""A readable version of a table: its state according to the log, and the rows of its files."""
+"""A readable version of a table: state and rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class TableVersion:
-    """A fixed version of a table. The ``Table`` of an engine is a subclass that moves to newer versions."""
+    """A fixed version of a table. An engine's ``Table`` is a subclass that moves forward."""
 
     def __init__(self, folder: Folder, state: TableState) -> None:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}
-        """Rows of live files, keyed by path, as they were read or written; see ``rows``."""
+        """Rows of live files that ``rows`` keeps, by path."""
         self.written: dict[str, pa.Table] = {}
         """Rows of files that this process wrote, by path. ``read_rows`` then reads no file."""
 
@@ -53,14 +53,14 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """Returns all data columns of files, as ``read`` does, and keeps the rows in memory. For small tables."""
+        """Returns all data columns of files. Keeps the rows in memory. For small tables."""
         fresh = [file for file in files if file.path not in self._rows]
         known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
         self._rows = {path: known[path] for path in self.state.live if path in known}
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of rows ``first`` to ``last`` (inclusive) of a live file. Skips other row groups."""
+        """Returns columns of a live file's rows. ``last`` is inclusive. Skips other row groups."""
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
@@ -84,7 +84,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises ReplacedLog if the log was replaced, so that files of this version may have other content."""
+        """Raises ReplacedLog if the log was replaced."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

@@ -160,6 +160,7 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
     """Returns the files without problems, by offset. Of overlapping files, keeps the one with more rows."""
     kept: list[FoundFile] = []
+    # Among files with equal numbers of rows, the first offset decides, and last the age: a newer file wins.
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
     for *_, each in sorted(sound, key=lambda known: known[:3]):
         while kept and kept[-1].last >= each.first and kept[-1].file.rows < each.file.rows:

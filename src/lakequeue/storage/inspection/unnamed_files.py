@@ -54,6 +54,7 @@ def rejoined(
     places: list[tuple[int, int | None]] = [*(each for each in missing if each[1] < end), (end, None)]
     since = min(_since(kept, first, clock) for first, _ in places)
     candidates = [each for each in _candidates(log, clock) if since <= each.sent_at[0]]
+    # An append that lost a race leaves a file, too. Its messages were appended again.
     known = _ids_since(log.folder, kept, since) if candidates else set()
     candidates = [each for each in candidates if known.isdisjoint(each.ids)]
     # Drops files whose messages a later file holds, too: a retry wrote them again.
