@@ -1,1 +1,1 @@
-"""State of one process: the root, open queues, and each shard behind a group commit."""
+"""State of one process: the root, open queues, and shards with a group commit."""

@@ -1,7 +1,7 @@
-"""One structured log record per call of a verb, from the logger ``lakequeue.verbs`` at level DEBUG.
+"""One structured log record per call of a verb. The logger is ``lakequeue.verbs``, the level DEBUG.
 
-Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (its class or None).
-If calls share a commit, the call whose thread runs the commit counts it.
+Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (class or None). A
+shared commit counts for the call whose thread runs it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _current: ContextVar[CallCounters | None] = ContextVar("lakequeue call", default
 
 @contextmanager
 def logged(verb: str, queue: str) -> Iterator[CallCounters]:
-    """Logs a record at the end of the block, unless the block is part of another logged call."""
+    """Logs a record when the block ends. Logs nothing inside another logged call."""
     call = CallCounters()
     if _current.get() is not None or not _log.isEnabledFor(logging.DEBUG):
         yield call
@@ -65,7 +65,7 @@ def logged(verb: str, queue: str) -> Iterator[CallCounters]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit, and the races lost before it, for the call that runs in this thread."""
+    """Counts a commit, and races lost before the commit. They belong to this thread's call."""
     call = _current.get()
     if call is not None:
         call.commits += 1
@@ -74,7 +74,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts races lost by the call that runs in this thread, which gave up without a commit."""
+    """Counts races lost without a commit, for this thread's call."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races
@@ -95,7 +95,7 @@ class Tallies:
         self._by_queue: dict[str, Counter[str]] = {}
 
     def add(self, queue: str, **amounts: int) -> None:
-        """Adds amounts to the totals of a queue, by the names in ``EVENTS``."""
+        """Adds to the totals of a queue. ``amounts``: by names of ``EVENTS``."""
         with self._lock:
             self._by_queue.setdefault(queue, Counter()).update(amounts)
 

@@ -1,4 +1,4 @@
-"""The delivery table of a queue, as this process knows it."""
+"""A queue's delivery table, as this process knows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: all requests that wait when a commit ends go into the next commit."""
+"""Group commit. Requests that arrive during a commit share the next commit."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between a waiting caller's checks that the group has a leader, as an interrupt may have ended it."""
+"""Seconds between a caller's checks for a leader. An interrupt may have ended the leader."""
 
 
 class Item(Generic[Request, Answer]):
-    """A request of a group, with its answer once it is ``done``."""
+    """A request of a group. Has an answer once ``done``."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
-        """Set when the request is done, or when its caller must lead the next batch."""
+        """Set when the request is done. Also set to make its caller the leader."""
         self.done = False
         self.answer: Answer | None = None
         self.error: BaseException | None = None
@@ -42,11 +42,11 @@ class Item(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """Runs the requests of concurrent callers in batches. One of the callers, the leader, runs each batch.
+    """Runs the requests of concurrent callers in batches. The leader, one of the callers, runs each batch.
 
-    A caller that finds no batch running becomes the leader. It runs one batch, then wakes a caller that arrived
-    meanwhile, who leads the next. If a leader is interrupted, a waiting caller takes the lead. Callers on an event
-    loop ``offer`` requests, and let a thread ``run`` them.
+    A caller that finds no batch running becomes the leader. The leader runs one batch. Then it wakes a waiting
+    caller as the next leader. If a leader is interrupted, a waiting caller takes over. Callers on an event loop
+    ``offer`` requests, and let a thread ``run`` them.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class GroupCommit(Generic[Request, Answer]):
         """Creates an empty group.
 
         Args:
-            run: returns an answer for each request, in order. If it raises an error, each request gets the error.
-            turn: returns a context for each batch. Requests that arrive while it is being entered join the batch.
+            run: returns an answer for each request, in order. An error of ``run`` goes to each request.
+            turn: returns a context for each batch. Requests still join the batch while the context is entered.
         """
         self._run = run
         self._turn = turn
@@ -81,7 +81,7 @@ class GroupCommit(Generic[Request, Answer]):
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the waiting requests as one batch, even while another batch runs. Returns the answered requests."""
+        """Runs the waiting requests as one batch. Other batches may run. Returns the answered requests."""
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:

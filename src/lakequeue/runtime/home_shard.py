@@ -1,8 +1,8 @@
-"""The home shard of a process, so that processes on one queue rarely compete for a commit.
+"""The home shard of a process. Processes with different homes rarely race for a commit.
 
-Each process has a home shard for its receives, and another for its sends. If it keeps losing races at a home, or
-finding messages in other shards only, it chooses another home. The home for sends also moves with each new
-segment, so that sends fill all shards.
+A process has one home shard for receives, and one for sends. It leaves a home where it keeps losing races. It also
+leaves a home whose messages other shards hold. The home for sends also moves with each new segment, to fill all
+shards.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard than the home, so that a few consumers serve all shards."""
+"""One in this many receives starts at another shard. So a few consumers serve all shards."""
 _ALONE = 0.125
-"""A lost race raises the strain by 1, and a commit without lost races lowers it by this. Strain moves the home."""
+"""A lost race adds 1 to the strain. A commit without lost races subtracts this. Strain moves the home."""
 _LEAST, _MOST = 2.0, 64.0
-"""Minimum and maximum of the strain at which the home moves. It doubles if all other shards get commits, too."""
+"""Minimum and maximum of the strain that moves the home. The limit doubles if all other shards are in use."""
 _QUIET = 64
-"""Number of consecutive commits at strain 0, after which the home again moves at the lowest strain."""
+"""Number of commits in a row at strain 0. Then the limit is the minimum again."""
 _MISSES = 8
-"""Number of consecutive receives that find messages in other shards only, after which the home moves."""
+"""The home moves after this many receives in a row found only other shards' messages."""
 
 
 class HomeShard:
@@ -47,11 +47,11 @@ class HomeShard:
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:
-        """Returns all shards in circular order, beginning with a random shard."""
+        """Returns all shards in circular order. A random shard is first."""
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns a shard to try before the home, in one of ``ELSEWHERE_EVERY`` calls; otherwise None."""
+        """Returns a shard to try before the home, once in ``ELSEWHERE_EVERY`` calls. Otherwise returns None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -60,14 +60,14 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Records in which shard a receive that began at the home shard has found messages."""
+        """Records where a receive found messages. The receive began at the home shard."""
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:
                 self._move(shard)
 
     def committed(self, shard: int, lost: int) -> None:
-        """Records a commit to a shard and the number of races lost before it."""
+        """Records a commit to a shard, and the races lost before."""
         if shard != self.current or self._shards == 1:
             return
         with self._lock:
@@ -77,7 +77,7 @@ class HomeShard:
                 self._patience = _LEAST
 
     def leave(self, shard: int) -> None:
-        """Moves the home to the next shard, if the home is ``shard``."""
+        """Moves the home to the next shard if ``shard`` is the home."""
         with self._lock:
             if shard == self.current:
                 self._move((shard + 1) % self._shards)

@@ -1,4 +1,4 @@
-"""Commands to the ledger of a shard that are collected into one commit."""
+"""Commands to a shard's ledger that share a commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Number of the oldest read by ``look_at`` that is recent enough for the commands; infinity if none is."""
+    """Number of the oldest usable read by ``look_at``. Infinity: no read is recent enough."""
 
 
 @attrs.frozen
@@ -28,12 +28,12 @@ class CommandCommit:
     commands: Sequence[Command]
     now: Now
     wanted: int
-    """Number of messages that the claims among the commands ask for."""
+    """Number of messages that the claims ask for."""
     whole: bool
-    """True if a command, such as a purge, applies to all messages that were sent before it."""
+    """True if a command applies to all messages, as a purge does."""
     rewrite: bool
     looked: bool
-    """True if the last read by ``look_at`` is recent enough for all commands."""
+    """True if the last ``look_at`` is recent enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
     """For each request that contributes commands: its id, and the number of its commands."""
 

@@ -1,4 +1,4 @@
-"""Requests of this process to a shard's ledger, which any process may commit. See ``storage.requests``."""
+"""This process's requests to a shard's ledger. Any process may commit them. See ``storage.requests``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 16
-"""Number of calls that this process posts as requests, after it saw that other processes commit."""
+"""Number of calls that this process posts as requests after it met other processes."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain that a lost race adds, and strain from which on calls become requests. A won commit subtracts 1."""
+"""A lost race adds the first to the strain. A won commit subtracts 1. At the second, calls become requests."""
 _ATTRIBUTES = "attributes"
-"""Key, among the answers in a log entry, of the version of the queue's attributes."""
+"""Key of the queue's attributes version, in a log entry's answers."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -40,11 +40,11 @@ class CommonCommit:
 
 
 class OthersMet(Exception):
-    """A call has lost a race to another process, and must post its commands as a request."""
+    """A call has lost a race, and must post its commands as a request."""
 
 
 class LedgerRequests:
-    """Posts the commands of this process's calls, and waits until they are committed. Not thread-safe."""
+    """Posts this process's commands, and waits for their commit. Not thread-safe."""
 
     def __init__(self, path: str, commits_alone: bool) -> None:
         self.possible = local_path(path) is None and not commits_alone
@@ -52,22 +52,22 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """``turns.moved`` is True if other processes commit to this shard, a reason to use another shard."""
+        """``turns.moved``: True if other processes commit here. Another shard may be better then."""
         self.dry = False
-        """True if the last claim got fewer messages than it had asked for."""
+        """True if the last claim got fewer messages than asked."""
         self.attributes_version = 0
-        """Version of the queue's attributes when another process last committed a request of this process."""
+        """Version of the queue's attributes at the last commit by another process for this one."""
 
     def meet(self) -> None:
-        """Records that other processes commit to the ledger, so that the next calls become requests."""
+        """Records that other processes commit here. The next calls become requests."""
         self._rounds, self._strain, self.turns.moved = ROUNDS, 0, True
 
     def won(self) -> None:
-        """Records a commit without requests, before which no race was lost."""
+        """Records a commit without requests or lost races."""
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
-        """Records a lost race. Raises OthersMet if the commands must now be posted, as races are lost often."""
+        """Records a lost race. Raises OthersMet when too many are lost: post the commands then."""
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
@@ -76,26 +76,27 @@ class LedgerRequests:
             raise OthersMet
 
     def ask(self, table: Table) -> None:
-        """After a lost race, asks the winner to post requests, too, if its commit answered none. A process that
-        posts none is faster: with 100 ms a call to storage, it won all races for seven seconds.
+        """Asks the winner of a race to post requests, too. Does nothing if its commit answered requests.
+
+        A process that posts no requests is faster. With 100 ms a storage call, it won all races for seven seconds.
         """
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:
             self._asked = turns.ask(table)
 
     def heed(self, table: Table) -> None:
-        """Calls ``meet`` if another process has called ``ask`` since the last ``heed``."""
+        """Calls ``meet`` if another process has called ``ask`` meanwhile."""
         known, self._asked = self._asked, table.transaction(layout.TURN_ID)
         if known not in (None, self._asked):
             self.meet()
 
     @property
     def wanted(self) -> bool:
-        """True if this process has lately seen that other processes commit, so that it posts requests."""
+        """True if this process posts requests: it lately met other processes."""
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """True to post commands as a request. False if all are claims, and the last claim got too few messages."""
+        """True to post commands as a request. False for claims after a claim got too few messages."""
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 
@@ -104,7 +105,7 @@ class LedgerRequests:
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
-        """Records in ``dry`` if a claim got fewer messages than it asked for."""
+        """Records in ``dry`` if a claim got fewer messages than asked."""
         self.dry = any(
             isinstance(command, Claim)
             and (result.error is not None or result.value.message_count < command.max_messages)
@@ -165,7 +166,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads another process's commands. Empty if they are unreadable, or were posted to a restored log."""
+    """Reads another process's commands. Empty if unreadable, or posted to a restored log."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

@@ -22,23 +22,23 @@ import attrs
 from lakequeue.storage.engines.watch_lock import WatchLock
 
 PAUSE = 0.02
-"""Minimum seconds between wake-ups, so that waiting costs little if other processes change the logs often."""
+"""Minimum seconds between wake-ups. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
+"""Seconds for which a process watches after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
-"""Seconds for which a process goes on watching after a receive, if its consumer will soon receive again."""
+"""Seconds for which a process watches after a receive if its consumer soon receives again."""
 RETRY = 0.005
-"""Seconds after which a process with running handlers tries to take the released lock. Idle ones try at once."""
+"""Seconds before a process with running handlers tries the released lock. Idle processes try at once."""
 SIGN = 0.2
-"""Seconds between two stamps of the lock's file by the watcher."""
+"""Seconds between the watcher's stamps of the lock's file."""
 SIGNS = 5
-"""Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
+"""Number of ``SIGN`` intervals between checks of the lock's file."""
 BLOCKED = 0.4
-"""Seconds after which the watcher leaves the lock to another process, if a woken receive has not polled."""
+"""Seconds for a woken receive to poll. Then the watcher leaves the lock."""
 OVERFLOW = -1
-"""Watch number of an inotify event which says that the system has dropped events."""
+"""Watch number of inotify's event about dropped events."""
 FORGOTTEN = 60.0
-"""Seconds without a waiting receive after which a queue is forgotten, once a receive waits on another queue."""
+"""Seconds without a waiting receive before a queue is forgotten. A receive on another queue then forgets it."""
 
 
 @attrs.define(eq=False)
@@ -58,7 +58,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of one queue that this process watches, or may watch later. Implements ``WatchedPlace``."""
+    """The logs of one queue that this process may watch. Implements ``WatchedPlace``."""
 
     guard: threading.Lock
     lock: WatchLock
@@ -68,33 +68,33 @@ class Place:
     waits: list[Wait] = attrs.field(factory=list)
     watches: list[int] = attrs.field(factory=list)
     idle_at: float = 0.0
-    """Monotonic time, in seconds, when a receive last waited while this process had nothing else to do."""
+    """Monotonic seconds when a receive last waited in an idle process."""
     left_at: float = 0.0
-    """Monotonic time, in seconds, when the last wait of a receive ended."""
+    """Monotonic seconds when a receive last stopped waiting."""
     stay: float = GRACE
     """Seconds for which this process goes on watching after ``left_at``."""
     due: float | None = None
-    """Monotonic time, in seconds, at which this place is checked again; None if no check is planned."""
+    """Monotonic seconds of this place's next check. None: no check is planned."""
     changes: int = 0
     known: int = -1
-    """Value of ``changes`` at the last poll that left no message to other processes."""
+    """``changes`` at the last poll that left nothing to other processes."""
     until: float = 0.0
-    """Monotonic time, in seconds, before which no message becomes visible unless the logs change."""
+    """Monotonic seconds. No message becomes visible earlier unless the logs change."""
     shown_at: float = 0.0
-    """Monotonic time, in seconds, when this process last stamped the lock's file."""
+    """Monotonic seconds of this process's last stamp."""
 
     @property
     def idle(self) -> bool:
-        """True if a receive waits, or has waited in the last ``GRACE`` seconds, while its process is idle."""
+        """True if a receive waits in an idle process, or waited ``GRACE`` seconds ago."""
         return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
 
     @property
     def left(self) -> bool:
-        """True if no receive of this process waits, or has waited in the last ``stay`` seconds."""
+        """True if no receive waits, and none waited for ``stay`` seconds."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_blocked(self) -> bool:
-        """True if a receive was woken at least ``BLOCKED`` seconds ago and has not polled since."""
+        """True if a woken receive has not polled for ``BLOCKED`` seconds."""
         return any(wait.woken_for() >= BLOCKED for wait in self.waits)
 
     def is_watched_here(self) -> bool:
@@ -110,14 +110,14 @@ class Place:
                 self.show()
 
     def show(self) -> None:
-        """Stamps the lock's file if this process watches, and no message is left for other processes."""
+        """Stamps the lock's file while this process watches and leaves no messages."""
         if self.is_watched_here() and self.known == self.changes and time.monotonic() < self.until:
             self.shown_at = time.monotonic()
             self.lock.stamp()
 
 
 class LogWatch:
-    """Watches the logs of all queues for which receives of this process wait. Thread-safe."""
+    """Watches the logs of queues with waiting receives. Thread-safe."""
 
     def __init__(self) -> None:
         from inotify_simple import INotify, flags
@@ -244,7 +244,7 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Returns milliseconds until the next check of a place, or stamp of a lock's file; None if none is due."""
+        """Returns milliseconds until the next check or stamp. None if nothing is due."""
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)

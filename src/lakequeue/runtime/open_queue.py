@@ -54,7 +54,9 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Directories of the shards' Delta logs. Empty on object stores, or if the clock is not the system's."""
+        """Directories of the shards' Delta logs. Empty on object stores, and with another clock than the
+        system's.
+        """
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []
@@ -83,7 +85,7 @@ class OpenQueue:
 
     @property
     def arn(self) -> str:
-        """ARN of the queue, as in policies and listings of SQS."""
+        """ARN of the queue in SQS policies and listings."""
         return redrive_policies.arn(self.region, self.name)
 
     def now(self) -> int:
@@ -94,7 +96,7 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Context of a call: logs it, converts its errors, and completes a deletion that was interrupted."""
+        """Context of a call. Logs the call, converts errors, and completes interrupted deletions."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()
@@ -113,7 +115,9 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Raises DamagedTable if the catalog has lost the queue, as after a restore (DUR-7). Checks it rarely."""
+        """Raises DamagedTable if the catalog has lost the queue (DUR-7). A restore can cause this. Checks
+        rarely.
+        """
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without waiting: the lock's holder may be making tables
@@ -171,12 +175,12 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Gives this process and the log the newest attributes, after the log refused a send with other ones."""
+        """Brings process and log to the newest attributes. The log refused a send with other attributes."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts newer attributes of the shards, as after a restore (DUR-7). Returns True if there are any."""
+        """Adopts newer attributes of the shards (DUR-7). A restore leaves them. Returns True if there were any."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))
@@ -203,7 +207,7 @@ class OpenQueue:
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
-        """Writes the catalog's attributes to every shard, and so completes an interrupted change (QUE-25)."""
+        """Writes the catalog's attributes to every shard. Completes an interrupted change (QUE-25)."""
         row = self.row
         version = row.attributes_version
         if version == 0:
@@ -260,7 +264,7 @@ class OpenQueue:
 
 @contextmanager
 def _unless_broken(shard: OpenShard) -> Iterator[None]:
-    """Suppresses errors of a missing or damaged table, because no process can use it."""
+    """Suppresses errors of missing and damaged tables: no process can use them."""
     try:
         yield
     except (DamagedTable, FileNotFoundError) as error:

@@ -1,7 +1,7 @@
 """One shard in this process: a ledger, a reader and a sender, each with its own lock.
 
-All objects of a process share an ``OpenShard``, so only processes race for commits. Locks are taken in the order
-sender, ledger.
+A process has one ``OpenShard`` for each shard. So only processes race for commits. Take the sender's lock first,
+then the ledger's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
 def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
-    """Returns the order in which this process tries a queue's shards, after moving its home if that is useful."""
+    """Returns the order in which to try the shards. May move the home before."""
 
     def activity(others: Sequence[int]) -> list[list[int]]:
         tables = shards[0].tables
@@ -40,8 +40,9 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads shards of a queue on an object store, all at once. Returns a number to pass to later commands and
-    queries, which then need not read these shards again. Infinity, without reading, on a disk or for one shard.
+    """Reads all shards on an object store concurrently. Returns a number for later commands and queries.
+
+    With the number, they need not read these shards again. Returns infinity on a disk, and for a single shard.
     """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
@@ -96,12 +97,12 @@ class OpenShard:
         return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
     def _forgotten(self) -> ForgottenMessages:
-        """Returns the messages that the ledger has forgotten, read from storage after the log was opened."""
+        """Returns the ledger's forgotten messages. Reads storage after the log was opened."""
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes local files that contain it. Returns True if it had content."""
+        """Clears a message in the log. Removes its local files. Returns True if the message had content."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)

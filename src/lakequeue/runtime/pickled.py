@@ -1,4 +1,4 @@
-"""Roots and queues as pickled values, and how another process opens them."""
+"""Pickled roots and queues, and how other processes open them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PickledRoot:
 
     @classmethod
     def of(cls, root: Root) -> PickledRoot:
-        """Returns the values of an open root. Raises QueueClientError if the root has a clock set by hand."""
+        """Returns the values of an open root. Raises QueueClientError if its clock was set by hand."""
         if not isinstance(root.clock, SystemClock):
             raise QueueClientError("a root with a clock of its own cannot be pickled: open it without clock")
         store = root.engine.store
@@ -46,8 +46,9 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the open root, which all copies in this process share. Raises QueueClientError if the root is on
-        a network file system, and neither the user nor the environment allows that.
+        """Returns the open root. All copies in this process share it.
+
+        Raises QueueClientError for a network file system that nobody has allowed.
         """
         known = by_id.get(self.id)
         if known is not None:
@@ -98,7 +99,7 @@ class Reopened(Generic[_Values, _Open]):
 
     @property
     def _known(self) -> _Values | _Open:
-        """Returns the open object, or the pickled values if this copy is not open yet."""
+        """Returns the open object, or pickled values of a closed copy."""
         return vars(self).get("_runtime") or self._pickled
 
     def __getstate__(self) -> dict[str, Any]:

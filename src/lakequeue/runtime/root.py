@@ -33,16 +33,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
-"""Longest pauses between two polls of a waiting receive, on local disks and on object stores, in microseconds."""
+"""Microseconds: longest pause between a waiting receive's polls, on disks and on stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores, polls pause for 1/``IDLE_PART`` of the idle time, at most for this many microseconds."""
+"""On object stores, polls pause for 1/``IDLE_PART`` of the idle time. The first is the longest pause, in
+microseconds.
+"""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Microseconds for which a handled message may wait to be settled with the next claim, on disks and stores."""
+"""Microseconds that a handled message waits for the next claim, on disks and on stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Microseconds between two checks that the catalog still has a queue's row, on disks and on object stores."""
+"""Microseconds between checks of a queue's catalog row, on disks and on stores."""
 CACHED_QUEUES = 1_000
-"""Maximum number of unused queues whose shards and caches stay in memory."""
+"""Maximum number of unused queues that stay in memory."""
 
 
 class _OpenShards(list[OpenShard]):
@@ -66,7 +68,7 @@ class _OpenShards(list[OpenShard]):
 
 
 class _RootState:
-    """State that all objects of a root and an engine share in this process."""
+    """State that a root's objects with one engine share."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -112,7 +114,7 @@ class _RootState:
 
 _Key = tuple[str, frozenset[tuple[str, str]], bool, int]
 opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDictionary()
-"""Roots in use in this process, keyed by path, options and Spark session."""
+"""Roots of this process by id. Copies of a pickled root use the same root."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
 """Roots of this process by id. If a root was pickled in this process, its copies use the same root."""
@@ -170,7 +172,7 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Returns the longest pause between polls if no message came for ``idle``; both in microseconds."""
+        """Returns the longest pause between polls. ``idle``: time since the last message. Both in microseconds."""
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
@@ -187,7 +189,7 @@ class Root:
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
-        """Creates a missing root. Raises QueueClientError if it contains something else or cannot be written."""
+        """Creates a missing root. Raises QueueClientError if it has other contents or is not writable."""
         with self.storage_errors(), self.lock:
             self.catalog.prepare(self.mode)
 
@@ -213,7 +215,7 @@ class Root:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns storage failures into QueueClientError. If a restore may be the cause, drops all cached state."""
+        """Turns storage failures into QueueClientError. Drops all cached state if a restore is possible."""
         process.check()
         try:
             yield
@@ -232,7 +234,7 @@ class Root:
     # --- the catalog
 
     def rows(self) -> list[QueueRow]:
-        """Returns the catalog's current rows of every region, including deleted queues."""
+        """Returns all rows of the catalog: every region, deleted queues included."""
         with self.storage_errors(), self.lock:
             rows = list(self.catalog.rows())
             self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
@@ -245,7 +247,7 @@ class Root:
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns an incarnation's newest row; None if it has none, ``known`` if the catalog cannot be read."""
+        """Returns a queue's newest row. None: the catalog has no row. ``known``: the catalog is unreadable."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -258,12 +260,14 @@ class Root:
                 return known
 
     def living_at(self, place: QueueLocation) -> QueueRow | None:
-        """Returns the current row of the queue with this region and name; None if it does not exist."""
+        """Returns the current row of a queue by region and name. None: there is no such queue."""
         with self.lock:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Applies ``change`` to the newest row of a queue that is not deleted, and returns the result."""
+        """Applies ``change`` to the newest row of a queue. Returns the result. Raises QueueDoesNotExist for a
+        deleted queue.
+        """
 
         def changed() -> Change[QueueRow]:
             newest = self.catalog.incarnation(row.key)
@@ -336,6 +340,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns the root for a process that has not opened it itself, such as the process of a Spark task."""
+    """Returns the root for a process that has not opened it. One example is a Spark task's process."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

@@ -1,4 +1,4 @@
-"""Finds out which messages of sends are new, and their offsets in the shard."""
+"""Finds new messages among sent ones, and gives them offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 
 @attrs.frozen
 class ShardSend:
-    """Messages of one send, and the queue's attributes with which they were validated."""
+    """Messages of one send, with the attributes that validated them."""
 
     messages: Sequence[NewMessage]
     now: Now
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
     """A sent message, or the message that it repeats (DDP-8)."""
 
     offset: int
-    """Offset of the message; -1 if it was sent before in a batch whose offsets are unknown."""
+    """Offset of the message. -1: an earlier batch sent it, at an unknown offset."""
     message_id: str
 
 
@@ -39,7 +39,7 @@ Sent = list[Placed | None]
 
 
 class Places:
-    """Gives the messages of one commit their offsets, in the order of sending."""
+    """Gives the messages of one commit their offsets, in order."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """Returns the offset of a message, or of the message that it repeats; None if the cap is reached."""
+        """Returns the place of a message, or of its original. None: the cap is reached."""
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch
@@ -86,7 +86,7 @@ class Places:
 
 
 class PlaceFinder:
-    """Finds out from a shard's log and ledger which messages of sends are new."""
+    """Finds new messages of sends by a shard's log and ledger."""
 
     def __init__(self, ledger: ShardLedger, reader: ShardReader) -> None:
         self._ledger = ledger
@@ -95,7 +95,7 @@ class PlaceFinder:
     def places(
         self, appender: Appender, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Places:
-        """Returns a ``Places`` that begins after the loaded snapshot, for sends with these attributes."""
+        """Returns ``Places`` after the loaded snapshot, for sends with these attributes."""
         room, known = self.room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
             return Places(appender.end, room, known)
@@ -106,7 +106,7 @@ class PlaceFinder:
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
-        """Returns the offsets of stored messages that have a deduplication id of these sends (JOB-6)."""
+        """Returns offsets of stored messages with a deduplication id of these sends (JOB-6)."""
         ids = {message.entry.dedup_id for send in sends for message in send.messages}
         found = {offset: id for id in ids if id is not None for offset in window.find(id)}
         if not found:
@@ -120,7 +120,7 @@ class PlaceFinder:
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the message that a deduplication id repeats, unless it was purged or is not in ``stored``."""
+        """Returns the message that a deduplication id repeats. None if it was purged or is not in ``stored``."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)
@@ -131,7 +131,7 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many messages may be sent after ``end`` (cap on stored messages); None without a cap."""
+        """Returns how many more messages the cap allows after offset ``end``. None: no cap."""
         limit = attributes.stored_limit
         if limit is None:
             return None

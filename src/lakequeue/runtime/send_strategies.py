@@ -17,7 +17,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
-"""Number of commits of other processes in which a sender looks for its messages. Then it waits for its turn."""
+"""Number of other processes' commits that a sender searches. Then the sender waits for its turn."""
 
 
 class PlainCommit:
@@ -28,7 +28,7 @@ class PlainCommit:
             appender.stage_next()
 
     def find(self, appender: Appender) -> Appended | None:
-        """Returns where another process has put the messages, by the loaded snapshot; None if it has not."""
+        """Returns where another process has put the messages. None: nowhere in the loaded snapshot."""
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
@@ -42,7 +42,7 @@ class PlainCommit:
         return appender.append(messages, now, version, ids)
 
     def answers(self, batch: SendBatch, first: int) -> list[Sent | BaseException]:
-        """Returns the answers to the sends, whose messages have the offsets from ``first`` on."""
+        """Returns the answers to the sends. Their messages begin at offset ``first``."""
         return batch.answers
 
     def failure(self, error: Exception) -> Exception:
@@ -51,7 +51,7 @@ class PlainCommit:
 
 @attrs.define
 class OwnFile(PlainCommit):
-    """Messages in a staged file that only this process may commit."""
+    """Messages in a staged file for this process's own commit."""
 
     staged: StagedSend
     others: Sequence[DataFile] | None = attrs.field(default=None, init=False)
@@ -73,7 +73,7 @@ class OwnFile(PlainCommit):
         return appender.append_staged(self.staged, now, ids, self.is_patient(), self.others)
 
     def is_patient(self) -> bool:
-        """True if the next commit waits for its turn, even if another process commits meanwhile."""
+        """True if the next commit waits for its turn in any case."""
         return True
 
     def give_up(self, version: int) -> None:
@@ -85,7 +85,7 @@ class SharedFile(OwnFile):
     """Messages in a staged file that any process may commit."""
 
     looks: int = 0
-    """Number of other processes' commits that were already searched for this file."""
+    """Number of other processes' commits that were searched already."""
 
     def find(self, appender: Appender) -> Appended | None:
         if appender.table.folder.local is not None:
@@ -108,8 +108,9 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error with ``outcome_unknown``, because other processes may still commit the file. Returns
-        ``error`` itself if no process will, because the log is closed or has newer attributes.
+        """Returns an error with ``outcome_unknown``: other processes may still commit the file.
+
+        Returns ``error`` itself if the log is closed or has newer attributes. Then no process commits the file.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error
@@ -118,18 +119,18 @@ class SharedFile(OwnFile):
 
 @attrs.define
 class SendBatch:
-    """The sends of one group commit, the answers to them, and the way to commit them."""
+    """The sends of one group commit, with answers and commit method."""
 
     sends: Sequence[ShardSend]
     answers: list[Sent | BaseException] = attrs.field(factory=list)
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send with this version of the attributes; else those of the first send."""
+        """Returns the attributes of a send with this version, or of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns for each send its messages' offsets, or StaleAttributes if it has other attributes."""
+        """Returns offsets for each send. A send with other attributes gets StaleAttributes."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

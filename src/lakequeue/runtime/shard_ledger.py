@@ -37,12 +37,12 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""After this many claims without a read of the log, a claim reads it if newer messages may be claimed first."""
+"""Number of claims without a read of the log. Then a claim reads the log, if groups are possible."""
 _log = logging.getLogger("lakequeue")
 
 
 class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
-    """Decides commands on the newest ledger and log of a shard, and commits their changes. Thread-safe."""
+    """Decides commands on a shard's newest ledger and log, and commits changes. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
         super().__init__(tables, shared)
@@ -53,7 +53,8 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
         """Applies commands, in a commit with other calls. Raises RequestThrottled after too many lost races.
-        ``look``: number of a read by ``look_at``. If it included this shard, the shard is not read again.
+
+        ``look``: number of a read by ``look_at``. A shard of that read is not read again.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -64,8 +65,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Records in the ledger that bodies will be removed from the log. Returns the removal's random number.
-        ``known`` is the number of the log's last removal; 0 if there was none.
+        """Announces in the ledger a removal of bodies from the log. Returns the removal's random number.
+
+        ``known``: number of the log's last removal, or 0.
         """
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
@@ -106,7 +108,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _requested(self, call: CommandCommit) -> list[Result]:
-        """Posts commands as a request. This process or another one commits it together with other requests."""
+        """Posts commands as a request. Any process commits it, with other requests."""
         ledger, home = self._open_ledger(), self._shared.home if call.wanted else None
         posted = self._requests.post(ledger.table, call.commands)
         try:
@@ -153,7 +155,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             return self._decide(call.with_others(posted, CommonCommit(())), 0)
 
     def _decided_here(self, call: CommandCommit) -> list[Result]:
-        """Commits the commands of this process's calls, without requests of other processes."""
+        """Commits this process's commands. Ignores other processes' requests."""
         fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
         ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
         try:
@@ -208,7 +210,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Gives a machine the log in memory. If it may be too old, reads the newest log, and returns True."""
+        """Gives a machine the log in memory. Reads a newer log, and returns True, if needed."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:
@@ -224,7 +226,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """True if the log has grown, so that a claim may find new messages although it found no known ones."""
+        """True if the log has grown. The claim may then find new messages."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False

@@ -1,4 +1,4 @@
-"""What this process knows of a shard: handles on ledger and log, and answers from their newest state."""
+"""A process's handles on a shard's ledger and log, and answers from them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 READ_COMMITS_EVERY = 8
-"""In one of this many calls, ``is_unattended`` reads the new commits, to see if they are claims."""
+"""``is_unattended`` reads new commits in one of this many calls. It looks for claims."""
 LATELY = MICROS // 2
-"""Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
+"""Microseconds. ``are_stored`` relies on a read of the ledger of at most this age."""
 TRUSTED = 10 * MICROS
-"""Maximum age, in microseconds, of a read of an empty shard on an object store, on which a wait relies."""
+"""Microseconds. On an object store, waits rely on such an old read of an empty shard."""
 _looks = count(1)
 _T = TypeVar("_T")
 
 
 def new_look() -> int:
-    """Returns the number of a read by ``look_at`` that begins now. Later reads have higher numbers."""
+    """Returns the number of a new read by ``look_at``. Later reads have higher numbers."""
     return next(_looks)
 
 
 class ShardQueries(ShardTable[Request, Answer]):
-    """Answers queries about a shard from its ledger and log, and keeps its state machine. Thread-safe."""
+    """Answers queries from a shard's ledger and log. Keeps the state machine. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
         super().__init__(tables, shared, tables.receipts)
@@ -51,23 +51,23 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._looked = 0
         """Number of the last read of this shard by ``look``."""
         self._committed_since_look = False
-        """True if this process has committed to the ledger since the last ``look``."""
+        """True if this process has committed since the last ``look``."""
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log, for commands and queries that name this read by its number."""
+        """Reads the newest ledger and log. Later commands and queries name the read by its number."""
         with self._held():
             sure, self._committed_since_look = self._committed_since_look, False
             self._fresh_machine(sure)
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the state in memory; None if no instant is known."""
+        """Returns when a claim may find more messages, by the state in memory. None: unknown."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows, by the state in memory; None without state or limit."""
+        """Returns what the rate limit allows, by the state in memory. None without state or limit."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
@@ -80,7 +80,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """True if a shard on an object store was empty at a recent read, and its log has no new entry."""
+        """True if the shard was empty at a recent read. Also requires an unchanged log, on an object store."""
         with self._held():
             machine, log, read_at = self._machine, self._open_log(), self._read_at
             if log.table.folder.local is not None or machine is None or read_at is None:
@@ -100,25 +100,25 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._fresh_machine().head.head_offset == known
 
     def activity(self) -> list[int]:
-        """Returns the newest versions of ledger and messages, which change with every commit."""
+        """Returns the newest versions of ledger and log. Every commit changes one."""
         with self._held():
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts the newest commits and the races lost before them, in up to ``most`` entries of each log."""
+        """Counts commits and lost races in the newest ``most`` entries of each log."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Returns the newest ledger's number of runs, number of files, and last commit in microseconds."""
+        """Returns the ledger's runs and files, and its last commit in microseconds."""
         with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns a query's result on the newest state, or on the state of the read numbered ``look`` or later.
+        """Returns a query's result on the newest state. With ``look``, a read of that number or later suffices.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -142,7 +142,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns for each message True if it is stored, by a read that is at most half a second old.
+        """Returns True for each stored message. The state is at most half a second old.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -162,7 +162,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """Returns the newest head, and a check that raises ReplacedLog if an older ledger was restored since."""
+        """Returns the newest head, and a check. The check raises ReplacedLog after a restore."""
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
@@ -180,7 +180,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
     @contextmanager
     def reading(self) -> Iterator[LogReader]:
-        """Yields the handle on the log, to read files of the log without holding the lock."""
+        """Yields the handle on the log. Its files are then read without the lock."""
         log = self._log  # read once: another thread may set it to None
         if log is None:
             with self._held():
@@ -189,27 +189,27 @@ class ShardQueries(ShardTable[Request, Answer]):
             yield log
 
     def confirm(self) -> None:
-        """Raises ReplacedLog if ledger or log were restored or repaired since this process has read them."""
+        """Raises ReplacedLog if ledger or log were replaced since this process read them."""
         with self._held():
             self._open_ledger().table.confirm()
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Adopts the last commit of ``table``, another handle on the log, so that it need not be read again."""
+        """Takes over the last commit from ``table``, another handle on the log."""
         log = self._log
         if log is not None:
             log.table.learn(table)
 
     def check_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit at ``instant``, if the shard's last commit was at ``last`` (DUR-82).
+        """Checks the clock before a commit at ``instant`` (DUR-82). ``last``: the shard's last commit.
 
-        A clock that is behind matters, too: messages would get the send time of the last commit, ``last``.
+        A slow clock matters, too: messages would get the send time ``last``.
 
         Returns:
             Application ids that the commit must set, too.
 
         Raises:
-            QueueClientError: the clock is wrong: behind, or ahead by more than the shard's longest pause.
+            QueueClientError: the clock is behind, or ahead by more than the shard's longest pause.
         """
         if self._is_usual(instant, last, 0):
             return {}
@@ -220,7 +220,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     def _check_expiry(self, machine: ShardMachine) -> None:
-        """Raises QueueClientError if messages expired without a commit, because the clock is wrong."""
+        """Raises QueueClientError if a wrong clock has expired messages."""
         guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
         if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
             return
@@ -234,7 +234,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the instant of the last commit to the shard, and the longest pause so far, in microseconds."""
+        """Returns the shard's last commit, and its longest pause, in microseconds."""
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
@@ -259,12 +259,12 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._log = None
 
     def _is_known(self) -> bool:
-        """True if the machine in memory has the state of the loaded snapshot."""
+        """True if the machine in memory matches the loaded snapshot."""
         machine = self._machine
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if the clock was set back since the machine computed its state, without a commit after that."""
+        """True if the clock was set back after the machine's last decision. A later commit makes it False."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
@@ -311,7 +311,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
 
 def _has_news(table: Table) -> bool:
-    """True if the log of a table has an entry that was not read yet. Takes a request on an object store."""
+    """True if a table's log has an unread entry. Takes a request on an object store."""
     if table.folder.local is not None:
         return has_entry(table.folder, table.version + 1)
     try:

@@ -1,4 +1,4 @@
-"""Races of this process with other processes for commits to a shard."""
+"""Races with other processes for commits to a shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.storage.engines.commit_failures import StaleAttributes
 
 ROUNDS = 200
-"""Number of commits and lost races after which the share of lost races is checked again."""
+"""Number of commits and lost races between checks of the share of lost races."""
 TOO_MANY = 1 / 3
 """Share of lost races above which a warning is logged."""
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Counts this process's commits to a queue's shards, and the races that it lost or avoided. Thread-safe."""
+    """Counts this process's commits to a queue, and its lost or avoided races. Thread-safe."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -32,7 +32,7 @@ class RaceCounts:
         self._warned = False
 
     def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
-        """Counts a commit, and the races before it, for the queue, this thread's call, and ``home``."""
+        """Counts a commit, and the races lost before. Updates the queue, the call and ``home``."""
         calls.committed(shard, lost)
         if home is not None:
             home.committed(shard, lost + avoided)
@@ -53,14 +53,14 @@ class RaceCounts:
             )
 
     def by_shard(self) -> dict[int, tuple[int, int]]:
-        """Returns commits and lost races since the process opened the queue, keyed by shard."""
+        """Returns commits and lost races by shard, since the queue was opened."""
         with self._lock:
             return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``drop`` after an error or interrupt in the block, because handles may then be inconsistent."""
+    """Calls ``drop`` if the block fails: handles may be inconsistent then."""
     try:
         yield
     except (QueueServiceError, StaleAttributes):

@@ -1,4 +1,4 @@
-"""Reads the messages of a shard in this process, with a cache of bodies."""
+"""Reads the messages of a shard. Caches bodies."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class ShardReader:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages of a range of offsets as dicts, None for removed ones. Raises QueueClientError if a
-        message that was not removed is missing.
+        """Returns the messages of a range as dicts. None stands for a removed message.
+
+        Raises QueueClientError if another message is missing.
         """
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
@@ -63,7 +64,7 @@ class ShardReader:
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 
     def size(self, first: int, last: int) -> int:
-        """Returns the bytes of bodies and attributes of a range of offsets, without keeping the messages."""
+        """Returns the bytes of bodies and attributes of a range. Keeps no messages."""
         size = 0
         while first <= last:
             first, rows = self.rows(first, last)

@@ -40,10 +40,10 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._finder = PlaceFinder(ledger, reader)
         self._appender: Appender | None = None
         self._combines = False
-        """True if, on an object store, other processes may commit this process's last staged send."""
+        """True if other processes may commit this process's last staged send."""
         self._merging = threading.Lock()
         self._compared: object = None
-        """Lineage of the log when its end was last compared with the ledger."""
+        """Lineage of the log at its last comparison with the ledger."""
         self._delivers: Table | None = None
         """Handle on the log for deliveries of moved messages; None while a delivery uses it."""
 
@@ -62,7 +62,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._announce(lambda appender: appender.closed, Appender.close, checked=False)
 
     def announce_attributes(self, version: int) -> None:
-        """Makes all senders learn of a version of the queue's attributes, unless the log has it or is closed."""
+        """Announces a version of the queue's attributes to all senders. Does nothing on a closed log."""
         self._announce(
             lambda appender: appender.closed or appender.attributes_version >= version,
             lambda appender: appender.announce_attributes(version),
@@ -81,7 +81,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             transact(appender.table, announced, busy="the log of the queue is too busy")
 
     def attributes_version(self) -> int:
-        """Returns the version of the queue's attributes that the log requires of senders."""
+        """Returns the version of the attributes that senders must have."""
         with self._held():
             return self._open_appender().table.transaction(layout.ATTRIBUTES_ID)
 
@@ -135,7 +135,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return batch.way.answers(batch, done.first)
 
     def _decide(self, batch: SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
-        """Decides a batch of sends on the loaded snapshot of the log, and on the newest ledger."""
+        """Decides a batch of sends on the loaded log and the newest ledger."""
         appender = self._open_appender()
         if lost:
             batch.way.lost(appender)
@@ -161,7 +161,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return batch.way.change(appender, places.new, now, version, ids)
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
-        """Returns how many messages the cap on stored messages still allows; None without a cap (QUE-21)."""
+        """Returns how many more messages the cap allows (QUE-21). None: no cap."""
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -169,7 +169,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Makes sends of this process to the shard wait until the block ends."""
+        """Makes this process's sends to the shard wait during the block."""
         with self._lock:
             yield
 
@@ -189,8 +189,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._check_place(sent_by)
 
     def _merge_beside(self, drop_before: int | None) -> None:
-        """Merges segments through another handle, so that sends need not wait. The merge may lose many races to
-        the sends: with 100 ms a request to storage, a merge took 13 s.
+        """Merges segments through another handle. Sends need not wait.
+
+        Sends may win many races against the merge. With 100 ms a storage request, a merge took 13 s.
         """
         try:
             head, confirm = self._ledger.head()
@@ -203,7 +204,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored during the send."""
+        """Raises ReplacedLog with ``outcome_unknown`` if the log was replaced during the send."""
         try:
             appender.table.confirm()
         except ReplacedLog as error:
@@ -224,7 +225,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def _delivering(self) -> Iterator[Table]:
-        """Yields a handle with the newest log. It is not the handle of sends, so that sends need not wait."""
+        """Yields a handle with the newest log. Sends use another handle, and need not wait."""
         with self._held():
             self._open_appender().refresh()
             table, self._delivers = self._delivers, None  # another delivery meanwhile opens another handle
@@ -242,7 +243,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the handle for sends. If ``checked``, the log's end has been compared with the ledger."""
+        """Returns the handle for sends. ``checked``: compares the log's end with the ledger first."""
         appender = self._appender
         if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))

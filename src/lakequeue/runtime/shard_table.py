@@ -18,7 +18,7 @@ from lakequeue.storage.engines.transaction import Answered, Committed, Decision,
 from lakequeue.storage.engines.turns import turns_at
 
 Now = Callable[[], int]
-"""The caller's clock, in microseconds. Each decision asks it, as a lost race may outlast a timeout (RCV-4)."""
+"""The caller's clock, in microseconds. Read at each decision: a lost race may outlast a timeout (RCV-4)."""
 _T = TypeVar("_T")
 
 
@@ -42,7 +42,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the arguments of ``Turns.taken``. The table is None if it is not open, or no wait is needed."""
+        """Returns the arguments of ``Turns.taken``. The table is None if no wait is needed."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:

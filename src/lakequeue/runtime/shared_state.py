@@ -1,4 +1,4 @@
-"""The paths of a shard's tables, and the state that a queue's shards share in this process."""
+"""Paths of a shard's tables, and state that a queue's shards share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ShardTables:
 
 @attrs.frozen
 class Shared:
-    """State that the shards of a queue share in this process."""
+    """State that a queue's shards share in this process."""
 
     waiters: Waiters
     home: HomeShard
@@ -43,7 +43,7 @@ class Shared:
     races: RaceCounts
     guard: ClockGuard
     grow: Callable[[], Callable[[int], None] | None]
-    """Returns a function that adds shards up to the number in a ledger; None if the queue is not in use."""
+    """Returns a function that adds shards. None if the queue is not in use."""
 
     @classmethod
     def of(

@@ -21,16 +21,16 @@ import attrs
 
 
 class WatchedPlace(Protocol):
-    """The logs of a queue on a disk, which one process watches. ``changes`` counts the changes that were seen."""
+    """The logs of a queue on a disk. One process watches them. ``changes`` counts their changes."""
 
     changes: int
 
     def is_watched_here(self) -> bool:
-        """True if this process watches, so that each change wakes one of its waiters."""
+        """True if this process watches. Each change then wakes a waiter."""
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many seconds waiters can rely on the watcher to leave no message to this process."""
+        """Returns seconds. The watcher leaves no message to this process meanwhile."""
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
@@ -72,11 +72,11 @@ class Waiters:
         self._attributes_version = 0
         self.first: Waiter | None = None
         self.active_at: int | None = None
-        """Instant, in microseconds, when a receive last found messages, or else when the first long poll began."""
+        """Microseconds: when a receive last found messages, or the first long poll began."""
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
-        """Adds a waiter for the block. If it was woken but did not poll, the next waiter is woken at the end."""
+        """Adds a waiter for the block. Passes an unused wake-up on at the end."""
         waiter = Waiter(self, wake)
         with self._lock:
             self._waiters[waiter] = None
@@ -87,13 +87,13 @@ class Waiters:
             self._leave(waiter)
 
     def idle_for(self, now: int) -> int:
-        """Returns the microseconds since a receive last found messages, or since the first long poll began."""
+        """Returns microseconds since a receive last found messages. At first: since the first long poll."""
         if self.active_at is None:
             self.active_at = now
         return now - self.active_at
 
     def woken_for(self) -> float:
-        """Returns the seconds since the oldest wake-up whose waiter has not polled yet; 0.0 if there is none."""
+        """Returns seconds since the oldest unused wake-up. 0.0 without one."""
         with self._lock:
             instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
         return monotonic() - min(instants) if instants else 0.0
@@ -104,7 +104,7 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if this version of the attributes is new, as the wait time may be another (QUE-25)."""
+        """Wakes all waiters for a new version of the attributes (QUE-25). The wait time may have changed."""
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
