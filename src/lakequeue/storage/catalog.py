@@ -1,4 +1,4 @@
-"""The catalog: a row of ``queues`` for each queue incarnation. MERGE commits are fenced by queue name."""
+"""The catalog: a row of ``queues`` for each queue incarnation. A fence per queue name guards each MERGE."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns a fence for changes to rows of queue names. Maps an application id per name to a version. Every
+        """Returns the fence for changing rows of some queue names. The fence has an application id per name. Every
         change of a row raises the version.
         """
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
@@ -183,7 +183,7 @@ class Catalog:
         """Like ``creating``, for queues that are copied into this root. Protects for at most a day.
 
         Raises:
-            QueueClientError: another copy is running. Only local disks notice.
+            QueueClientError: another copy is running. Detected only on local disks.
         """
         queues = f"{self.root}/q"
         self._engine.store.folder(queues).make()

@@ -112,7 +112,7 @@ def save(store: Store, root: str, notes: CompactionNotes) -> None:
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
-    """True without commits to a queue since the note. False if a bulk send has begun."""
+    """True if the queue has no commits since the note. False if a bulk send has begun."""
     if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
         return False
     for shard, versions in enumerate(note.versions):

@@ -140,7 +140,7 @@ class _BaseFolder(ABC):
         return freed
 
     def discard(self, name: str) -> None:
-        """Removes a file. Needs one request on a store, without asking the size."""
+        """Removes a file. On a store, needs only one request."""
         self.remove([name])
 
 

@@ -224,7 +224,7 @@ FILES = {
     "stats": _columns(STATS, STATS_PARTITIONS),
     "schedules": SCHEDULES,
 }
-"""Columns of data files, by table. Partition columns are missing."""
+"""Columns of data files, by table. Data files have no partition columns."""
 
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
@@ -334,8 +334,8 @@ EMPTYING_ID = "emptying"
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``; its version is the required attributes version of senders."""
 PAUSE_ID = "pause"
-"""Application id on messages and receipts; its version is the longest pause. Pauses count in seconds, from a day
-on.
+"""Application id on messages and receipts; its version is the longest pause of commits. Pauses under a day do not
+count. The unit is seconds.
 """
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``; its version is the epoch, which the head row repeats."""

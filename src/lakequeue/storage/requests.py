@@ -104,8 +104,8 @@ def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[Li
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
     """Loads at most ``most`` new commits, and calls ``files`` concurrently.
 
-    Reads the first ``FIRST`` commits concurrently, in half the time. Reads more only for files posted at newer
-    versions. Also reads more after ``LATELY`` seconds without a check. If ``most`` is 1, reads a single commit.
+    Reads the first ``FIRST`` commits concurrently, in half the time. Reads on for files posted at newer versions.
+    Also reads on after ``LATELY`` seconds without a check. If ``most`` is 1, reads a single commit.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)

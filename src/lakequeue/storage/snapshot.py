@@ -161,9 +161,7 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """Entry of the last check on an object store. The next check needs the entry and the following entry.
-        Commits of this process may be behind a restore's gap.
-        """
+        """Entry of the last check, on an object store."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
         """Applies new commits. True if the log had commits that ``learn`` lacked.
@@ -223,6 +221,7 @@ class Snapshot(TableState):
             return self.upcoming(at_once)
         known = {each.version: each for each in (self._checked, base)}
         checks = [partial(self._expect, each, self._folder) for each in known.values()]
+        # Commits of this process may have landed behind a gap that a restore made.
         if base.version > self._checked.version + 1:
             checks.append(partial(self._find_entry, self._checked.version + 1))
         # the error of a check comes first: the next entry of another log does not follow this version
@@ -269,8 +268,8 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns the number of entries lost since the last count. 0 if a checkpoint follows the gap. Counts every
-        0.3 seconds and before each checkpoint. Returns 0 between counts.
+        """Returns the number of entries lost since the last count. 0 between counts, or if a checkpoint follows
+        the gap.
         """
         now = time.monotonic()
         # A checkpoint would hide the gap.
@@ -337,7 +336,7 @@ class Snapshot(TableState):
             raise LogTrimmed(str(error)) from error
 
     def learn(self, version: int, entry: Entry) -> None:
-        """Stores an entry of this process's other handle. Saves a read. Thread-safe."""
+        """Stores an entry committed by another handle of this process. Saves a read. Thread-safe."""
         self._last_learned = version, entry
         if len(self._learned) < _LEARNED:
             self._learned[version] = entry

@@ -213,10 +213,7 @@ class SourceTable:
     def _without_feed_files(
         self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
     ) -> list[SourceFile]:
-        """Returns the changed files of a version without change-feed files. A removed and added file has a new
-        deletion vector. The removed file then has only the newly deleted rows. The added file has only the
-        restored rows.
-        """
+        """Returns the changed files of a version without change-feed files."""
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):
             named[which] = {unquote(each["path"]) for each in actions if each.get("deletionVector")}
@@ -228,7 +225,7 @@ class SourceTable:
             for each in actions:
                 file = self._file(each, change, version)
                 less = mine.get(file.name, _NONE)
-                if each["path"] in both:
+                if each["path"] in both:  # The version changes only the rows that one of the vectors deletes.
                     file = attrs.evolve(file, only=np.setdiff1d(other.get(file.name, _NONE), less))
                 files.append(attrs.evolve(file, without=less))
         return files
