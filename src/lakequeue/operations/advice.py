@@ -1,4 +1,4 @@
-"""Problems of a root or a queue, each with words and commands that help."""
+"""Problems of a root or a queue, with remedies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Remedy:
     """A command that helps.
 
     Attributes:
-        command: can be pasted as it is, except for words in capitals such as ID.
-        effect: what the command does, in words that follow it in a sentence.
+        command: can be pasted. Words in capitals, such as ID, are placeholders.
+        effect: what the command does. Follows the command in a sentence.
     """
 
     command: str
@@ -30,7 +30,7 @@ def cure(hint: str, steps: Sequence[Remedy]) -> str:
 
 @attrs.frozen
 class Advice:
-    """A problem of a root or a queue, and its cure."""
+    """A problem of a root or a queue, with remedies."""
 
     text: str
     hint: str = ""

@@ -28,20 +28,20 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""If a burst on an object store is less than the rate limit allows in this many seconds, a warning is logged."""
+"""Seconds of the rate limit that a burst should hold. A smaller burst on an object store logs a warning."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """Raised so that the missing tables of shard ``first`` and of all later shards are created."""
+    """Raised if shards from ``first`` on lack tables."""
 
     row: QueueRow
     first: int
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by Python name. For an SQS name, returns the value that SQS would return."""
+    """Attributes by Python name. Also returns values by SQS name."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)
@@ -119,7 +119,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
 
 def warn_of_small_burst(queue: OpenQueue) -> None:
-    """Logs a warning if the burst of a rate limit is small for an object store (JOB-11)."""
+    """Warns if a burst is small for object stores (JOB-11)."""
     pace = queue.attributes.pace
     if pace is None or pace.holds >= STORE_HOLDS or local_path(queue.root.path) is not None:
         return
@@ -132,7 +132,7 @@ def warn_of_small_burst(queue: OpenQueue) -> None:
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
-    """Returns the earliest instant to which a rewind can go now; None without a history (RWD-24)."""
+    """Returns the earliest instant for a rewind (RWD-24). None without a history."""
     with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
@@ -168,21 +168,26 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the redrives requested through the SQS API, as JSON that only the server reads; or None."""
+    """Returns the redrives requested through the SQS API, or None. The server defines the JSON text."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Replaces the records of requested redrives by the result of ``change``, which is passed the newest ones."""
+    """Updates the redrives requested through the SQS API. ``change`` converts the newest JSON text."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
 
 
 def check_redrive(root: Root, region: str, name: str, attributes: QueueAttributes) -> None:
-    """Raises an error if the redrive policy of a queue is invalid (DLQ-2, DLQ-3, DLQ-6)."""
+    """Checks a queue's redrive policy (DLQ-2, DLQ-3, DLQ-6).
+
+    Raises:
+        InvalidParameterValue: the policy is invalid.
+        QueueDoesNotExist: the dead-letter queue does not exist.
+    """
     policy, refused = attributes.redrive, InvalidParameterValue.of
     if policy is None:
         return
@@ -202,7 +207,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
 
 
 def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
-    """Creates the missing tables of the shards from ``first`` on, concurrently."""
+    """Creates the missing tables of shards ``first`` and later."""
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

@@ -1,4 +1,4 @@
-"""Reads the stored messages of a queue without changing them, in batches of bounded size."""
+"""Reads stored messages in bounded batches. Changes nothing."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
-"""Number of messages that an export keeps in memory in addition to its batches."""
+"""Number of messages that an export takes at a time."""
 FEW_BACK = 16
-"""Number of messages that are read first when a shard is read from its end."""
+"""Messages in the first read from a shard's end."""
 _FEW = 16
 """Number of messages that are built at a time; one if they have more than ``_FEW_BYTES`` on average."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""In a long search, a batch may have up to this many times as many messages as the first."""
+"""Batches of a long search grow up to this factor."""
 BYTES = 8 * 2**20
-"""Maximum bytes of a queue's batches in memory. With more than eight shards, a shard uses at most an eighth."""
+"""Maximum bytes of a queue's batches, divided among the shards. Each shard gets at least an eighth."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -85,7 +85,7 @@ class MessageBatch:
     """Rows of the log, one per offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Returns columns of ``JUDGED`` for the messages, at least one column."""
+        """Returns columns of ``JUDGED``. Without names, returns ``message_id``."""
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
@@ -97,7 +97,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields the messages of the batch that meet a condition, each with its index in the batch."""
+        """Yields the messages that meet a condition, with their indexes."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -106,7 +106,7 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """Yields the messages at these indexes of the batch; large ones one by one, so that no copy is kept."""
+        """Yields the messages at these indexes. Builds large messages singly, to hold a single copy."""
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -124,15 +124,14 @@ def batches(
     history: bool = False,
     newest: bool = False,
 ) -> Iterator[MessageBatch]:
-    """Yields the stored messages of a shard from an offset on, in batches of bounded size.
+    """Yields stored messages of a shard, from offset ``start`` on.
 
-    The first batch has up to ``rows`` messages. A later batch may have half as many as all earlier batches
-    together, but at least ``rows`` and at most ``growth`` times ``rows``. States are as of the read of the batch.
-    Call it within ``OpenQueue.service``.
+    The first batch has up to ``rows`` messages. Later batches grow up to ``growth`` times ``rows``. The states of
+    a batch are as of its read. Call this function within ``OpenQueue.service``.
 
     Args:
         history: True for rewindable messages instead of stored messages.
-        newest: True for batches from the offset downwards. The order within a batch does not change.
+        newest: True for batches from the offset downwards. Each batch stays in ascending order.
     """
     most, browsed = growth * rows, 0
 
@@ -172,14 +171,15 @@ class Search:
     Attributes:
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
-        places: for each shard, the first offset to read, or with ``newest`` the offset before which to read. None
-            reads all. The search sets the places at which the next search continues.
+        places: for each shard, the first offset to read. With ``newest``, the search reads below these offsets.
+            None reads all. The search sets the offsets for the next search.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.
         history: True for rewindable messages instead of stored messages (RWD-4).
-        budget: maximum number of messages to test, so that a search for a rare message ends.
-        found, tested: numbers of messages that met the condition, and of messages that were tested.
-        unfinished: True if the search ended because it had tested ``budget`` messages.
+        budget: maximum number of messages to test.
+        found: number of messages that met the condition.
+        tested: number of tested messages.
+        unfinished: True if ``budget`` ended the search.
     """
 
     queue: OpenQueue
@@ -233,7 +233,9 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Returns the oldest messages of a queue, or the oldest messages that meet a condition over ``SCHEMA``."""
+    """Returns the oldest messages that meet a condition over ``SCHEMA``. Without a condition, returns the oldest
+    messages.
+    """
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))
@@ -242,7 +244,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """Returns the result of ``collect`` for a search, within the queue's service."""
+    """Returns ``collect(search)``, within the queue's service."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found
@@ -250,7 +252,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields messages that meet a condition by send time, in bounded memory. May miss messages sent meanwhile."""
+    """Yields matching messages by send time, in bounded memory. May miss messages sent during the export."""
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:

@@ -39,7 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of the queue ``name``, or of all queues; each with its row. Raises QueueDoesNotExist."""
+    """Returns the shards of a queue, or of all queues. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:
@@ -90,7 +90,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems that each of ``READS`` reads finds, as a removal of files may disturb a single read."""
+    """Returns the problems found by each of ``READS`` reads. Removed files may disturb a single read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

@@ -26,7 +26,7 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Microseconds before and after the time in an id that are searched first: the sender's clock may be wrong."""
+"""Microseconds around an id's time that are searched first. Sender clocks may be wrong."""
 
 
 @attrs.frozen
@@ -131,7 +131,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields where messages with an id are: first those sent near the time in the id, then all."""
+    """Yields the places of an id: likely places, then all."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -151,7 +151,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns for each Spark task the ranges of offsets that it must read to find the messages with an id."""
+    """Returns the places of an id, for each Spark task."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():
@@ -182,7 +182,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Applies a command to each shard's chosen messages that are in one of ``states``. Returns the counts."""
+    """Applies a command to the chosen messages of each shard. ``states``: the states that the command changes."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

@@ -1,4 +1,4 @@
-"""Claims messages of a queue under one lease, across its shards."""
+"""Claims messages from a queue's shards under one lease."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Hands of a consumer that are free for last receives. ``passed``: number of last receives that were put off
-    because no hand was free; on FIFO queues, one for each group.
+    """Hands of a consumer that are free for last receives. ``passed``: last receives put off for lack of a hand. A
+    FIFO group counts once.
     """
 
     free: Callable[[], int]
@@ -43,28 +43,28 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """A claim under one lease, which asks shard after shard, usually the home shard first, until it has enough."""
+    """Claims under one lease, shard after shard. Usually starts at the home shard."""
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. A shard's own claim asks for the messages that are still missing."""
+    """The claim for all shards together. Each shard gets a claim for the missing messages."""
     enough: int = 0
-    """A claim asks no further shard once it has this many messages; 0 for ``wanted.max_messages``."""
+    """Stops asking shards at this many messages. 0: stops at ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if this process may write blocks into the delivery table, to decide undecided messages."""
+    """True if claims may decide undecided messages. Decisions may write blocks into the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """The commits that move dead letters. If the receive fails after one of them, its outcome is unknown."""
+    """Commits that move dead letters. After the first commit, a failed receive has unknown outcome."""
     left_nothing: bool = attrs.field(default=False, init=False)
-    """True if the claim found no message, and a claim by another process would find none now."""
+    """True if no process would find a message now."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns them by shard, and the error of a shard at its in-flight limit, or None."""
+        """Returns the claimed messages by shard. Also returns an OverLimit error of a shard, or None."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal

@@ -30,7 +30,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class Sent(Future[SendResult]):
-    """The result of a collected send. If nobody reads it before it is dropped, its error is reported."""
+    """The result of a collected send. Reports its error if dropped unread."""
 
     _report: Callable[[BaseException], None] | None
 
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Collector:
-    """Messages that wait for a common commit: at most for ``linger``, or until the buffer is full (SND-19)."""
+    """Messages that wait for a common commit (SND-19). Commits after ``linger``, or when the buffer is full."""
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -108,10 +108,10 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the messages at once. Waits for their results, unless a callback of a future calls it.
+        """Commits the messages at once, and waits for the results. A call from a future's callback does not wait.
 
         Raises:
-            LakeQueueError: the first error of a message whose future was dropped unread.
+            LakeQueueError: a message failed, and its future was dropped. This is the first of these errors.
         """
         with self._changed:
             added = self._added

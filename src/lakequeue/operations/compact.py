@@ -1,8 +1,8 @@
-"""The compactor: frees storage after expiry, deletions and merges, and keeps tables and logs short.
+"""The compactor: frees storage, and keeps tables and logs short.
 
-A pass changes no result of a verb. Each step may fail, be killed, or run twice at once. A failed step is logged,
-listed in the summary, and repeated by the next pass. After a pass with nothing to do, passes skip the queue until
-a commit to it, or until it has been idle twice as long (``storage.compaction_notes``).
+A pass changes no result of a verb. Any step may fail, be killed, or run twice concurrently. The summary lists
+failed steps; the next pass repeats these steps. Passes skip an idle queue until its next commit. A doubled idle
+time also ends the skips (``storage.compaction_notes``).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds for which messages of a deleted queue stay, because leases may still read them."""
+"""Microseconds that a deleted queue keeps its messages. Leases may still read the messages."""
 FOLDERS_KEPT = 3600
-"""Seconds for which an empty directory stays, because a process may be about to write into it."""
+"""Seconds that an empty directory stays. A process may be about to write there."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within``, in seconds; also how long a pass without ``within`` keeps files for readers."""
+"""Maximum of ``within``, in seconds. Without ``within``, files also stay this long for readers."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -57,7 +57,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define
 class CompactionSummary:
-    """What one pass did for a queue, or for the root's own tables.
+    """Results of a pass over a queue or the root.
 
     Attributes:
         queue: name of the queue; None for the root's own tables.
@@ -68,7 +68,7 @@ class CompactionSummary:
     queue: str | None
     region: str | None = None
     deleted: bool = False
-    """True if the pass removed the data of a deleted queue."""
+    """True if the pass removed a deleted queue."""
     expired: int = 0
     """Number of messages removed by retention, including the history."""
     segments_dropped: int = 0
@@ -76,7 +76,7 @@ class CompactionSummary:
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments that lost at least half of their rows, or of their bodies, as nothing needs them."""
+    """Number of segments cut by half or more. Cuts remove unneeded rows or bodies."""
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
@@ -87,7 +87,9 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error of the block, so that later steps run. ReplacedLog ends the pass, unless ``last``."""
+        """Records an error of the block. Later steps still run. Raises ReplacedLog, unless ``last``, and
+        QueueDoesNotExist.
+        """
         try:
             yield
         except QueueDoesNotExist:
@@ -104,7 +106,7 @@ class CompactionSummary:
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
-        """Adds the numbers of removed files, and of their bytes, to the summary."""
+        """Adds removed files and bytes to the summary."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
@@ -116,12 +118,12 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary of a pass, the depth after it (empty if unreadable), and a note if there was nothing to do."""
+"""Summary, depth and note of a pass. The depth is empty if unreadable. A pass with nothing to do leaves a note."""
 
 
 @attrs.frozen
 class QueuePass:
-    """A pass over one queue, as a value that another process can run."""
+    """A pass over one queue. Can run in another process."""
 
     store: Store
     queue: str
@@ -154,7 +156,7 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Function that makes passes in other processes. Yields the index and the results of each pass that ends."""
+"""Makes passes in other processes. Yields index and results of each finished pass."""
 
 
 def in_processes(processes: int) -> Deal:
@@ -186,12 +188,12 @@ def _end_with_parent() -> None:
 
 
 def can_be_dealt(root: Root) -> bool:
-    """True if other processes can compact a root as this process would."""
+    """True if other processes can compact a root equally."""
     return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
 
 
 def why_only_here(root: Root) -> str | None:
-    """Returns why no other machine may compact a root, or None."""
+    """Returns why only this machine may compact a root. None if any machine may."""
     try:
         root.engine.store.check_mount()
     except QueueClientError as error:
@@ -202,10 +204,10 @@ def why_only_here(root: Root) -> str | None:
 def compact_root(
     root: Root, progress: Progress | None = None, deal: Deal | None = None, within: float | None = None
 ) -> list[CompactionSummary]:
-    """Makes one pass over every queue of a root, in all regions; see ``LakeQueue.compact``.
+    """Makes one pass over the queues of all regions; see ``LakeQueue.compact``.
 
-    If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, every queue gets a
-    pass, and files are removed unless a reader that began in the last ``within`` seconds may need them (DUR-65).
+    With ``deal``, other processes make the passes over queues. With ``within``, no queue is skipped. Files stay
+    for readers of the last ``within`` seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):

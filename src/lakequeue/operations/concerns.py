@@ -1,4 +1,4 @@
-"""Finds queues that an operator should check, such as queues without receives or with dead letters."""
+"""Finds queues that an operator should check."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""A queue counts as unread if messages are visible, and no consumer has received for this many seconds."""
+"""A queue is unread after this many seconds without receives. Counts only while messages are visible."""
 STUCK_SECONDS = 3600
-"""A consumer is stuck if its oldest receive is older than this, in seconds, and than the visibility timeout."""
+"""Seconds until a consumer with a message counts as stuck. A longer visibility timeout counts instead."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""A queue counts as growing if its visible messages grew within an hour by at least this number and this share."""
+"""Smallest hourly growth of visible messages: as number and share. A growing queue reaches both."""
 COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
-"""Seconds since the last pass of a compactor after which a warning is given."""
+"""Seconds from the last compaction pass to a warning."""
 FULL_SHARE = 0.95
-"""A queue counts as full if it has used at least this share of a limit."""
+"""Used share of a limit that makes a queue full."""
 EXPIRING_SHARE = 0.25
-"""The oldest message expires soon if less than this share of its retention is left."""
+"""The oldest message expires soon below this share of retention."""
 LETTERS = 1_000
-"""Number of newest dead letters of a queue whose errors are counted by class."""
+"""Number of newest dead letters whose errors are counted."""
 ERRORS = 5
 """Maximum number of classes of errors that are listed."""
 REDRIVEN = 3
-"""Maximum number of classes of errors for which a command is shown that redrives their messages."""
+"""Maximum number of error classes with a redrive command each."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
 )
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")
-"""Kinds of concerns in which messages are lost soon, or calls fail."""
+"""Kinds of concerns that soon lose messages, or fail calls."""
 
 
 @attrs.frozen
@@ -71,9 +71,9 @@ class Concern:
     group: str | None = None
     """Paused message group; None for the whole queue."""
     consumer: str | None = None
-    """Name of a consumer that has messages in flight, although no process of this name is known."""
+    """Consumer with messages in flight, but no known process."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    """Number of dead letters by class of error, most frequent first."""
+    """Number of dead letters by error class, most frequent first."""
 
     @property
     def urgency(self) -> int:
@@ -82,14 +82,14 @@ class Concern:
 
     @property
     def advice(self) -> Advice:
-        """This concern as advice: its text, with the most frequent errors of dead letters, and its remedies."""
+        """The concern as advice, with errors of dead letters."""
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns this concern about dead letters with their errors, and commands to redrive frequent ones."""
+        """Returns the concern with errors, and redrive commands by error."""
         if len(errors) < 2:
             return attrs.evolve(self, errors=errors)
         peek, redrive = self.steps
@@ -112,7 +112,9 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the errors of the newest ``LETTERS`` dead letters by class, most frequent first."""
+    """Counts the newest dead letters by error class. The most frequent class is first. Empty if the letters are
+    unreadable.
+    """
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -131,12 +133,12 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """Yields the concerns that follow from depth and consumers of a queue. Reads nothing.
+    """Yields the concerns that follow from depth and consumers. Reads nothing.
 
     Args:
         now: the queue's depth.
         known: the queue's consumers, including idle consumers.
-        sources: names of the queues whose dead letters come to this queue.
+        sources: names of queues that send dead letters here.
         before: number of visible messages ``GROWTH_SECONDS`` ago; None if unknown.
     """
     counts, quoted = now.counts, shlex.quote(name)
@@ -213,11 +215,10 @@ def _stuck(
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
-    """Returns the seconds for which nobody has received the queue's visible messages; 0 if somebody does.
+    """Returns the seconds without a receive of visible messages.
 
-    The seconds count from the last receive of a message in flight, the end of the last pause, and the send of the
-    oldest message, whichever is latest. A running ``Consumer`` with messages in flight is busy, however
-    long ago its receive was.
+    Returns 0 if a running ``Consumer`` has messages in flight. The seconds count from the latest of three events:
+    the last receive of a message in flight; the end of the last pause; the send of the oldest message.
     """
     counts = now.counts
     if not counts.visible or attributes.paused or any(each.in_flight and each.processes for each in known):
@@ -254,7 +255,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
 
 
 def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
-    """Returns commands for messages that a consumer keeps for too long."""
+    """Returns commands that free messages from a stuck consumer."""
     if held.processes:
         pairs = [
             (
@@ -299,7 +300,7 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
-    """Returns the names of queues, keyed by the region and name of their dead-letter queue."""
+    """Returns names of source queues, by dead-letter queue."""
     sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
         place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
@@ -309,14 +310,16 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns how many messages were visible ``GROWTH_SECONDS`` ago, by queue key, if a compactor counted them."""
+    """Returns visible messages ``GROWTH_SECONDS`` ago, by queue key. Omits queues that no compactor counted."""
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats_rows.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns each queue's oldest count of the last hour, if 50 minutes old or older. ``now``: microseconds."""
+    """Returns each queue's oldest count of the last hour. Omits counts younger than 50 minutes. ``now``:
+    microseconds.
+    """
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

@@ -1,4 +1,4 @@
-"""A round of a consumer: settles finished messages and claims new messages, in one commit per shard."""
+"""Settles finished messages of a consumer, and claims new messages. Makes one commit per shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round: why receipts were not settled, the claimed messages, and why none were claimed."""
+    """Results of a round: errors of receipts, and claimed messages. ``refused``: why no messages were claimed."""
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()
@@ -35,12 +35,12 @@ def exchange(
     request: receive.Request | None = None,
     failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
-    """Settles receipts, then claims messages without waiting, with one commit per shard.
+    """Settles receipts, then claims messages without waiting. Makes one commit per shard.
 
     Args:
-        wanted: receipt handles, each with the seconds until its message becomes visible; None deletes the message.
+        wanted: receipt handles, each with a timeout in seconds. None deletes the message.
         request: the receive to make; None to claim nothing.
-        failures: by receipt handle, why the handler failed, to be stored with the message.
+        failures: by receipt handle, why the handler failed. Stored with the message.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

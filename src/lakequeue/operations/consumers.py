@@ -1,4 +1,4 @@
-"""Finds the consumers of a queue by their messages in flight, and idle ones by their files. May miss some."""
+"""Finds consumers by messages in flight, idle consumers by files. May miss consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""The last reports of running consumers, keyed by the key of each queue from which they receive."""
+"""Last reports of running consumers, by the queue's key."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -38,11 +38,11 @@ class ActiveConsumer:
     newest_receive: datetime | None
     """Latest receive of a message that is in flight; None without messages in flight."""
     processes: Sequence[ConsumerProcess] = ()
-    """Processes with a ``Consumer`` of this name that reported within three minutes."""
+    """Processes whose ``Consumer`` of this name reported within three minutes."""
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns the consumers by last receive, newest first, then idle consumers (JOB-14)."""
+    """Returns the consumers by last receive, newest first (JOB-14). Idle consumers come last."""
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -75,12 +75,12 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
 def all_consumers(
     queues: Sequence[OpenQueue], running: Running
 ) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields for each queue its consumers, or the error of reading them. Reads several queues at a time."""
+    """Yields the consumers of each queue, or the read's error. Reads queues concurrently."""
     yield from or_errors(lambda queue: consumers(queue, running), queues)
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns reports of a root's running consumers, three minutes old or newer. Empty if they cannot be read."""
+    """Returns reports of running consumers, at most three minutes old. Empty if unreadable."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -95,7 +95,7 @@ def running_consumers(root: Root) -> Running:
 
 
 def has_ended(process: ConsumerProcess) -> bool:
-    """True if the process ran on this machine, and no process has its id. False for other machines."""
+    """True if the process ran here and has ended. False for other machines."""
     if process.host != socket.gethostname() or process.pid <= 0:
         return False
     try:
@@ -108,7 +108,7 @@ def has_ended(process: ConsumerProcess) -> bool:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a running consumer into the root of a queue, with the requests of its process."""
+    """Writes a consumer's file, with the requests of the process."""
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)
@@ -118,7 +118,9 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests to the object store, by kind, and received messages, of all running consumers since they began."""
+    """Requests to the object store, by kind, and received messages. Adds up all running consumers since their
+    start.
+    """
 
     requests: Mapping[str, int]
     received: int

@@ -1,12 +1,10 @@
-"""Copies queues to another root while they are in use: a backup, a restore, or a move to an object store.
+"""Copies queues in use to another root: a backup, a restore, or a move.
 
-The catalog's rows come last, in one commit, so a killed copy has no effect (DUR-40).
+The catalog's rows come last, in one commit. So a killed copy has no effect (DUR-40).
 
-Of each shard, the copy takes a snapshot of the ledger, then of the log, so the log has every message of the
-ledger. A shard is copied again if messages from another queue arrived meanwhile. If the copied log has messages of
-a move that the copied ledger of the other queue does not know, the move is made again in the copy (DUR-41). If
-only some copied shards have a bulk send, the copy also gets the send's other files and manifest. A repetition of
-the send, or a compaction, then completes the send.
+The copy takes a shard's ledger first, then the log. So the log has every message of the ledger. A shard is copied
+again if moved messages arrived meanwhile. The copy repeats moves that the other ledger lacks (DUR-41). Partly
+committed bulk sends keep their files and manifests. A repetition or a compaction completes these sends.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class ShardCopy:
     log: TableSnapshot
     epoch: int
     move_number: int
-    """Number of the last move to another queue, according to the ledger."""
+    """Number of the ledger's last move to another queue."""
     counts: StateCounts
 
     @property
@@ -76,7 +74,9 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if moved messages, or messages of the bulk sends ``sends``, came to the log after the snapshot."""
+        """True if the log has newer moves than the snapshot. Also true for newer messages of bulk sends
+        ``sends``.
+        """
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -85,7 +85,7 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """Makes one copy: takes snapshots, copies files, writes Delta logs, and checks the result."""
+    """Makes one copy, from the snapshots to the final check."""
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
         self._source, self._progress = source, progress
@@ -100,11 +100,12 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards, and if ``whole`` the root's other tables. Returns each queue's row, and its shards.
+        """Copies the shards; if ``whole``, also the root's other tables. Returns each queue's row, with its
+        shards.
 
         Raises:
             QueueClientError: files kept vanishing, or messages kept moving between queues.
-            DamagedTable: a file is missing, or the copy differs from its source.
+            DamagedTable: a file is missing, or the copy is different.
         """
         # before the queues, which so have all messages that these rows take for sent (JOB-7)
         schedules = self._copy_table(layout.schedules_path) if whole else None
@@ -164,7 +165,7 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Returns the shards to whose logs moved messages or bulk sends came after their snapshot."""
+        """Returns shards that got moved messages or bulk sends meanwhile."""
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -179,7 +180,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds to a shard's snapshot the files of bulk sends that so far only other shards have committed."""
+        """Adds files of partly committed bulk sends to shards' snapshots."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -243,7 +244,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of one of the root's own tables. Returns None if it is missing, or is in the target."""
+        """Copies the files of a table of the root. Returns None for a missing source, or an existing target."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -257,7 +258,7 @@ class ShardCopies:
         raise QueueClientError(f"{paths[0]} changes faster than it can be copied; try again")
 
     def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
-        """Writes the Delta logs of a copied shard, and reads the shard as a new process would."""
+        """Writes the Delta logs of a copied shard. Checks the result by a fresh read."""
         (key, number), shard = item
         moves = _moves(shard.log.transactions)
         ids = {name: version for name, version in shard.log.transactions.items() if name not in moves}
@@ -274,7 +275,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Returns the attributes of a copied queue. They have a new delivery id if they had one (TAB-11)."""
+        """Replaces the delivery id in a copied queue's attributes (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -283,7 +284,7 @@ class ShardCopies:
 
 
 def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
-    """Returns the newest state of a shard, and the handles on its ledger and log."""
+    """Returns a shard's newest state, its ledger, and its log."""
     ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
 
     def log() -> ShardLog:
@@ -337,7 +338,7 @@ class CopiedQueue:
 
 
 def copy(source: Root, target: Root, name: str | None, progress: Progress | None) -> list[CopiedQueue]:
-    """Copies all queues of a root, or one queue of its region; see ``LakeQueue.copy``."""
+    """Copies all queues of a root, or one queue; see ``LakeQueue.copy``."""
     paths = sorted([f"{source.path}/", f"{target.path}/"])
     if paths[1].startswith(paths[0]):
         raise InvalidParameterValue.of(target.path, "to", f"Must be another root than {source.path}.")
@@ -388,7 +389,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has one of the queues, or files of it that were not left by an unfinished copy."""
+    """Refuses a target that has the queues or foreign files. Accepts leftovers of an unfinished copy."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

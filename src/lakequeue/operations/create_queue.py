@@ -37,7 +37,9 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens it if its attributes are equal (QUE-15). ``update``: makes them equal (QUE-36)."""
+    """Creates a queue, or opens an equal queue (QUE-15). ``update``: changes the attributes of an existing queue
+    (QUE-36).
+    """
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = deliveries.located(redrive_policies.located(given, root.region), root)
@@ -81,16 +83,16 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Creates the tables of a new queue, and adds its row. Returns the row; or the row of a faster process.
+    """Creates tables and row of a new queue. Returns the row, or a faster process's row.
 
-    Returns None if this took so long that a compactor may remove the tables.
+    Returns None if a compactor may already remove the tables.
 
     Args:
-        checked: the fence of the name when ``check`` was last called. If it has changed, ``check`` is repeated.
-        check: function that raises an error if the queue must not be created.
+        checked: the name's fence at the last ``check``. A changed fence repeats ``check``.
+        check: raises an error if the queue must not be created.
 
     Raises:
-        RequestThrottled: other processes created too many queues of this name. Nothing was changed.
+        RequestThrottled: too many queues of this name are created concurrently. Nothing was changed.
     """
     # others go on while tables are made, unless they could not commit: they would wait with root.lock
     with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
@@ -123,7 +125,7 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists unless the queue has the given attributes (QUE-15, QUE-16)."""
+    """Raises QueueNameExists unless the attributes are equal (QUE-15, QUE-16)."""
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")
@@ -136,7 +138,7 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
 
 
 def check_cooldown(root: Root, name: str, seconds: float) -> None:
-    """Raises QueueDeletedRecently if a queue of this name was deleted in the last ``seconds`` (QUE-14)."""
+    """Raises QueueDeletedRecently within ``seconds`` of a deletion (QUE-14)."""
     if not seconds:
         return
     deleted = [

@@ -1,4 +1,4 @@
-"""The delivery table of a queue as an attribute, and decisions by an operator on undecided messages (TAB)."""
+"""The delivery-table attribute, and operators' decisions on undecided messages (TAB)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes, with a path in ``Table`` made absolute; URIs and catalog names are kept (TAB-1).
-    Raises InvalidAttributeValue if the table is not allowed, for example inside the root.
+    """Makes a path in ``Table`` absolute (TAB-1). URIs and catalog names stay. Raises InvalidAttributeValue for a
+    table inside the root, for example.
     """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
@@ -51,7 +51,7 @@ def identified(attributes: QueueAttributes) -> QueueAttributes:
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Raises InvalidAttributeValue if messages are marked, so that the delivery table must not change (TAB-1)."""
+    """Raises InvalidAttributeValue if messages have delivery marks (TAB-1)."""
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:
@@ -79,7 +79,7 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id, and drops old marks, which nothing can decide any more (TAB-9, TAB-12)."""
+    """Gives a queue a new delivery id (TAB-9, TAB-12). Drops old, undecidable marks."""
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
     now = queue.now()

@@ -1,4 +1,4 @@
-"""Deliveries into the table of a queue: rows of a lease, or a write by the user (TAB)."""
+"""Deliveries into a queue's table: rows, or the user's own write (TAB)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class Delivering:
-    """The messages of a lease that are delivered into the table. Not thread-safe.
+    """Messages of a lease to deliver into the table. Not thread-safe.
 
     Attributes:
         settle: deletes messages after the append.
         leased: the messages that were not released.
-        counts: numbers of messages that the append deleted, and that the lease no longer held.
+        counts: numbers of deleted messages, and of lost messages.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible; if an append was tried, undecided until the table's log is read (TAB-26)."""
+        """Makes all messages visible. A tried append makes the messages undecided instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
-        """Makes failed messages visible. Raises LeaseLost if the lease does not hold all of them.
+        """Makes failed messages visible. Raises LeaseLost if the lease has lost a message.
 
         Args:
-            failed: by receipt handle, why the handler failed. With None, the receive is not counted.
+            failed: by receipt handle, why the handler failed. None does not count the receive.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
@@ -138,7 +138,7 @@ class Delivering:
         return sum(result.value.released + result.value.done for result in results)
 
     def _held_but(self, offsets: Container[int]) -> list[tuple[int, int]]:
-        """Returns the ranges of the lease's messages without those at ``offsets``."""
+        """Returns the lease's ranges of messages without ``offsets``."""
         spans = self.leased.parts[0].spans
         return ranges([each for start, end in spans for each in range(start, end + 1) if each not in offsets])
 
@@ -160,7 +160,7 @@ class Delivering:
 
         Raises:
             RowsRefused: nothing was appended. Call ``anew`` before another attempt.
-            LeaseLost: the lease has lost the messages, or another process has blocked this delivery.
+            LeaseLost: the messages are lost, or the delivery is blocked.
             TableUnavailable: ``outcome_unknown`` is set if rows may be in the table.
         """
         from lakequeue.storage.delivery.rows import is_frame, new_schema, table_of
@@ -238,13 +238,13 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused delivery, and makes a new delivery of each part of its messages (TAB-27).
+        """Ends a refused delivery (TAB-27). Makes a new delivery of each part of the messages.
 
         Args:
             parts: the receipt handles of each part; None for a single part.
 
         Returns:
-            A delivery for each part. None if the rows had arrived and the messages were deleted.
+            A delivery for each part. None if the rows had arrived; the messages are deleted.
 
         Raises:
             LeaseLost: the lease no longer holds all of these messages.

@@ -1,6 +1,6 @@
-"""The protocol of deliveries into a table: who may append, if rows arrived, and who decides (TAB-25).
+"""The protocol of deliveries into a table (TAB-25).
 
-The table's log accepts either the rows of a delivery or its block, never both. See ``docs/guides/tables.md``.
+The log takes either rows or block of a delivery. See ``docs/guides/tables.md``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 _TRIES = 8
-"""Maximum number of attempts at a commit, each on a newly opened table."""
+"""Maximum number of attempts at a commit. Each attempt opens the table anew."""
 _CONFLICT = (
     "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
     "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
@@ -62,7 +62,7 @@ class DeliveryTable(Protocol):
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot, on which nothing was committed, for the next delivery."""
+        """Keeps a snapshot without commits for the next delivery."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
@@ -80,7 +80,7 @@ class DeliveryMarks(Protocol):
     def delivery(self) -> DeliveryIdentity: ...
     @property
     def was_recorded(self) -> bool:
-        """True if the ledger had the table's id when the messages were marked."""
+        """True if the table's id was recorded before the marks."""
         ...
 
     def table_id(self) -> str | None:
@@ -94,7 +94,7 @@ class DeliveryMarks(Protocol):
     def delete(self) -> LeaseCounts: ...
 
     def is_there(self) -> bool:
-        """True if messages in the newest ledger still have the delivery's mark."""
+        """True if the newest ledger still has the mark."""
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
@@ -103,21 +103,21 @@ class DeliveryMarks(Protocol):
 
 
 class DeliveryStatus(Enum):
-    """State of a delivery, according to the log of its table."""
+    """State of a delivery in the table's log."""
 
     OPEN = "open"
     """The log has neither rows nor block of the delivery. The rows may still arrive."""
     ARRIVED = "arrived"
     BLOCKED = "blocked"
-    """The table will never have the rows, because a block prevents it."""
+    """The table never gets the rows, because of a block."""
     TAKEN = "taken"
-    """The table will never have the rows, because another copy of the root has used the delivery's number."""
+    """Another copy of the root used the delivery's number. The table never gets the rows."""
     UNKNOWN = "unknown"
-    """The log no longer shows if the rows arrived: its entry is trimmed, and a newer delivery used the slot."""
+    """The log no longer shows if the rows arrived. Its entry is trimmed; a newer delivery used the slot."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """Returns the state of a delivery from a newly opened table (TAB-25)."""
+    """Returns the state of a delivery (TAB-25). Needs a newly opened table."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN
@@ -143,10 +143,10 @@ class OpenedDeliveryTable:
     def of(
         cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
-        """Opens the table for a delivery, creates it if missing, and records its id in the ledger (TAB-22).
+        """Opens the table for a delivery, or creates the table. Records the table's id in the ledger (TAB-22).
 
         Args:
-            schema: returns the schema for a new table; None: a missing table is an error.
+            schema: returns the schema for a new table. None: a missing table is an error.
 
         Raises:
             TableUnavailable: the table is missing, or has another id.
@@ -190,12 +190,12 @@ def append(
     merge_schema: bool = False,
     tried: bool = False,
 ) -> None:
-    """Appends the rows of a delivery. Returns once they are in the table and on disk (TAB-25).
+    """Appends the rows of a delivery (TAB-25). Returns once the rows are on disk.
 
-    Do not delete the messages before it has returned.
+    Do not delete the messages before the return.
 
     Args:
-        tried: True if the rows may have been appended before, under the same lease.
+        tried: True if the lease may have appended the rows before.
 
     Raises:
         RowsRefused: the table does not accept these rows. Block the delivery before another attempt.
@@ -249,9 +249,9 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks these deliveries, and all earlier deliveries of their slots, by one commit (TAB-11).
+    """Blocks deliveries by one commit (TAB-11). Also blocks all earlier deliveries of the same slots.
 
-    After that, their rows can no longer arrive. Each of ``deliveries`` has a slot of its own.
+    The rows can no longer arrive. Each of ``deliveries`` has its own slot.
 
     Raises:
         TableUnavailable: the table is missing, or cannot be reached or written.

@@ -21,20 +21,20 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Maximum number of newest entries of each log in which lost races are counted."""
+"""Maximum number of a log's entries searched for lost races."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""With many shards, fewer entries of each log: at least 5, and at most 800 for all shards together."""
+"""Minimum for each log; maximum for all logs together."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
-"""Counts in the compactor's notes, which exist only for queues without undecided messages."""
+"""Counts in the compactor's notes. Queues with undecided messages have no notes."""
 LEAST_NOTED = 32
-"""The depths of this many queues or more are taken from the compactor's notes, by one read. Fewer are opened."""
+"""From this number of queues on, depths come from notes. For fewer queues, opens each queue."""
 
 _T = TypeVar("_T")
 
 
 class ShardDepth(NamedTuple):
-    """The depth of a shard at an instant, from one snapshot."""
+    """The depth of a shard, from one snapshot."""
 
     counts: StateCounts
     oldest_age: int | None
@@ -91,32 +91,34 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from visible to deleted since an earlier depth (Little's law), or None."""
+        """Returns the average seconds from visible to deleted (Little's law). Counts since ``before``. None if
+        nothing was consumed.
+        """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
         return waiting / consumed if consumed is not None and consumed > 0 else None
 
 
 def stored(counts: QueueCounts | StateCounts) -> int:
-    """Returns the number of messages in any state, without the history."""
+    """Returns the number of messages, without the history."""
     return counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
 
 
 def depth(queue: OpenQueue) -> Depth:
-    """Returns the current depth of a queue, exact at one snapshot per shard."""
+    """Returns a queue's depth, exact at one snapshot per shard."""
     now, parts = _depths(queue)
     return Depth.of(parts, now)
 
 
 def by_priority(queue: OpenQueue) -> list[QueueCounts]:
-    """Returns the current depth of each priority, from 0 on (JOB-5)."""
+    """Returns the depth of each priority, from 0 (JOB-5)."""
     now, parts = _depths(queue)
     classes = queue.attributes.classes
     return [Depth.of(parts[priority::classes], now).counts for priority in range(classes)]
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """True if a receive would find messages if the queue had no rate limit (JOB-11)."""
+    """True if only the rate limit holds back messages (JOB-11)."""
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -144,7 +146,7 @@ def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
-    """Returns depth and lost races of each shard, exact at one snapshot per shard."""
+    """Returns depth and lost races of each shard."""
 
     def counted(shard: OpenShard) -> ShardCounts:
         counts = _depth(shard, now).counts
@@ -160,7 +162,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields for each queue its depth, or the error of reading it. Reads several queues at a time."""
+    """Yields the depth of each queue, or the read's error. Reads queues concurrently."""
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
@@ -168,7 +170,7 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """Yields a function's result or error for each queue, in order. Runs several calls at a time."""
+    """Yields each queue's result or error, in order. Runs calls concurrently."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:
@@ -180,7 +182,9 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns depths of unchanged queues by key, from the compactor's notes: ten times as fast as opening them."""
+    """Returns depths of unchanged queues, from the compactor's notes. Takes a tenth of the time of opening the
+    queues.
+    """
     if len(rows) < LEAST_NOTED:
         return {}
     notes, store = root.notes.newest(), root.engine.store

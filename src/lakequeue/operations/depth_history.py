@@ -1,4 +1,4 @@
-"""The depth of a queue over time: from the ``stats`` table, recent versions of the ledger, and the present."""
+"""The depth of a queue over time. Reads the ``stats`` table, old ledger versions, and the present."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""If two points are further apart than this, nothing is known of the time between them."""
+"""Larger gaps between points have no known depth."""
 MOST = 50
-"""Maximum number of ledger versions that are opened, and of further instants for which the depth is computed."""
+"""Maximum number of opened ledger versions. Also the maximum number of further instants."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
-    """Returns the depths of a queue from an instant on, oldest first. The last is the present."""
+    """Returns depths from an instant on, oldest first. The last depth is the present."""
     with queue.service("depth_history"):
         present = depth(queue)
         begin = to_micros(since)
@@ -39,7 +39,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the spans since ``begin`` without a known depth that a plot shows: over 1/25 of its width."""
+    """Returns the spans without a known depth since ``begin``. Omits spans below 1/25 of a plot's width."""
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
     gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]
@@ -66,7 +66,7 @@ def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
 
 
 class _Past:
-    """The old versions of a shard's ledger that can still be read."""
+    """The readable old versions of a shard's ledger."""
 
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
         path, log = shard.tables.receipts, shard.ledger.log()
@@ -112,10 +112,10 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """True if the log still has every message to which this version of the ledger refers."""
+        """True if the log has all messages of this version."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """Returns the depth of the shard at an instant when this version was the newest."""
+        """Returns the shard's depth while this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

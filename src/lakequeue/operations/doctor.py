@@ -32,11 +32,11 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""A warning is given if the newest commit is more than this many seconds ahead of this machine's clock."""
+"""Warns if the newest commit is this many seconds ahead."""
 LARGE_LEDGER = 200_000
-"""A shard with more runs than this gets a warning, because it is slow."""
+"""Number of runs above which a shard gets a warning."""
 LOST_SHARE = 0.5
-"""A shard gets a warning if its processes lost more than this number of races for each commit."""
+"""Lost races per commit before a shard gets a warning."""
 LEAST_COMMITS = 20
 """Minimum number of commits of a shard before ``LOST_SHARE`` counts."""
 
@@ -61,25 +61,25 @@ class RootHealth:
     free_files: int | None
     """Number of files that the file system can still hold; None without a limit."""
     compacted_seconds_ago: float | None
-    """Seconds since a compactor's last pass over the whole root ended; None if there was none."""
+    """Seconds since the last full compaction pass; None without a pass."""
     clock_behind: float
-    """Seconds by which the newest commit is ahead of this machine's clock; 0 if the clock is right."""
+    """Seconds by which the newest commit leads this machine's clock. 0 if the clock is right."""
     queues: int
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards, largest ledger first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """A text for each queue, and for statistics or schedules, that cannot be read."""
+    """Texts for unreadable queues, statistics and schedules."""
     letterless: list[str] = attrs.field(factory=list)
-    """Queues whose dead-letter queue does not exist, or is the queue itself."""
+    """Queues whose dead-letter queue is missing or the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
     """Reasons why whole queues are paused, keyed by queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Reasons why message groups are paused, keyed by queue and then by group."""
+    """Reasons of paused message groups, by queue and group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
-    """Pauses of queues and of message groups, as lists keyed by queue."""
+    """Pauses of queues and message groups, by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
-    """Queues and schedules that an operator should check, most urgent first."""
+    """Queues and schedules with concerns, most urgent first."""
     shortage: Shortage | None = None
     """What the root's disk is short of; None if it has enough space."""
     unreserved: list[str] = attrs.field(factory=list)
@@ -89,7 +89,7 @@ class RootHealth:
 
     @property
     def warnings(self) -> list[str]:
-        """Texts of all problems except those in ``findings``, most urgent first."""
+        """All problems except ``findings``, most urgent first."""
         return [*map(str, self.advice())]
 
     def advice(self) -> Iterator[Advice]:

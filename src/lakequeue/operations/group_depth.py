@@ -1,4 +1,4 @@
-"""The depth of each message group, and if it is noisy (FAI-3). A million messages take half a second."""
+"""The depth of each message group, and noisy groups (FAI-3). Counts a million messages in half a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Message groups with visible or in-flight messages, and the age in seconds of the oldest visible message."""
+"""Message groups with visible or in-flight messages. ``oldest_age``: seconds since the send of the oldest visible
+message.
+"""
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
@@ -47,7 +49,7 @@ def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """Returns all groups of a queue, with the columns of ``GROUPS`` except ``queue`` and ``region``."""
+    """Returns all groups, without columns ``queue`` and ``region``."""
     with queue.service("groups"):
         queue.learn_of_shards()
         root, now = queue.root, queue.now()
@@ -60,7 +62,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """Adds up the groups of the given shards of a queue. Returns the columns of ``group_sums``."""
+    """Adds up groups of shards. Returns the columns of ``group_sums``."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):
@@ -104,7 +106,7 @@ def _noisy(sums: pa.Table, fifo: bool) -> pa.Array:
 
 
 def statement(judged: str, fifo: bool) -> str:
-    """Returns the SQL that computes groups from the messages of a queue and their states."""
+    """Returns SQL that computes groups from messages with states."""
     shares = ("visible", "in_flight")
     loud = " OR ".join(
         f"{share} >= {NOISE_FROM} AND {share} > {NOISE} * "

@@ -1,4 +1,4 @@
-"""Converts Arrow rows to messages: the body is a column, or the whole row as JSON."""
+"""Converts Arrow rows to messages. The body is a column, or the row as JSON."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _KEPT = ("group_id", "dedup_id", "delay_seconds", "message_attributes")
 
 
 class Bodies:
-    """Selects the columns of ``Queue.send_arrow``. The body is a column, or each row as a JSON object.
+    """Selects the columns of ``Queue.send_arrow``. The body is a column, or each row as JSON.
 
-    JSON is as Spark writes it: no NULL fields, instants in UTC with microseconds, bytes in base64, exact decimals.
+    JSON is as in Spark: no NULL fields, exact decimals. Instants are in UTC with microseconds. Bytes are in
+    base64.
 
     Args:
         schema: the columns of the rows.
         body: the column with the bodies. ``*``: the whole row.
         order_by: a further column to keep.
         has_priorities: True to keep a column of priorities.
-        columns: columns of the rows by message column, where the two names differ.
+        columns: renamed columns of the rows, by message column.
 
     Raises:
         InvalidParameterValue: a column does not exist.
@@ -56,7 +57,7 @@ class Bodies:
         self.schema = pa.schema([("body", type_), *kept])
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a batch of messages for each batch of rows, in order."""
+        """Yields a batch of messages per batch of rows."""
         if self._body != WHOLE_ROW:
             for batch in batches:
                 yield self._with(batch, batch.column(self._body))
@@ -97,7 +98,7 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """Casts other binary types to binary, because DuckDB takes them for text."""
+    """Casts fixed-size and view binary types to plain binary. DuckDB reads fixed-size and view types as text."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 

@@ -1,4 +1,4 @@
-"""Every message of a shard with its state, in batches of bounded size, without a JVM."""
+"""Messages of a shard with states, in bounded batches. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum estimated bytes of a batch in memory. Without it, 8,192 messages of the largest size take 8 GiB."""
+"""Maximum estimated bytes of a batch in memory. 8,192 largest messages would take 8 GiB."""
 FEW = 16
-"""Number of messages in the first batch. It is small, so that a reader of a single message opens few files."""
+"""Number of messages in the first batch. A single message thus needs few files."""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""
@@ -50,17 +50,17 @@ _Stored = tuple[Integers, Integers, pa.RecordBatch]
 
 @attrs.frozen(eq=False)
 class JudgedShard:
-    """One snapshot of a shard's ledger, with one snapshot of its log."""
+    """One snapshot of a shard's ledger, and of its log."""
 
     judge: Judge
     messages: str
     """Path of the log's table."""
     files: Sequence[LogFile]
-    """Files of the log with messages that are not purged, by offset."""
+    """Files of the log with unpurged messages, by offset."""
     sent_before: Sequence[int | None]
-    """For each file, an instant in microseconds by which all of its messages had been sent; None if unknown."""
+    """Latest possible send of each file, in microseconds; None if unknown."""
     outdated: bool
-    """True if rows of messages that this ledger stores may have been emptied since; see ``emptied_rows``."""
+    """True if newer commits may have emptied rows; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -72,16 +72,16 @@ class JudgedShard:
         now: int,
         doubt: Doubt | None = None,
     ) -> JudgedShard:
-        """Reads the ledger and the list of files of a shard.
+        """Reads the ledger and the file list of a shard.
 
         Args:
-            row, root, shard: the queue, its root, and the number of the shard.
+            row, root, shard: the queue, its root, and the shard's number.
             open_: opens a table by its path.
             now: the instant of the states, in microseconds.
             doubt: checks ``now`` against a wrong clock; None for no check.
 
         Raises:
-            QueueClientError: messages have expired according to ``now``, but the clock may be wrong (DUR-82).
+            QueueClientError: messages expired, but the clock may be wrong (DUR-82).
         """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
@@ -110,13 +110,13 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of ``JUDGED`` in bounded batches, for the messages that may meet a condition."""
+        """Yields columns of ``JUDGED`` in bounded batches. Omits messages that cannot meet the condition."""
         needed = ["position", "emptied", *log_columns(names)]
         for offsets, came_at, rows in _joined(self._stored(store.folder(self.messages), needed, condition)):
             yield self.judge.judge(offsets, came_at, rows, names)
 
     def _stored(self, folder: Folder, needed: Sequence[str], condition: ds.Expression | None) -> Iterator[_Stored]:
-        """Yields columns of the files that may have messages which meet a condition, by offset."""
+        """Yields file columns by offset. Omits files that cannot meet the condition."""
         purged = self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
@@ -151,7 +151,7 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """Returns row groups of a file that may meet the condition, each with its range of offsets."""
+        """Returns row groups that may meet the condition. Each row group comes with the first offset."""
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
         chosen: Iterable[int] = range(len(found))
@@ -160,11 +160,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each state that the messages may have. Each message meets one of these."""
+        """Returns a condition per possible state. Each message meets one condition."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition which the messages of the range meet if they are in ``state``."""
+        """Returns a condition that messages in ``state`` meet."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -179,7 +179,7 @@ class JudgedShard:
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
     def _states(self, index: int, first: int, last: int) -> list[MessageState]:
-        """Returns the possible states of the messages of a range of offsets."""
+        """Returns the possible states of a range of messages."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
         runs = judge.runs_of(first, last)
@@ -207,7 +207,7 @@ class JudgedShard:
 
 
 def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
-    """Joins batches of small files: a ``Judge`` needs as long for one message as for a thousand."""
+    """Joins batches of small files. A thousand messages take a ``Judge`` as long as one."""
     parts: list[_Stored] = []
     rows = size = 0
     most = FEW
@@ -234,7 +234,7 @@ def _one(parts: Sequence[_Stored]) -> _Stored:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Returns how many rows of a row group fit into a batch with these columns."""
+    """Returns how many rows of a group fit a batch."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -246,10 +246,10 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of the parts, such as files, that may have rows which meet ``condition``.
+    """Returns the indexes of parts that may meet ``condition``.
 
     Args:
-        known: for each part, conditions of which each of its rows meets at least one.
+        known: conditions of each part. Each row meets at least one condition.
     """
     if condition is None:
         return list(range(len(known)))

@@ -1,4 +1,4 @@
-"""Leases: claim many messages at once, and settle them in one commit per shard."""
+"""Leases: claims and settles many messages, one commit per shard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""A lease is small up to this number of messages, and up to this size of their files in bytes."""
+"""Maximum messages of a small lease, and their files' bytes."""
 
 
 @attrs.frozen
@@ -54,7 +54,7 @@ class LeasedMessages:
     lease_id: str
     parts: Sequence[ClaimedPart]
     tried: bool = False
-    """True if rows may have been appended to the delivery table under this lease."""
+    """True if this lease may have appended rows."""
 
     @property
     def mark(self) -> Mark | None:
@@ -62,7 +62,7 @@ class LeasedMessages:
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Returns the messages in ``spans`` as claimed for another delivery, whose mark is ``mark``."""
+        """Returns the messages in ``spans``, with a new delivery mark."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -83,7 +83,7 @@ class LeasedMessages:
 
     @property
     def visible_at(self) -> int:
-        """Instant in microseconds when the first messages become visible, unless the lease is extended."""
+        """Instant when the first messages become visible, in microseconds."""
         return min(part.claimed.visible_at for part in self.parts)
 
 
@@ -101,7 +101,7 @@ def lease(
         max_messages: maximum number of messages.
         visibility_timeout: seconds; None for the queue's timeout.
         consumer: name of the consumer that gets the messages.
-        delivers: True if rows may be appended to the queue's delivery table.
+        delivers: True if the lease may append to the delivery table.
     """
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
@@ -125,7 +125,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns the places of the messages in storage, and values from which to make their receipt handles."""
+    """Returns the messages' places, and values for their receipt handles."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -185,7 +185,9 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Returns how many messages it holds or has lost, and its new end in microseconds."""
+    """Extends the lease. Returns the counts of held and lost messages. Also returns the new end in
+    microseconds.
+    """
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
@@ -209,10 +211,10 @@ _NONE_KEPT: Mapping[str, str | None] = {}
 
 
 def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
-    """Deletes all messages of the lease except ``kept``, which become visible. Returns the counts.
+    """Deletes all messages of the lease except ``kept``. The messages of ``kept`` become visible.
 
     Args:
-        kept: receipt handles or message ids, each with the reason why the message failed, or None.
+        kept: failure reasons or None, by receipt handle or message id.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.
@@ -306,7 +308,9 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns a lease's messages that were neither settled nor received again, even after its timeout; or None."""
+    """Returns a lease's unsettled messages, or None. A message received again belongs to another lease. The
+    timeout does not matter.
+    """
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -327,7 +331,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. Returns None if it has ended, or its table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. None if the lease ended, or the table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None
@@ -346,7 +350,7 @@ def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMes
 
 
 def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
-    """Returns how many messages of this lease are visible again because they failed as one batch."""
+    """Counts visible messages that failed with the lease's whole batch."""
     now, found = queue.now(), 0
     for shard in queue.shards:
         runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])
@@ -355,7 +359,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
 
 
 def taken(leased: LeasedMessages) -> bool:
-    """True if messages of this lease were received again, by another lease."""
+    """True if another lease received messages of this lease again."""
     return any(
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts

@@ -1,4 +1,4 @@
-"""Computes states of messages in Arrow, for all but the state machine and the views in SQL text."""
+"""Computes message states in Arrow. The state machine and SQL views compute states themselves."""
 
 from __future__ import annotations
 
@@ -52,20 +52,21 @@ SCHEMA = pa.schema(
 )
 """The columns of SQL's ``messages``, also for conditions.
 
-``state`` is a ``MessageState``; here, a moved message is ``deleted``, and a purged message has no row.
-``visible_at`` is when a message becomes or became visible; NULL unless it is visible, in flight or delayed.
-``settled_at`` is when it was deleted, if that is known. ``receive_count`` is NULL for expired messages, and for
-deleted ones without ``settled_at``. ``consumer`` is the name of the consumer that has the message in flight.
-``sent_at`` of a dead letter is its first send, except on FIFO queues (DLQ-4). ``moved_at`` is when it came from
-another queue. ``attempts`` are failed attempts. ``age`` is the seconds since ``sent_at``. ``message_attributes``
-are texts, binary values in base64. Standard queues have no sequence numbers.
+``state`` is a ``MessageState``. A moved message is ``deleted``. A purged message has no row. ``visible_at`` is
+when a message becomes or became visible. Only visible, in-flight and delayed messages have ``visible_at``.
+``settled_at`` is the instant of the deletion, if known. ``receive_count`` is NULL for expired messages.
+``receive_count`` is also NULL for deletions without ``settled_at``. ``consumer`` is the consumer with the message
+in flight. ``sent_at`` of a dead letter is the first send (DLQ-4). On FIFO queues, ``sent_at`` is the arrival of
+the dead letter. ``moved_at`` is when the message came from another queue. ``attempts`` are failed attempts.
+``age`` is the seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard
+queues have no sequence numbers.
 """
 REWINDABLE = "rewindable"
 """Name of a column: True if a rewind may restore the message."""
 TYPED_ATTRIBUTES = "typed_attributes"
 """Name of a column: ``message_attributes`` with their types."""
 SNAPSHOT = "snapshot"
-"""Name of a column: the version of the log in which the message was found, as ``KEY/SHARD/VERSION``."""
+"""Name of a column: the log's version, as ``KEY/SHARD/VERSION``."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -88,7 +89,7 @@ _RUNS = pa.schema(
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log from which states are computed, and which are therefore always read."""
+"""Columns of the log that are always read for states."""
 STATES = [
     MessageState(name)
     for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
@@ -102,7 +103,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes the states of a shard's messages at ``instant``, in microseconds, from a snapshot of its ledger."""
+    """Computes states of a shard's messages at ``instant``, in microseconds. Uses a snapshot of the ledger."""
 
     queue: str
     region: str
@@ -111,7 +112,7 @@ class Judge:
     attributes: QueueAttributes
     instant: int
     held_from: int
-    """Offset of the first held message; the end of the log if no message is held (INF-9)."""
+    """Offset of the first held message (INF-9). The end of the log without held messages."""
     runs: pa.RecordBatch
     """The runs of the ledger by offset, history included."""
     snapshot: str | None = None
@@ -120,7 +121,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` for ``now``, or the last commit if that is later. ``runs``: from ``stored_runs``."""
+        """Makes a ``Judge`` for ``now``, or a later last commit. ``runs``: from ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -212,7 +213,7 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """Returns the columns of the log that these columns of ``JUDGED`` need."""
+    """Returns the log's columns that these ``JUDGED`` columns need."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )
@@ -265,7 +266,7 @@ def _attempts(note: str | None) -> list[dict[str, Any]] | None:
 
 
 def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
-    """Converts the values of message attributes to text, binary values to base64."""
+    """Converts attribute values to text, binary values to base64."""
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")
     if binary.null_count < len(binary):
