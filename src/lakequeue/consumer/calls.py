@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import attrs
@@ -17,7 +16,7 @@ from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.observers import Observer, handling
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.errors import LeaseLost
-from lakequeue.model.clock import MICROS, to_micros
+from lakequeue.model.clock import MICROS
 from lakequeue.model.failures import DeadLetterReason
 
 _log = logging.getLogger("lakequeue")
@@ -25,12 +24,13 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define(eq=False)
 class Call:
-    """A call of the handler: its begin, its messages, and what the handler returned or raised."""
+    """A call of the handler: its times, what the handler returned or raised, and why messages failed."""
 
     began: int
-    jobs: deque[Job] = attrs.field(factory=deque)
+    took: int = 0
     result: object = None
     raised: BaseException | None = None
+    failures: dict[str, DeadLetterReason] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -40,6 +40,7 @@ class Calls:
     Args:
         options: the consumer's options for this queue.
         observers: record the events of messages.
+        now: returns the current instant, in microseconds.
         is_over: returns True if the receipt of a message has ended at an instant.
         report: called with the event and the instant at which a call ends.
         broken: called with errors that must end the consumer.
@@ -50,6 +51,7 @@ class Calls:
 
     _options: ConsumerOptions
     _observers: Sequence[Observer]
+    _now: Callable[[], int]
     _is_over: Callable[[Job, int], bool]
     _report: Callable[[HandlerEnded, int], object]
     _broken: Callable[[BaseException], None]
@@ -76,43 +78,39 @@ class Calls:
 
         Leaves out messages whose receipt was lost or has timed out. Without any message, the arguments are empty.
         """
-        call, spans = Call(self._now()), dict[Job, ExitStack]()
+        call, spans = Call(self._now()), dict[Job, AbstractContextManager[Any]]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
-        failures = dict[str, DeadLetterReason]()
         self.running.add(call)
-        took = 0
         try:
             for job in reversed(jobs):  # the last one first, so that they end in order
-                with self._breaking():
-                    if job.context.lost or self._is_over(job, call.began):
-                        fates[job] = (Fate.LATE, 0)
-                        continue
+                if job.context.lost or self._is_over(job, call.began):
+                    fates[job] = (Fate.LATE, 0)
+                else:
                     spans[job] = handling(self._observers, job.context.message)
-                    call.jobs.appendleft(job)
+        except BaseException as error:
+            self._fault(error)
+        called = [*reversed(spans)]
+        results: Sequence[object] = [None] * len(called)
+        try:
+            yield call, self._given(called)
+            results = results_of(call.result, len(called)) if self._options.batch else [call.result]
+        except BaseException as error:  # SystemExit would end an event loop under the other handlers
+            call.raised = self._raised(error, called)
+        call.took = self._now() - call.began
+        for job, result in zip(called, results, strict=bool(called)):
             try:
-                yield call, self._given(call.jobs)
-            except BaseException as error:  # SystemExit would end an event loop under the other handlers
-                call.raised = self._raised(error, call.jobs)
-            took = self._now() - call.began
-            results: Sequence[object] = [call.result] * len(call.jobs)
-            if self._options.batch is not None:
-                try:
-                    results = results_of(call.result, len(call.jobs))
-                except TypeError as error:
-                    call.raised = error
-            for job, result in zip(call.jobs, results, strict=True):
-                with self._breaking():
-                    with spans[job]:
-                        outcome = self._outcome(job, call, result, took, failures)
-                    fates[job] = (Fate[outcome.name], self._again_in(job, outcome))
-        finally:
-            self.running.discard(call)
-            ended = HandlerEnded(jobs, [fates[job] for job in jobs], took, failures)
-            try:
-                self._report(ended, call.began + took)
+                with spans[job]:
+                    outcome = self._outcome(job, call, result)
+                fates[job] = (Fate[outcome.name], self._again_in(job, outcome))
             except BaseException as error:
                 self._fault(error)
-                self._report(attrs.evolve(ended, fates=[(Fate.BROKEN, 0)] * len(jobs)), call.began + took)
+        self.running.discard(call)
+        ended = HandlerEnded(jobs, [*fates.values()], call.took, call.failures)
+        try:
+            self._report(ended, call.began + call.took)
+        except BaseException as error:
+            self._fault(error)
+            self._report(attrs.evolve(ended, fates=[(Fate.BROKEN, 0)] * len(jobs)), call.began + call.took)
 
     def _given(self, jobs: Sequence[Job]) -> Sequence[Any]:
         contexts = [job.context for job in jobs]
@@ -132,21 +130,11 @@ class Calls:
         raised.__cause__ = error
         return raised
 
-    @contextmanager
-    def _breaking(self) -> Iterator[None]:
-        """Ends the consumer after an error that is not from a handler."""
-        try:
-            yield
-        except BaseException as error:
-            self._fault(error)
-
     def _fault(self, error: BaseException) -> None:
         _log.error("the consumer of %s failed", self._options.queue.name, exc_info=error)
         self._broken(error)
 
-    def _outcome(
-        self, job: Job, call: Call, result: object, took: int, failures: dict[str, DeadLetterReason]
-    ) -> Outcome:
+    def _outcome(self, job: Job, call: Call, result: object) -> Outcome:
         """Returns the outcome of a message. Logs a failure, adds its reason, and notifies observers."""
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
         options = self._options
@@ -165,9 +153,9 @@ class Calls:
             outcome = Outcome.FAILED_RETRY_NOW
         if outcome is not Outcome.SUCCESS and not job.context.lost:
             reason = DeadLetterReason.of(raised, options.queue.clock.now(), options.name)
-            failures[message.receipt_handle] = reason  # the next round records it (JOB-10)
+            call.failures[message.receipt_handle] = reason  # the next round records it (JOB-10)
         for observer in self._observers:
-            observer.handled(message, took / MICROS, outcome, raised)
+            observer.handled(message, call.took / MICROS, outcome, raised)
         return outcome
 
     def _again_in(self, job: Job, outcome: Outcome) -> int | None:
@@ -182,6 +170,3 @@ class Calls:
         except Exception:
             _log.exception("%s: no retry delay, so it comes again at its timeout", job)
             return None
-
-    def _now(self) -> int:
-        return to_micros(self._options.queue.clock.now())

@@ -81,10 +81,9 @@ class Job:
     since: int
     """Instant of the receive, in microseconds by the queue's clock."""
     state: State = State.WAITING
-
-    @property
-    def handle(self) -> str:
-        return self.context.message.receipt_handle
+    handle: str = attrs.field(
+        init=False, default=attrs.Factory(lambda job: job.context.message.receipt_handle, takes_self=True)
+    )
 
     def __str__(self) -> str:
         return f"message {self.context.message.message_id}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from lakequeue.consumer.handler import Outcome
 from lakequeue.model.messages import Message
@@ -24,6 +24,7 @@ HISTOGRAMS = {
     "lag": "Time from the send of a message to its receive.",
 }
 """Histograms of observers that measure a consumer, in seconds, with descriptions."""
+_NO_BLOCK = nullcontext()
 
 
 class Observer(Protocol):
@@ -59,8 +60,10 @@ class Observer(Protocol):
         ...
 
 
-def handling(observers: Sequence[Observer], message: Message) -> ExitStack:
+def handling(observers: Sequence[Observer], message: Message) -> AbstractContextManager[Any]:
     """Enters the blocks of all observers that surround a call of the handler. Returns a stack that leaves them."""
+    if not observers:
+        return _NO_BLOCK
     stack = ExitStack()
     for observer in observers:
         stack.enter_context(observer.handling(message))

@@ -99,7 +99,7 @@ class QueueLoop(RunLoop):
         self._hungry.set()
         self.pool = pool = Pool(self._rules(), hands.totals)
         self._heartbeat = HeartbeatScheduler(self._clock, self.report, self._extend, self.fail, self._gone)
-        self._calls = Calls(options, observers, pool.is_over, self.report, self.fail)
+        self._calls = Calls(options, observers, self._now, pool.is_over, self.report, self.fail)
         self.work, self.running = self._calls.work, self._calls.running
         self._quick: dict[type, Callable[[Any], object]] = {
             events.Wake: lambda action: self.interrupt.set(),
