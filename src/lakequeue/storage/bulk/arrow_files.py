@@ -123,8 +123,8 @@ def write_partition(
         messages: directory for the files, from ``staging.messages``.
         staging: the attempt at the send.
         partition: number of the partition. Pass ``gather`` one result for each partition.
-        batches: the rows. ``check_columns`` must have accepted their columns.
-        in_order: True for sorted FIFO rows. They must be complete groups of one shard.
+        batches: the rows. ``check_columns`` must have accepted the columns.
+        in_order: True for sorted FIFO rows. The rows must be complete groups of one shard.
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
@@ -217,7 +217,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Checks and numbers a partition's rows; iterate over them. Rows that break rules go to ``refused``."""
+    """Iterates over a partition's checked and numbered rows. Rows that break rules go to ``refused``."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]

@@ -60,7 +60,7 @@ class BadRows:
     table: str | None = None
 
     def prepare(self) -> None:
-        """Makes the table if it is missing. Raises InvalidOptions if it has other columns."""
+        """Creates a missing table. Raises InvalidOptions if the table has other columns."""
         if self.table is None:
             return
         engine = Engine(self.store)
@@ -72,7 +72,7 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def divert(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds refused rows to ``table`` in one commit. Removes their files.
+        """Adds refused rows to ``table`` in one commit. Removes the rows' files.
 
         Without a table, only logs the refused rows. Call ``divert`` before ``write_manifest``.
 

@@ -33,7 +33,7 @@ def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | No
     """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
 
     On FIFO queues, adds no repeated deduplication id (DDP-1). Reuses the files of an earlier attempt. ``stage``
-    runs only without such files.
+    runs only if no attempt left files.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -90,7 +90,9 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes old manifests, unless only some shards have their send. Returns the files of such sends by shard."""
+    """Removes old manifests, unless only some shards have their send. Returns the files of incomplete sends by
+    shard.
+    """
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

@@ -65,7 +65,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Looks for duplicates in the loaded snapshot. Returns True if that did not change ``files``."""
+        """Looks for duplicates in the loaded snapshot. Returns True if ``files`` stay the same."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))

@@ -43,12 +43,12 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Adjacent messages of one lease in one file. Includes both bounds."""
+    """Adjacent messages of one lease in one file. ``first_position`` and ``last_position`` are included."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
     whole: bool
-    """True if these are all messages of the file."""
+    """True if the file has no other messages."""
     shard: int
     base_offset: int
     opened_at: int

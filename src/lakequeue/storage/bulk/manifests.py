@@ -1,4 +1,4 @@
-"""A manifest lists the files of a bulk send. It is written before the first commit of the send."""
+"""A manifest lists the files of a bulk send. The manifest is written before the send's first commit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SendKey:
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
-        """Returns the key of a send with a caller's id. Raises InvalidParameterValue if it cannot be stored."""
+        """Returns the key of a caller's send id. Raises InvalidParameterValue if the id cannot be stored."""
         check_text("send_id", send_id)
         return cls(layout.bulk_id(send_id), 1, send_id)
 
@@ -132,7 +132,7 @@ def _load(tables: Folder, name: str) -> Manifest | None:
 
 
 def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
-    """Returns a manifest. Raises ValueError if it names files of another send (DUR-70)."""
+    """Returns a manifest. Raises ValueError for files of another send (DUR-70)."""
     send_id, files = plain["send_id"], []
     for each in plain["files"]:
         file, shard = DataFile(**each["file"]), each["shard"]

@@ -24,7 +24,7 @@ class BulkShards(Protocol):
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns how many more messages a shard may store (QUE-21); None if their number has no limit."""
+        """Returns how many more messages a shard may store (QUE-21); None if there is no limit."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:

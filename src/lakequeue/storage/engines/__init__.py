@@ -1,1 +1,1 @@
-"""The two engines. Both commit under the same fence."""
+"""The two engines. Commits of both engines use one fence."""

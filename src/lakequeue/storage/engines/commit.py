@@ -1,4 +1,4 @@
-"""One commit under a fence. Its token in the log proves that the commit landed."""
+"""One commit under a fence. A token in the log proves that the commit landed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakequeue.storage.store_failures import first_line, unanswered_version
 OLDEST_BASE = 1.0
 """Seconds for which a check of the log counts. Object stores only, see docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""Longer commits, in seconds, search the log for their token. The process may have been suspended."""
+"""Duration in seconds. Longer commits search the log for their token. The process may have been suspended."""
 TRIM_EVERY = 100
 """Number of commits between attempts to trim a local log."""
 _UNANSWERED = 2
@@ -56,7 +56,7 @@ class Change(Generic[_T_co]):
 
 
 class Ended(Enum):
-    """Outcome of an attempt at a commit. Unless it is ``LANDED``, the newest snapshot is loaded afterwards."""
+    """Outcome of an attempt at a commit. All outcomes except ``LANDED`` load the newest snapshot."""
 
     LANDED = auto()
     """The change is committed, maybe by another process."""
@@ -76,7 +76,7 @@ class Commit:
         self._lineage = table.lineage
         self._token = new_token(change.counts, table.lost_races)
         self._stale = 0
-        """Number of attempts that failed because files were missing. The second such failure means damage."""
+        """Number of attempts that failed because files were missing. The second failure means damage."""
         self._unanswered = 0
         """Number of attempts without an answer."""
         self._unanswered_version = 0
@@ -109,7 +109,7 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises QueueClientError if an attempt may still land. The change must then not be committed again."""
+        """Raises QueueClientError if an attempt may still land. Do not repeat the change after the error."""
         if self._table.version < self._unanswered_version:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
@@ -204,7 +204,7 @@ def is_base_in_log(table: Table) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """True if a commit after version ``base`` has the token. QueueClientError: the log does not show it."""
+    """True if a commit after ``base`` has the token. QueueClientError: the log does not show the outcome."""
     try:
         table.refresh()
         landed = table.landed(token, base)

@@ -1,4 +1,4 @@
-"""Tokens: a commit finds out by its token if it landed. The token also records the races lost before it."""
+"""Tokens of commits. The token in the log shows if the commit landed. Tokens also record lost races."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def new_token(counts: Mapping[str, int], lost: int) -> str:
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Counts readable commits, and the races lost before them. Reads ``most`` versions up to ``version``."""
+    """Counts readable commits and their lost races. Reads ``most`` versions up to ``version``."""
 
     def lost(number: int) -> int | None:
         try:

@@ -1,4 +1,4 @@
-"""Access to Delta's log and transactions through py4j. Delta has no public interface for both.
+"""Access to Delta's log and transactions through py4j. The interfaces are not public.
 
 Only ``engine="spark"`` uses this module. Other releases may have other classes. docs/operation/spark.md lists the
 tried releases. No other module knows Delta's classes.
@@ -35,7 +35,7 @@ _SESSION = {
 
 
 def require(spark: SparkSession) -> None:
-    """Raises QueueClientError if a session cannot commit through Delta: it is remote, or has no Delta."""
+    """Raises QueueClientError if a session cannot commit through Delta. Remote sessions cannot."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise QueueClientError(
@@ -90,7 +90,7 @@ class SparkDeltaLog:
             snapshot: snapshot of the decision.
             actions: JSON of Delta's log, or removals of the snapshot.
             frames: rows to write and add.
-            app_ids: application ids. A later commit with one of them is a conflict.
+            app_ids: application ids. A later commit with an equal id is a conflict.
             token: user metadata of the commit.
         """
         with active(self._session):

@@ -54,8 +54,8 @@ def turn(
 ) -> Iterator[DiskTurn]:
     """Waits for the turn to commit. Holds the turn during the block. Reentrant.
 
-    The block runs without the turn after ``longest`` seconds. The same happens if ``until()`` returns True. A
-    holder without signs of life also loses its turn.
+    The block runs without the turn after ``longest`` seconds. ``until()`` ends the wait by returning True. A
+    holder without signs of life loses the turn.
     """
     local = local_path(table_path) or ""
     try:

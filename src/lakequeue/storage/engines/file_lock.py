@@ -80,7 +80,7 @@ class Held(threading.local):
 
 
 def table_id(folder: int) -> tuple[int, int]:
-    """Returns the device and inode of an open directory. They do not depend on its path."""
+    """Returns the device and inode of an open directory. A rename changes neither value."""
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
 

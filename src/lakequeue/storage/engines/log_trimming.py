@@ -82,7 +82,7 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""A log that grows fast keeps this many entries. To open a table, all of them are listed: 5 ms for 1,000."""
+"""A log that grows fast keeps this many entries. Opening a table lists all entries."""
 READING = 15.0
 """Minimum age of removed entries, in seconds. Readers may have just listed younger entries."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")

@@ -1,4 +1,4 @@
-"""Upkeep of a table's log by its committers: trims it, and removes entries that a restore left over."""
+"""Upkeep of a table's log by committers. Trims the log. Removes entries left over by a restore."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Maximum number of files without key statistics. Beyond that, MERGE joins these files of a partition."""
+"""MERGE joins files without key statistics beyond this number."""
 _JOINED_ROWS = 256
 """Maximum rows of a file that MERGE joins. Larger files would make small changes slow."""
 _MANY_EDGES = 16

@@ -78,7 +78,9 @@ class Table(TableVersion):
         self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:
-        """Loads the newest snapshot. Raises ReplacedLog if the log was replaced; then open another handle."""
+        """Loads the newest snapshot. Raises ReplacedLog if the log was replaced. Open another handle after the
+        error.
+        """
         self.look()
         self.sync_entries()
 
@@ -90,7 +92,7 @@ class Table(TableVersion):
         self._follow(partial(Snapshot.follow, most=most, at_once=at_once))
 
     def sync_entries(self) -> None:
-        """Syncs entries that ``look`` has read to the disk: their writers may not have. Commits call it first."""
+        """Syncs entries that ``look`` has read to the disk. Every commit calls ``sync_entries`` first."""
         if self._unsynced:
             self.folder.sync([LOG], above=False)
             self._unsynced = False
@@ -171,7 +173,7 @@ class Table(TableVersion):
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        """Appends rows in one commit. They have the table's schema with partition columns."""
+        """Appends rows in one commit. ``rows`` has the table's schema with partition columns."""
         self._create_entry("WRITE", [self.write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
@@ -241,7 +243,7 @@ class Table(TableVersion):
         return token in self.state.tokens(since)
 
     def has_read_since(self, since: int) -> bool:
-        """True if all commits after ``since`` are readable. False without such commits."""
+        """True if all commits after ``since`` are readable. False if there are no commits."""
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
@@ -270,7 +272,7 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls a function that reads the table. If files were removed meanwhile, refreshes and calls it again."""
+        """Calls a function that reads the table. If files were removed, refreshes and calls the function again."""
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:

@@ -32,7 +32,7 @@ _ROW_ORDER = ("position", "first_offset")
 
 
 class SparkTable(Table):
-    """A handle on one Delta table. Reads it without the JVM. Other sessions may commit at the same time."""
+    """A handle on one Delta table. Reads need no JVM. Other sessions may commit at the same time."""
 
     commits_alone = True
 
@@ -80,7 +80,7 @@ class SparkTable(Table):
     ) -> None:
         """Merges with the first of ``transactions`` as fence.
 
-        Delta's MERGE takes only one application id. Each commit must raise its version by one.
+        Delta's MERGE takes only one application id. Each commit must raise the id's version by one.
         """
         from delta.tables import DeltaTable
 

@@ -40,7 +40,7 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
         hadoop: release of Hadoop in Spark; None for the newest Spark.
 
     Raises:
-        QueueClientError: this Hadoop has no such file system.
+        QueueClientError: this Hadoop lacks the file system.
     """
     provider, hadoop = PROVIDERS.get(scheme), hadoop or _NEWEST
     if provider is None or not provider.hadoop:

@@ -86,7 +86,7 @@ def transact(
         turns: turns of the committing processes. Nobody waits by default.
 
     Raises:
-        RequestThrottled: too many races were lost; nothing was changed (ERR-9). ``lost_races``: their number.
+        RequestThrottled: too many races were lost; nothing was changed (ERR-9). ``lost_races`` is the count.
         QueueClientError: storage failed. With ``outcome_unknown``, the commit may have landed.
     """
     lost = 0

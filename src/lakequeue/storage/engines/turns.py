@@ -5,7 +5,7 @@ turns are locks. See ``disk_turn``.
 
 A store's locks would not end with their holder. The last committer of a store can commit again first. In a
 measurement, another process lost 26 races. A process that lost a race pauses before its commits. A process without
-lost races never pauses. A loser therefore commits an empty entry. The winner then loses a race.
+lost races never pauses. A loser therefore commits an empty entry. The winner loses a race to the empty entry.
 
 Receivers on object stores need no pauses. Receivers commit each other's requests. See ``storage.requests``. An
 empty entry makes a lone receiver post requests, too.
@@ -26,7 +26,7 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait for exclusive access. Then the commit goes on without it: a stopped process may have it."""
+"""Seconds to wait for exclusive access. Afterwards, the commit goes on without exclusive access."""
 ASK_AFTER = 3
 """Number of lost races between two requests for a turn."""
 COMMITS = 4
@@ -92,7 +92,7 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 def ask(table: Table) -> int:
-    """Asks another process for a turn, by an empty commit. Returns the number of such requests. Ignores errors."""
+    """Asks another process for a turn, by an empty commit. Returns the number of requests. Ignores errors."""
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):
         table.add([], {layout.TURN_ID: asked + 1}, uuid.uuid4().hex)

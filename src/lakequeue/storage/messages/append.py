@@ -36,7 +36,7 @@ _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 @attrs.frozen
 class NewMessage:
-    """A validated message and its id, before it is appended."""
+    """A validated message and its id, before the append."""
 
     message_id: str
     entry: ValidEntry
@@ -205,7 +205,7 @@ class Appender:
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Makes this process stage its next sends. Call it when other processes were seen to send."""
+        """Makes this process stage its next sends. Call ``stage_next`` after seeing other senders."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
@@ -317,7 +317,7 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good. Appends prepared on an older snapshot then fail."""
+        """Returns the change that closes the log for good. Appends prepared on older snapshots fail."""
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:

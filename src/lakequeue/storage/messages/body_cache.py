@@ -37,7 +37,7 @@ class BodyCache:
         self._lineage: object = None
 
     def remember(self, first: int, rows: pa.Table) -> None:
-        """Caches rows from offset ``first`` on. Keeps rows already cached there."""
+        """Caches rows from offset ``first`` on. Does nothing if ``first`` is cached."""
         if not len(rows):
             return
         chunk, most = rows.select(_COLUMNS), self._budget.limit // 4

@@ -68,7 +68,7 @@ class DedupWindow:
         self._offsets = _Offsets()
 
     def find(self, key: Key) -> list[int]:
-        """Returns candidate offsets for a key. Verify each one, because hashes may collide."""
+        """Returns candidate offsets for a key. Verify each offset, because hashes may collide."""
         return self._offsets.find(hash(key), self._begin)
 
     def drop(self, key: Key, offset: int) -> None:

@@ -31,7 +31,7 @@ class ForgottenMessages:
 
     epoch: int
     head: int
-    """First offset that was never received. Messages from there on are not forgotten."""
+    """First offset that was never received. ``head`` and later messages are not forgotten."""
     firsts: Integers
     lasts: Integers
     """Last offset of each run, in order, history included. ``firsts`` has the first offsets."""
@@ -66,7 +66,7 @@ class ErasedMessage:
 
     message_id: str
     keep_from: int
-    """Instant. Messages sent after it keep the columns of ``_COUNTING``."""
+    """Messages sent after this instant keep the columns of ``_COUNTING``."""
 
     def empty(self, rows: pa.Table) -> pa.Table:
         """Returns the rows, without the content of the message."""

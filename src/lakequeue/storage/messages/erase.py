@@ -1,6 +1,6 @@
 """Erases a message from the log of a shard. The emptied row stays in place.
 
-On local disks, former files are removed at once. Object stores keep such files for
+On local disks, former files are removed at once. Object stores keep former files for
 ``Retention.remote_file_hours``.
 """
 

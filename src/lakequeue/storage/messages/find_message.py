@@ -13,7 +13,9 @@ from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_fi
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of a message; several if it moved away and back. ``sent`` limits the searched files."""
+    """Returns the offsets of a message; several if the message moved and returned. ``sent`` limits the searched
+    files.
+    """
 
     def files() -> list[LogFile]:
         if sent is None:

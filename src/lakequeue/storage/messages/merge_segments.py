@@ -1,8 +1,8 @@
 """Keeps the log in few files. Drops, merges and empties segments.
 
 Segments below the floor are dropped. The floor is the first stored offset. The last segment is open. An open
-segment is replaced after an idle hour. An open segment below the floor is also replaced. Such a commit conflicts
-with appends. The version of ``files`` fences all commits.
+segment is replaced after an idle hour. An open segment below the floor is also replaced. Replacing the open
+segment conflicts with appends. The version of ``files`` fences all commits.
 """
 
 from __future__ import annotations

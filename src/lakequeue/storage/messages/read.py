@@ -163,7 +163,7 @@ class LogFile:
         return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
     def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Reads all files of the segment completely. Returns all rows by offset, repeated ones once."""
+        """Reads all files of the segment completely. Returns all rows by offset, without repetitions."""
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
         rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
@@ -506,7 +506,9 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """True if another program or ``engine="spark"`` wrote the file. Only they use directories of partitions."""
+    """True if another program or ``engine="spark"`` wrote the file. The point engine uses no partition
+    directories.
+    """
     return name.startswith(("base_offset=", "settled="))
 
 

@@ -1,12 +1,12 @@
 """Commits the sends of several processes at once.
 
-After a lost race, a process stages its messages. Waiting for a turn on disk has the same effect. The next
-committer adds staged files to its entry. Each file becomes a segment of the log.
+After a lost race, a process stages its messages. On disks, waiting for a turn has this effect. The next
+committer adds staged files to its entry. Each file becomes a segment.
 
 On object stores, the oldest file's sender commits. Other senders only read the log. Nobody loses a race.
 
-No file is added twice, because log entries name added files. A file's name begins with a version of the log. Only
-later entries need to be searched. Other processes may add a file for ``RECENT`` seconds. A sender that gives up
+No file is added twice. Log entries name added files. A file's name begins with a log version. Only
+later entries need to be searched. Other processes may add files for ``RECENT`` seconds. A sender that gives up
 sooner gets no outcome (DUR-25). See docs/internals/fence.md.
 """
 
@@ -58,7 +58,7 @@ class StagedSend:
     attributes_version: int
     """Version of the attributes that validated the messages."""
     alone: bool
-    """True if only its sender may commit it."""
+    """True if only the sender may commit the file."""
     rows: pa.Table
     written_at: float
     lineage: object
