@@ -56,10 +56,10 @@ SCHEMA = pa.schema(
 when a message becomes or became visible. Only visible, in-flight and delayed messages have ``visible_at``.
 ``settled_at`` is the instant of the deletion, if known. ``receive_count`` is NULL for expired messages.
 ``receive_count`` is also NULL for deletions without ``settled_at``. ``consumer`` is the consumer with the message
-in flight. ``sent_at`` of a dead letter is the first send (DLQ-4). On FIFO queues, ``sent_at`` is the arrival of
-the dead letter. ``moved_at`` is when the message came from another queue. ``attempts`` are failed attempts.
-``age`` is the seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard
-queues have no sequence numbers.
+in flight. ``sent_at`` of a dead letter is the first send (DLQ-4). On FIFO queues, ``sent_at`` is the dead letter's
+arrival. ``moved_at`` is when the message came from another queue. ``attempts`` are failed attempts. ``age`` is the
+seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard queues have no
+sequence numbers.
 """
 REWINDABLE = "rewindable"
 """Name of a column: True if a rewind may restore the message."""

@@ -1,7 +1,7 @@
-"""Moves messages to other queues: dead letters that a claim finds, and redrives.
+"""Moves messages to other queues: dead letters and redrives.
 
-A move takes three commits: the shard marks messages as moving, the other queue's log appends them, and the shard
-removes them. Any process completes an interrupted move (DLQ-2, DLQ-8).
+A move takes three commits. The shard marks the messages; the other log appends the messages; the shard removes the
+messages. Any process completes an interrupted move (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _destination(row: QueueRow) -> Destination:
 
 @attrs.frozen
 class DeadLetterMoves:
-    """Claims messages for a receive, and moves the dead letters that its claims find (DLQ-2)."""
+    """Claims messages, and moves the dead letters found (DLQ-2)."""
 
     queue: OpenQueue
     settling: Settling | None
@@ -66,17 +66,17 @@ class DeadLetterMoves:
     steps: Steps
     """The commits of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of dead-letter queues that do not exist, so that their dead letters stay."""
+    """ARNs of missing dead-letter queues. Their dead letters stay."""
 
     def resolve(self) -> None:
-        """Looks up the redrive policy's dead-letter queue in the catalog, if this process does not know it."""
+        """Finds the dead-letter queue in the catalog, unless already known."""
         policy = self.queue.attributes.redrive
         if policy is not None and policy.dead_letter_queue not in self.queue.dead_letter_queues:
             with suppress(Exception):  # a claim that meets dead letters reports what fails
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard, and moves the dead letters found. ``look``: see ``ShardLedger.command``."""
+        """Claims messages of a shard, and moves its dead letters. ``look``: see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -134,7 +134,7 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages to their source queues or to one queue, and returns their number (DLQ-8)."""
+    """Moves visible messages to source queues or one queue (DLQ-8). Returns the number of messages."""
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
@@ -165,7 +165,7 @@ def redrive(
 def redrivable(
     queue: OpenQueue, where: browse.Where, interrupt: Interrupt | None, destination: OpenQueue | None = None
 ) -> dict[str, int]:
-    """Returns how many messages a redrive would move now, by target queue."""
+    """Counts the messages that a redrive would move, by target."""
     with queue.service("redrivable"):
         to = _only_target(queue, destination)
         found: Counter[Destination] = Counter()
@@ -195,7 +195,7 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Raises UnsupportedOperation unless a policy names this queue as dead-letter queue or it has dead letters."""
+    """Raises UnsupportedOperation unless the queue has dead letters or sources."""
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -273,7 +273,7 @@ class _Brought:
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, unless another process has ended the move, and so counts them."""
+        """Counts dead letters, unless another process ended the move."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 
@@ -284,7 +284,7 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of an unfinished move to the log of its target. None if there is no such move."""
+    """Copies the messages of an unfinished move to the target. Returns None without a move."""
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None
@@ -302,7 +302,7 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
-    """Copies the messages of a move to the log of its target. Returns False if the target was deleted."""
+    """Copies a move's messages to the target's log. Returns False if the target was deleted."""
     _, move = outgoing[0]
     source = MoveSource(queue.key, shard.number, move.number)
     attributes = QueueAttributes.from_wire(target.attributes)

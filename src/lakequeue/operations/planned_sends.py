@@ -1,4 +1,4 @@
-"""Bulk sends that one process plans, other processes write, and any process completes."""
+"""Bulk sends that one process plans and other processes write. Any process completes these sends."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class PlannedSend:
 
     columns: Columns
     order_by: str | None
-    """Column that orders the messages of each group on FIFO queues."""
+    """Column that orders messages in FIFO groups."""
     writer: TaskWriter
-    """Writes rows in tasks. A task of a stream sets the key, because only the task knows the batch number."""
+    """Writes rows in tasks. A stream's task sets the key, with the batch number."""
     needed: bool = True
-    """False if the send was made before, or all its files exist, so that tasks need not write."""
+    """False if the send or all its files exist."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
         """Returns the send of one micro-batch of a stream. All tasks of the batch get an equal one."""
@@ -78,8 +78,8 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
-        InvalidOptions: the queue has later batches of the stream: the number does not show if this one was sent.
-        QueueClientError: storage failed, or the rules changed while the rows were written.
+        InvalidOptions: the queue has later batches of the stream. It is unknown if this batch was sent.
+        QueueClientError: storage failed, or the rules changed while tasks wrote.
     """
     staging, key = send.writer.staging, send.writer.staging.key
     if key.of_stream and last_version(queue, key.app_id) > key.version:
@@ -115,5 +115,5 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
 
 def discard(queue: OpenQueue, send: PlannedSend) -> None:
-    """Removes the files of a send that no process has begun to commit."""
+    """Removes the files of a send without commits."""
     send.writer.staging.discard(bulk_target(queue).tables)

@@ -1,4 +1,4 @@
-"""Calls a function for several shards or queues, up to ``CONCURRENT`` of them at a time."""
+"""Calls a function for several shards or queues concurrently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields the results of a call for each item, in order. Up to ``CONCURRENT`` calls run ahead of the reader."""
+    """Yields the results of the calls, in the items' order. Up to ``CONCURRENT`` calls run ahead."""
     if len(items) < 2:
         yield from map(call, items)
         return

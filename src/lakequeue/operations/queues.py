@@ -13,7 +13,7 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
-"""Maximum number of names that are compared to suggest a similar name."""
+"""Maximum number of names compared for a suggestion."""
 
 
 def find(root: Root, name: str) -> OpenQueue:
@@ -33,7 +33,7 @@ def _opened(root: Root, name: str) -> OpenQueue:
 
 
 def missing(root: Root, name: str) -> QueueDoesNotExist:
-    """Returns the error for a missing queue, with root, region and similar names."""
+    """Returns the error for a missing queue, with similar names."""
     rows = root.rows()[:COMPARED]
     names = {row.name.lower(): row.name for row in rows if row.deleted_at is None and row.region == root.region}
     nearest = [names[each] for each in get_close_matches(name.lower(), names)]
@@ -56,7 +56,7 @@ def _living(root: Root) -> list[QueueRow]:
 
 
 def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
-    """Opens the queues of the region whose dead-letter queue is this queue, by name (DLQ-7)."""
+    """Opens the queues with this dead-letter queue, by name (DLQ-7)."""
 
     def names_it(row: QueueRow) -> bool:
         return row.redrive is not None and row.redrive.dead_letter_queue == queue.arn
@@ -68,6 +68,6 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 
 
 def delete(root: Root, name: str) -> None:
-    """Deletes a queue with all its messages, even a damaged queue (QUE-13, QUE-14, QUE-38)."""
+    """Deletes a queue, even a damaged queue (QUE-13, QUE-14, QUE-38)."""
     with logged("delete_queue", name), root.storage_errors(), reserve(root.path):
         _opened(root, name).delete()

@@ -44,12 +44,14 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Poll intervals of waiters behind the first are this many times as long. Normally the first waiter wakes them."""
+"""Multiple of the poll interval for waiters behind the first. The first waiter normally wakes the other
+waiters.
+"""
 
 MOST_FAILURES = 32
-"""Number of failed reads after which a receive no longer splits ranges of unreadable messages."""
+"""Failed reads until a receive stops splitting unreadable ranges."""
 LONGEST_READ = 5.0
-"""Seconds of reading after which a receive no longer splits ranges of unreadable messages."""
+"""Seconds until a receive stops splitting unreadable ranges."""
 UNREADABLE_BYTES = 2**20
 """Bytes that an unreadable message is assumed to have: the maximum."""
 
@@ -64,7 +66,7 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 class Room(Protocol):
-    """Memory for the messages of a receive, which the receive reserves before it reads them."""
+    """Memory that a receive reserves before reading messages."""
 
     def take(self, size: int) -> bool:
         """Reserves ``size`` bytes for bodies and attributes. Returns False if fewer are free. Thread-safe."""
@@ -88,9 +90,11 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """A receive asks no further shard once it has this many messages; 0 for ``max_messages``."""
+    """Stops asking shards at this many messages. 0 means ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if this process may write blocks into the delivery table, to decide undecided messages (TAB-26)."""
+    """True if claims may decide undecided messages (TAB-26). Decisions may write blocks into the delivery
+    table.
+    """
     idle: bool | None = attrs.field(default=None, kw_only=True)
     """False if the receive's consumer runs handlers: idle processes poll first. None if no consumer receives."""
 
@@ -104,7 +108,7 @@ class _Poll:
     deadline: Callable[[], int]
     """Returns the instant at which the wait ends, in microseconds. Called again after each poll."""
     refuse_late: bool
-    """True if, with too many messages in flight, a receive raises OverLimit even after a wait (INF-7)."""
+    """True if a finished wait may raise OverLimit (INF-7)."""
     request: Request
 
 
@@ -117,7 +121,7 @@ class _Claimed:
     parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
     left_nothing: bool
-    """True if, after the claim, no message was left that another process could claim."""
+    """True if the claim left no message to other processes."""
 
     @property
     def own(self) -> list[ClaimedPart]:
@@ -270,7 +274,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages. If there can be none yet, returns the instant of the next poll."""
+        """Claims messages, or returns the instant of the next poll."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -293,7 +297,9 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. If none, returns the instant of the next poll, or raises OverLimit (INF-7)."""
+        """Reads claimed messages. Without messages, returns the next poll's instant. Raises OverLimit at the
+        in-flight limit (INF-7).
+        """
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
@@ -329,8 +335,8 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns claimed messages by send time or priority. If ``lease_id`` is given, the receive is not counted for
-    messages that cannot be read (DUR-8).
+    """Returns claimed messages by send time or priority. With ``lease_id``, unreadable messages do not count the
+    receive (DUR-8).
     """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
@@ -444,7 +450,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the count of a receive for messages that nobody gets. They stay hidden until their timeout."""
+    """Undoes the receive count of unreadable messages. The messages stay hidden until their timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:
@@ -452,8 +458,8 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if the row at ``offset`` has no body, although by the ledger the message is stored. Then
-    the ledger was put back to an older state, and its newer state had emptied the row. None: no row lacks a body.
+    """Raises DamagedTable if the ledger still stores an emptied message. ``offset``: of a row without body, or
+    None.
     """
     if offset is None:
         return

@@ -1,4 +1,4 @@
-"""The relations that SQL can query, as Arrow datasets for DuckDB and polars, without a JVM: see ``SCHEMAS``."""
+"""Arrow datasets for DuckDB and polars: see ``SCHEMAS``. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ class Relation(ds.Dataset):
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """The error that ended the last read, because readers through C report only its text."""
+        """Error that ended the last read. C readers report only its text."""
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> Scan:
-        """Begins a read of columns of the rows that meet ``filter``."""
+        """Reads columns of the rows that meet ``filter``."""
         shown = list(self._schema.names if columns is None else columns)
         schema = pa.schema([self._schema.field(name) for name in shown])
         # an expression does not list its fields: a name that only occurs in its text is read in vain
@@ -145,7 +145,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns relations with all columns of ``JUDGED``, of these queues only; ``stats`` has the whole root."""
+    """Returns relations of these queues, with all columns of ``JUDGED``. ``stats`` covers the whole root."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -159,7 +159,7 @@ def judged(root: Root) -> Relation:
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """Returns the shards that may have messages which meet a condition, each with its queue's row."""
+    """Returns shards that may have messages for a condition."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
@@ -198,14 +198,14 @@ def opened(root: Root, path: str, as_of: datetime | None) -> Table:
 
 @attrs.frozen
 class _RootTables:
-    """Reads the tables of a root, now or as of an instant."""
+    """Tables of a root, now or as of an instant."""
 
     root: Root
     now: datetime | None
     """Instant at which states are computed; None for the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """The queues to read, such as those that existed at ``as_of``; None for all queues that exist now."""
+    """Queues to read. None reads all present queues."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:
@@ -288,7 +288,7 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards that may have rows which meet the condition, by queue, region and number."""
+        """Returns the shards that may have rows for the condition."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
@@ -297,7 +297,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues that may have rows which meet the condition, by name and region."""
+        """Returns the queues that may have rows for the condition."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

@@ -1,7 +1,8 @@
-"""Sends each row that is added to a Delta table exactly once, through any number of processes (RLY).
+"""Sends each added row of a Delta table once (RLY).
 
-The versions of the table are batches of a stream, cut into pieces. The queue's log records the last piece in the
-same commit as its messages (``SendKey.of_batch``). All processes make the same pieces for the same shards.
+Any number of processes may relay a table. The table's versions are batches of a stream. Batches are cut into
+pieces. The log records a piece in its messages' commit (``SendKey.of_batch``). All processes cut the same pieces
+for the same shards.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
 
 
 class _TableRelay:
-    """One call of a relay: sends the versions of the table that are not in the queue yet."""
+    """One call of a relay. Sends versions that the queue lacks."""
 
     def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
         self._queue, self._wanted = queue, wanted
@@ -107,7 +108,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the table was relayed, by the queue's log. If ``start`` is further, records it first."""
+        """Returns the relayed position, by the queue's log. Records ``start`` first if further ahead."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1
@@ -176,7 +177,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES``: all pieces were sent."""
+    """Encodes a version and its number of sent pieces. ``MOST_PIECES``: all pieces were sent."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 

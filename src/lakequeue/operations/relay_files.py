@@ -1,4 +1,4 @@
-"""Sends one message for each new file, through any number of processes (RLY-6)."""
+"""Sends one message for each new file (RLY-6). Any number of processes may send."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from lakequeue.storage.roots import is_local_folder, local_path, root_of
 from lakequeue.storage.stores import Store
 
 _COLUMNS = pa.schema([*FILES][:3])
-"""Columns of a file that the body of its message contains."""
+"""File columns in the body of a message."""
 _TRIES = 10
-"""Listings after which a call raises RequestThrottled, because each time another process recorded files first."""
+"""Listings until a call raises RequestThrottled. Each listing lost a race."""
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue if the directory is missing or has other wildcards."""
+        """Parses a pattern. Raises InvalidParameterValue for a missing directory or wrong wildcards."""
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):
@@ -105,7 +105,7 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends the batches that were decided but are not in the queue, because a process has ended."""
+        """Sends decided batches that the queue lacks."""
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

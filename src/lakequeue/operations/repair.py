@@ -1,4 +1,4 @@
-"""Repairs a root as far as possible, and reports lost and repeated messages."""
+"""Repairs a root. Reports lost and repeated messages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields steps that set back instants in the root's own tables: for all queues, or for ``name`` only."""
+    """Yields steps that set back instants in root tables. ``name``: limits the steps to a queue."""
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -182,7 +182,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the messages from offset ``low`` on, below ``end``, that a ledger has neither deleted nor purged."""
+    """Returns undeleted and unpurged messages from ``low``, below ``end``."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -192,17 +192,17 @@ def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> S
 
 @attrs.frozen
 class _Before:
-    """The messages of a shard that could be received before the repair."""
+    """Messages of a shard that were receivable before the repair."""
 
     messages: SpanSet
     newest: bool
-    """False if the messages are from an older ledger, so that some may have been received or deleted since."""
+    """False if an older ledger has the messages. Newer receives and deletions are unknown."""
     found: FoundShard
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the messages in ``blank``, because they have no body. Adds ``twice`` messages from offset
-        ``end`` on. These get new offsets, because each had an offset that another message has, too.
+        """Removes the bodiless messages ``blank``. Adds ``twice`` messages of repeated offsets, from offset
+        ``end`` on.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -273,7 +273,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head without tokens of the rate limit; its move number is at least ``moves``."""
+    """Returns an older ledger's head without rate-limit tokens. The move number is at least ``moves``."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -286,7 +286,7 @@ _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the mess
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """Yields texts about log entries that cannot be read, and whose messages were not found elsewhere."""
+    """Yields texts about unreadable log entries without found messages."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:
@@ -302,7 +302,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may have seen, if each unreadable log entry added one."""
+    """Returns the highest epoch that a process may know. Each unreadable log entry counts as an epoch."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -310,7 +310,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of this shard's last move that arrived anywhere. The next move needs a higher one."""
+    """Returns the number of this shard's last arrived move. The next move needs a higher number."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):
@@ -382,14 +382,15 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new catalog row for a queue with a directory but no row; None if there is no such queue.
+    """Returns a new catalog row for a lost queue. None if no lost queue matches.
 
-    Without ``adopt``, also returns None if another queue has the name, or several lost queues may have had it.
+    Without ``adopt``, also returns None for an ambiguous name: another queue has the name, or several lost queues
+    match.
 
     Args:
         taken: the row that has the name now, or None.
-        hidden: keys of lost queues with messages that may have the name.
-        adopt: True if the name may move to another queue. Repeated calls then try each lost queue.
+        hidden: keys of lost queues that may have the name.
+        adopt: True if the name may move to another queue. Repeated calls try each lost queue.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):
         return None

@@ -1,4 +1,4 @@
-"""What a repair does about deliveries, if a ledger goes back to an older version or is made anew (TAB-11)."""
+"""Repairs deliveries when a ledger becomes older or new (TAB-11)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""Number of slots of a shard that a repair blocks. More deliveries of a shard at a time are not expected."""
+"""Number of slots of a shard that a repair blocks. More concurrent deliveries of a shard are not expected."""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
     """Removes the delivery marks from a ledger's rows (TAB-11).
 
-    Returns the rows, notes for the operator about messages that had marks, and an epoch that is higher than the
-    number of any delivery so far. If the queue has no delivery table: the rows unchanged, no notes, and 0.
+    Returns the rows, notes for the operator, and an epoch. The epoch exceeds the number of any delivery. Without a
+    delivery table, changes nothing; the epoch is 0.
     """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
@@ -42,13 +42,12 @@ def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[st
 def block_step(
     root: Root, row: QueueRow, shard: int, epoch: int, left: Iterable[tuple[int, int]]
 ) -> tuple[list[RepairStep], list[str]]:
-    """Returns the step after which no delivery claimed up to ``epoch`` can append, or a note why it is impossible.
+    """Returns a step that blocks deliveries claimed up to ``epoch``. Returns a note if blocking is impossible.
 
-    Apply the step before the commit that makes the messages visible. Else a process with an old lease could append
-    their rows after that commit.
+    Apply the step before the messages become visible. Otherwise an old lease could still append their rows.
 
     Args:
-        left: offsets of the messages that may be in such deliveries.
+        left: offsets of messages in possible deliveries.
     """
     attributes = QueueAttributes.from_wire(row.attributes)
     table, delivery_id = attributes.table, attributes.delivery_id

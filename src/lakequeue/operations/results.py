@@ -18,10 +18,10 @@ from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 
 
 class SentRows(int):
-    """Number of messages that a bulk send added to a queue.
+    """Number of messages that a bulk send added.
 
     Attributes:
-        refused: number of rows that broke a rule and were dropped or diverted.
+        refused: number of dropped or diverted rows that broke a rule.
     """
 
     refused: int
@@ -42,8 +42,8 @@ class QueueCounts:
         delayed: sent with a delay that is not over.
         rewindable: deleted, and a rewind can restore them.
         oldest_age: seconds since the oldest message was sent; None without messages.
-        held: sent when the limit on delayed messages was reached; not counted as delayed.
-        undecided: their delivery lease has ended, and it is unknown if their rows arrived. Not in flight (TAB-5).
+        held: sent at the limit on delayed messages; not counted as delayed.
+        undecided: the delivery lease ended; the arrival of the rows is unknown. Not in flight (TAB-5).
     """
 
     visible: int
@@ -72,15 +72,15 @@ class QueueCounts:
 
 @attrs.frozen
 class ShardCounts:
-    """Number of messages of a shard by state, and lost races of the processes that commit to it.
+    """Number of a shard's messages by state, and lost races.
 
     Attributes:
         shard: number of the shard, from 0.
         visible: a receive may return them.
         in_flight: received, and hidden until their visibility timeout ends.
         delayed: sent with a delay that is not over.
-        held: sent when the limit on delayed messages was reached; not counted as delayed.
-        undecided: their delivery lease has ended, and it is unknown if their rows arrived. Not in flight.
+        held: sent at the limit on delayed messages; not counted as delayed.
+        undecided: the delivery lease ended; the arrival of the rows is unknown. Not in flight.
     """
 
     shard: int
@@ -89,22 +89,22 @@ class ShardCounts:
     delayed: int
     held: int
     commits: int
-    """Number of recent commits of all processes to the shard, at most 100."""
+    """Number of recent commits to the shard, at most 100."""
     lost_races: int
-    """Number of times that these commits were repeated because another process had committed first."""
+    """Repetitions of these commits, because another process committed first."""
     undecided: int = 0
 
 
 @attrs.frozen
 class UndecidedDelivery:
-    """A delivery whose lease ended before any process knew if its rows are in the table.
+    """A delivery whose lease ended before its outcome was known.
 
     Attributes:
         shard: number of the shard.
         messages: number of messages that wait for the decision.
         since: when the first receipt ended.
-        application_id: id of the delivery in the log of the table; None if the queue no longer has a table.
-        version: version under this id, if the rows are in the table.
+        application_id: id of the delivery in the table's log. None if the queue has no table.
+        version: version under this id, if the rows arrived.
         lease_id: the lease that delivered.
     """
 
@@ -132,7 +132,7 @@ class GroupCounts:
     oldest_age: float | None
     """Seconds since the group's oldest visible message was sent; None without visible messages."""
     noisy: bool | None
-    """True if the group has far more messages than other groups (FAI-3). None on FIFO queues."""
+    """True if the group is unusually large (FAI-3). None on FIFO queues."""
 
 
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
@@ -171,9 +171,9 @@ class PeekedMessage:
     trace_header: str | None = None
     """``AWSTraceHeader`` of the send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
-    """Last failure of a dead letter's handler. None if the consumer was killed or is not lakequeue's (DLQ-4)."""
+    """Last failure of a dead letter's handler (DLQ-4). None if the consumer was killed, or is not lakequeue's."""
     consumer: str | None = None
-    """Name of the consumer that has the message in flight, or None."""
+    """Consumer that has the message in flight, or None."""
     attempts: tuple[DeadLetterReason, ...] = ()
     """Last ten failed attempts, oldest first (JOB-10). A dead letter includes attempts in its source queue."""
     priority: int = 0
@@ -241,7 +241,7 @@ def received_message(
 
 
 def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueAttributes) -> PeekedMessage:
-    """Returns a message as ``peek`` shows it, from a row of ``browse.PEEKED`` and its typed attributes."""
+    """Returns a message as ``peek`` shows it. ``row``: of ``browse.PEEKED``."""
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

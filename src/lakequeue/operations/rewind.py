@@ -14,7 +14,7 @@ from lakequeue.storage.reserve import reserve
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
-    """Makes deleted messages visible that were sent at an instant or later. Returns their number (RWD-9)."""
+    """Restores deleted messages sent at ``to`` or later (RWD-9). Returns the number of messages."""
     with queue.service("rewind") as call:
         command, now = Rewind(check_instant("to", to)), queue.now()  # reading many shards may take long
         for shard in queue.shards:  # check all shards first, so that a refusal changes none
@@ -35,7 +35,7 @@ def rewindable(queue: OpenQueue, to: datetime) -> int:
 
 
 def purge(queue: OpenQueue) -> None:
-    """Removes every message sent before the call, in one commit per shard (PUR-1, PUR-2)."""
+    """Removes messages sent before the call (PUR-1, PUR-2). Makes one commit per shard."""
     with queue.service("purge"), reserve(queue.root.path):
         first, command = queue.shards[0], Purge(queue.name)
         first.ledger.query(lambda machine: machine.check_purge(command, queue.now()))

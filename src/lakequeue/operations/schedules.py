@@ -1,8 +1,8 @@
-"""Adds, changes and runs schedules. A due message is sent once, whatever processes do (JOB-7).
+"""Adds, changes and runs schedules. Sends a due message exactly once (JOB-7).
 
-A due message is a batch of a stream: the stream is the schedule's id, the batch number its due time. The queue's
-log records the last batch in the same commit as the message, so a repeated or earlier batch adds nothing. One
-commit sends all due messages of a queue. Another commit advances their schedules, unless another process has.
+A due message is a batch of a stream. The stream is the schedule's id; the batch number is the due time. The
+queue's log records the last batch with its message. So a repeated batch adds nothing. One commit sends all due
+messages of a queue. Another commit advances the schedules, unless another process has.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Maximum number of schedules of a root, because each change writes the whole table."""
+"""Maximum number of schedules of a root. Each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
 """Seconds for which the end of ``running()`` waits for sends. Sends that are left are made at the next start."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""About how many messages, and bytes of their bodies, go into one commit."""
+"""Approximate messages, and bytes of bodies, in one commit."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -50,7 +50,7 @@ _BRIEF = {"schedule fails": "fails", "schedule overdue": "is overdue"}
 
 
 class OpenSchedules:
-    """The schedules of a root, in the region of the root. Thread-safe."""
+    """The schedules of a root, in its region. Thread-safe."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -88,7 +88,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Replaces a schedule by the result of ``change``, or removes it if the result is None."""
+        """Replaces a schedule by the result of ``change``. None removes the schedule."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -99,7 +99,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns the due time of a schedule's last message in the queue, or None."""
+        """Returns the due time of the last sent message. None without a sent message."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -126,7 +126,9 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Sets future instants back to ``now`` in all schedules or a queue's; returns them by old id (DUR-83)."""
+        """Sets future instants of schedules back to ``now`` (DUR-83). ``queue``: limits the schedules. Returns
+        changed schedules by old id.
+        """
         found = {}
         for row in self._table.rows():
             if queue is None or (row.region, row.queue) == (self.root.region, queue):
@@ -175,7 +177,7 @@ class OpenSchedules:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Sends due messages during the block, in a thread, at the start of each minute."""
+        """Sends due messages in a thread, at each minute's start."""
         stop = threading.Event()
         thread = start_thread(self.root.clock, lambda: self._run_on(stop), "lakequeue schedules")
         try:
@@ -196,7 +198,9 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends due messages. Yields each schedule, its number of messages, and its new row; None removes it."""
+        """Sends due messages. Yields each schedule, its message count, and its new row. None removes the
+        schedule.
+        """
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
         for row in rows:
@@ -223,7 +227,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns for each the result, or the error, or None if it was sent before."""
+        """Sends due messages. Returns each result or error. None means sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -235,7 +239,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns how many messages were sent, and the schedule's row after these due times."""
+        """Returns the number of sent messages, and the new row. None removes the schedule."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

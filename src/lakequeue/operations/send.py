@@ -153,24 +153,24 @@ def _batch_result(queue: OpenQueue, entries: Sequence[SendEntry], outcomes: Sequ
 def traced(
     verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
 ) -> AbstractContextManager[Sequence[SendEntry]]:
-    """Yields the entries to send, with the caller's trace if there is one."""
+    """Yields the entries, with the caller's trace if present."""
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 
 def in_turn(queue: OpenQueue) -> list[OpenShard]:
-    """Returns all shards, in the order in which this process tries them for sends."""
+    """Returns all shards, in this process's order for sends."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
 def of_priority(queue: OpenQueue, shards: list[OpenShard], priority: int) -> list[OpenShard]:
-    """Returns those of ``shards`` that take messages of this priority (JOB-5)."""
+    """Returns the shards that take this priority (JOB-5)."""
     return [shard for shard in shards if shard.number % queue.attributes.classes == priority]
 
 
 def _deliver(
     queue: OpenQueue, check: Callable[[], list[Any]]
 ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
-    """Appends the entries that ``check`` accepts, in one commit per shard. Returns the result of each entry."""
+    """Appends the entries that ``check`` accepts, one commit per shard. Returns each entry's result."""
     version, checked = queue.validated(check)
     done: dict[int, SendResult | QueueServiceError] = {}
     failed: dict[int, QueueServiceError | QueueClientError] = {}

@@ -53,7 +53,7 @@ class BulkSend:
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number that chooses the same shards for rows without group in all processes. None: this process chooses."""
+    """Chooses the same shards in all processes, for ungrouped rows. None: this process chooses."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
@@ -120,7 +120,9 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns a bulk send's shards: all if groups determine the shard, else one of each priority, by ``turn``."""
+    """Returns a bulk send's shards: all shards if groups determine shards. Otherwise returns a shard of each
+    priority, by ``turn``.
+    """
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]
@@ -130,7 +132,7 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """Returns the largest version of an application id in the queue's shards, or 0."""
+    """Returns the largest version of an application id, or 0."""
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -138,7 +140,7 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
-    """Completes bulk sends that only some shards have, because their process was killed."""
+    """Completes bulk sends that a killed process left unfinished."""
     target = bulk_target(queue)
     for manifest in bulk_send.abandoned(target):
         bulk_send.complete(target, manifest)
@@ -147,7 +149,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def complete_batch(queue: OpenQueue, key: SendKey) -> None:
-    """Completes a batch of a stream that only some shards have."""
+    """Completes a batch of a stream that some shards lack."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and bulk_send.reached_shards(target.open, manifest):
@@ -171,7 +173,7 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
 
 @attrs.frozen
 class _QueueShards:
-    """Implements ``BulkShards`` for a queue that is open in this process."""
+    """Implements ``BulkShards`` for a queue of this process."""
 
     _queue: OpenQueue
     _attributes: QueueAttributes
@@ -215,7 +217,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """The rows to send. They are read once, or again if the queue's attributes change meanwhile."""
+    """Rows to send. Changed queue attributes cause a second read."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

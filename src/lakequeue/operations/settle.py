@@ -1,4 +1,4 @@
-"""Settles one or many receipts by their handles, in one commit per shard."""
+"""Settles receipts by their handles, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class Settler:
 
 
 class Settling:
-    """Receipts to settle in one commit per shard, and their results.
+    """Receipts to settle in one commit per shard, with results.
 
     Args:
-        failures: by receipt handle, why the handler failed, to be stored with the message.
-        deletes: True to delete receipts without a timeout, False to refuse them (VIS-10).
+        failures: by receipt handle, why the handler failed. Stored with the message.
+        deletes: True deletes receipts without a timeout. False refuses receipts without a timeout (VIS-10).
 
     Attributes:
-        waiting: indexes and commands by shard, until they are committed or failed.
-        errors: for each receipt, why it was not settled; None if it was, or still waits.
+        waiting: indexes and commands that are not committed, by shard.
+        errors: for each receipt, why settling failed. None for settled and waiting receipts.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Settling:
         return None
 
     def settled(self, shard: int, results: Sequence[Result]) -> None:
-        """Records the results of the waiting commands of a shard, in their order."""
+        """Records the results of a shard's waiting commands, in order."""
         done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
         for (indexes, _), result in done:
             for index in indexes:
@@ -153,7 +153,7 @@ def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout:
 
 
 def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
-    """Changes when several messages become visible again, with a result for each (BAT-3)."""
+    """Changes the visibility timeouts of several messages (BAT-3). Returns a result for each message."""
     with queue.service("change_visibility_batch") as call:
         return _settle(call, queue, changes, deletes=False)
 
@@ -173,7 +173,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
 
 
 def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
-    """Returns the handles of those messages that are no longer stored."""
+    """Returns the handles of messages that are no longer stored."""
     with queue.service("gone") as call:
         of_shards: dict[int, dict[int, str]] = {}
         for text in handles:
@@ -199,12 +199,12 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. If it is invalid, checks it again by the newest attributes."""
+    """Returns a visibility timeout in microseconds. Checks an invalid timeout again by the newest attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that makes a message visible in ``timeout`` microseconds, or deletes it if None."""
+    """Returns a command for a visibility timeout, in microseconds. None deletes the message."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

@@ -1,4 +1,4 @@
-"""Finds out if a root's disk is short of space, and names the largest queues and a remedy."""
+"""Reports a shortage of disk space, with the largest queues."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
 
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
-"""Space of a disk is short if fewer bytes or files than these are free; see ``Space``."""
+"""Fewer free bytes or files are a shortage; see ``Space``."""
 FULL_BYTES = 2**20
-"""A disk counts as full if fewer bytes than this are free: a commit with large bodies may need as many."""
+"""A disk with fewer free bytes counts as full. Commits with large bodies may need as many bytes."""
 COMMIT_BYTES = 8 * 2**10
-"""No commit succeeds with fewer free bytes: a data file and an entry of the log, in blocks of 4 KiB."""
+"""Minimum free bytes of a commit. Each commit writes two files, in blocks of 4 KiB."""
 OTHERS_SHARE = 0.1
-"""Other files fill the disk if all queues take less than this share of its used bytes."""
+"""Share of queues in the used bytes. With less, other files fill the disk."""
 PURGED_SHARE = 0.01
-"""A purge of the largest queue is advised if it takes this share of the disk."""
+"""Disk share of a queue that makes a purge advisable."""
 _SHOWN = 3
 _COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -xah "
 
@@ -39,8 +39,8 @@ class Shortage:
         text: a sentence.
         hint: what helps, in words.
         steps: the commands that free space.
-        largest: sizes in bytes of the largest queues by name; empty if the shortage is not urgent, or if other
-            files fill the disk.
+        largest: sizes in bytes of the largest queues, by name. Empty without urgency, or if
+            other files fill the disk.
         full: True if calls fail, or all but the smallest do.
     """
 
@@ -56,7 +56,7 @@ class Shortage:
         return bool(self.steps)
 
     def without_names(self) -> Shortage:
-        """Returns this shortage without names of queues and paths, for callers who may not see all queues."""
+        """Returns the shortage without names of queues and paths. Callers may lack the right to see all queues."""
         steps = [
             attrs.evolve(step, command=f"{_PURGE}QUEUE") if step.command.startswith(_PURGE) else step
             for step in self.steps
@@ -114,7 +114,6 @@ def _purge(name: str | None) -> Sequence[Remedy]:
 
 
 def _mount_point(path: str) -> str:
-    """Returns where the file system of a local path is mounted."""
     place = os.path.realpath(local_path(path) or path)
     while not os.path.ismount(place):
         place = os.path.dirname(place)

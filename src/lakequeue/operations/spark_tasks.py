@@ -1,4 +1,4 @@
-"""Splits the messages of shards into disjoint ranges for Spark's tasks, if lakequeue is installed in the tasks."""
+"""Splits messages of shards into disjoint ranges for Spark's tasks. The tasks need lakequeue."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 64 << 20
-"""Bytes of files, or of a part of a file, that one task reads."""
+"""Bytes of files that one task reads."""
 RANGE_BYTES = 16 << 20
-"""Bytes of files in one range of a view, which a task reads at a time."""
+"""File bytes in a range of a view. A task reads one range at a time."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Maximum number of messages, and bytes of their files, that a view passes to Spark as one value."""
+"""Maximum messages and file bytes of one value for Spark."""
 OPENING = 4 << 20
-"""Bytes that are added to the size of each file for the cost of opening it, as in Spark."""
+"""Bytes added to each file's size: the cost of opening."""
 NO_OFFSET = (1 << 63) - 1
 """An offset after all other offsets."""
 
@@ -41,7 +41,7 @@ Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Groups items with their bytes, in order, into groups of about ``most`` bytes."""
+    """Groups items, in order, into groups of about ``most`` bytes."""
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:
@@ -54,7 +54,7 @@ def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
 
 
 def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
-    """Returns why the session's tasks cannot read a root, or None."""
+    """Returns why the session's tasks cannot read a root. None if the tasks can."""
     path, options, wanted = root.path, tuple(root.engine.store.options.items()), version("lakequeue")
 
     def tried(batches: Iterator[Any]) -> Iterator[Any]:  # pickled with its code, as the task may have no lakequeue
@@ -112,8 +112,8 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in the pieces, which follow one another in a shard. If they have a
-    first offset but no last one, messages in higher shards meet it, too: the queue may have more shards by then.
+    """Returns the condition that a message is in consecutive pieces. With only a first offset, higher shards also
+    match.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
@@ -125,7 +125,7 @@ def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
 
 
 _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
-"""Columns of the data source that have another name in ``JUDGED``."""
+"""Columns of the data source with another name in ``JUDGED``."""
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:

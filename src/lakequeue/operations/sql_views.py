@@ -1,10 +1,11 @@
-"""The views as SQL text over tables' paths, for catalogs and for sessions whose tasks have no lakequeue.
+"""The views as SQL text over tables' paths.
 
-Other sessions use ``task_views``, which needs 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` cannot
-be views of a catalog, because Spark 4.2 creates them through Delta's catalog but cannot read them.
+Catalogs use these views, and sessions whose tasks lack lakequeue. Other sessions use ``task_views``. For 16
+shards, ``task_views`` needs 0.9 s instead of 7. Tables ``USING lakequeue`` cannot be views of a catalog. Spark
+4.2 creates these tables through Delta's catalog. Spark then cannot read the tables.
 
 Each query sees the newest snapshots. The views show the queues that existed at registration. Queue names are
-literals, so a filter on ``queue`` skips other queues.
+literals. So a filter on ``queue`` skips other queues.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Maximum number of shards, because Spark plans a scan of each with separate jobs."""
+"""Maximum number of shards. Spark scans each shard with separate jobs."""
 _CHUNK = 100_000
-"""Number of offsets in a chunk. One task finds the runs of the messages of a chunk."""
+"""Number of offsets in a chunk. One task finds the runs of a chunk's messages."""
 
 _TYPES = {
     **{pa.string(): "STRING", layout.INSTANT: "TIMESTAMP", pa.bool_(): "BOOLEAN"},
@@ -105,19 +106,19 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
 def statements_of(
     root: Root, now: datetime | None, as_of: datetime | None, schema: str | None = None
 ) -> list[str]:
-    """Returns SQL that creates or replaces the views in a session with Delta's extension and catalog (DLT-5).
+    """Returns SQL that creates or replaces the views (DLT-5). The session needs Delta's extension and catalog.
 
-    Register the views again after setting a cap on delayed messages. Otherwise they do not show held messages.
+    A new cap on delayed messages needs a new registration. Otherwise the views do not show held messages.
 
     Args:
         root: the views show its queues.
-        now: the instant of the states; None for ``as_of``, or else the time of each query.
+        now: the instant of the states. None for ``as_of``, or the time of each query.
         as_of: instant of the table versions and queues; None for now.
         schema: schema of persistent views, with or without its catalog; None for temporary views.
 
     Raises:
         InvalidParameterValue: ``schema`` is not a valid name of a schema.
-        QueueClientError: the log of a table begins after ``as_of``, or there are more than ``MOST_SHARDS`` shards.
+        QueueClientError: a log begins after ``as_of``, or shards exceed ``MOST_SHARDS``.
     """
     create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     queues, now, store, path = shown_queues(root, now, as_of), now or as_of, root.engine.store, root.path
@@ -205,10 +206,10 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the messages of a queue, with their states, and True if a rewind may restore them. A
-    window over messages and runs, in chunks of offsets, finds the run of each message without a range join. Spark
-    reads the ledger earlier than the log, so emptied rows of stored messages are omitted.
+    """Returns a query for a queue's messages with their states. ``rewindable`` is true if a rewind may restore the
+    message.
     """
+    # Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
         SELECT {_names(queue)}, message_id, state, group_id, {_SENT_AT} AS sent_at,
@@ -257,7 +258,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the heads, with the first held offset; NULL if delayed messages have no cap (INF-9)."""
+    """Returns a query for heads, with the first held offset. NULL without a cap on delayed messages (INF-9)."""
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
         return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
@@ -282,7 +283,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages, each with its run or NULL. Filtering ledgers would take 68 jobs, not 53."""
+    """Returns a query for messages and their runs, or NULL. Filtered ledgers would take 68 jobs, not 53."""
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
@@ -362,7 +363,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """Returns a text as a SQL literal, in hex if it may need escaping."""
+    """Returns a text as SQL literal, in hex if needed."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

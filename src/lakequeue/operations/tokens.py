@@ -1,7 +1,7 @@
-"""The rate limit of a queue with several shards: one bucket, in the ledger of shard 0 (JOB-11).
+"""The rate limit of a queue with several shards (JOB-11). One bucket is in the ledger of shard 0.
 
-Before a receive claims messages of another shard, it takes tokens for them by a commit to shard 0. Then it returns
-the tokens that it did not use. So a token was taken for each received message.
+A receive takes tokens by a commit to shard 0. Then the receive claims messages of another shard. Unused tokens
+return. So each received message has a token.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Tokens:
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the read by ``look_at`` in which this receive has read the shards."""
+    """Number of this receive's read of the shards; see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """False if the bucket of the rate limit is empty. True without a limit, or if the queue has one shard."""
+        """False if the rate limit's bucket is empty. True without a limit, or with a single shard."""
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True
@@ -44,11 +44,11 @@ class Tokens:
 
     @property
     def spent(self) -> bool:
-        """True if the bucket was read and is empty, so that no further shard is worth asking."""
+        """True if the bucket was read and is empty."""
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Takes tokens for messages of a shard, then calls ``claim`` for as many messages."""
+        """Takes tokens for messages, then claims as many messages."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0

@@ -1,4 +1,4 @@
-"""Undecided deliveries: their marks in a shard's ledger, and the decision by the delivery table (TAB-26)."""
+"""Undecided deliveries, and decisions by the delivery table (TAB-26)."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
-"""Microseconds after a failed attempt to decide a delivery, before this process tries its slot again."""
+"""Pause after a failed decision of a slot, in microseconds."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class LedgerMarks:
-    """The messages of a shard that have one delivery's mark, as the ledger has them."""
+    """The messages with one delivery's mark in a shard's ledger."""
 
     queue: OpenQueue
     shard: OpenShard
     mark: Mark
     table: str | None
-    """Path, URI or name of the delivery table, according to the ledger."""
+    """Delivery table in the ledger: a path, URI or name."""
     delivery: DeliveryIdentity
     delete: Callable[[], LeaseCounts]
     """Deletes the messages under the lease of the delivery."""
@@ -91,7 +91,7 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 
 
 def table_of(root: Root, table: str) -> DeltaDeliveryTable:
-    """Returns a delivery table with the storage options of the root. Raises the errors of ``target_of``."""
+    """Returns a delivery table with the root's storage options. Raises the errors of ``target_of``."""
     return _opened(root, _in_catalog(root, table) if is_catalog_name(table) else table, None)
 
 
@@ -118,7 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a table of a catalog. The readers of a stream cannot, as they have no session."""
+    """Decides deliveries into a catalog's table. A stream's readers lack the needed session."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()

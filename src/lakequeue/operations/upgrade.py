@@ -1,4 +1,4 @@
-"""Converts a root of layout 5 to layout 6, the catalog last, so that a later call can continue a killed one."""
+"""Converts a root of layout 5 to layout 6. Converts the catalog last. A later call can continue a killed call."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table with the number of converted tables, the number of all tables, and the name of its
-queue. Called again at the end, with an empty name."""
+"""Called before each table, and at the end. Arguments: converted tables; all tables; the queue's name, empty at
+the end.
+"""
 _FORMER = 5
 _EMPTIED = -1.0
-"""Value of ``delay_seconds`` with which layout 5 marks an emptied message."""
+"""``delay_seconds`` of an emptied message in layout 5."""
 _TOGETHER = re.compile(r'\{"together": ([1-9][0-9]{0,9}), ')
 _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
@@ -92,7 +93,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and its ancestors, such as a shell with the root in its arguments."""
+    """Yields the ids of a process and its ancestors. A shell may have the root in its arguments."""
     while pid:
         yield pid
         try:
@@ -103,7 +104,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
-    """True if a process has a file below the directory ``top`` open, or watches a directory there."""
+    """True if a process uses a file below ``top``. Also true if the process watches a directory there."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -117,7 +118,7 @@ def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
 
 
 def _names(pid: int, top: str) -> bool:
-    """True if a process runs lakequeue with the directory ``top`` as root, by its arguments or environment."""
+    """True if a process runs lakequeue with ``top`` as root. Reads arguments and environment of the process."""
     with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
         given = os.fsdecode(line.read()).split("\0")
         variables = os.fsdecode(environment.read()).split("\0")
@@ -158,7 +159,7 @@ def _commit(
 
 
 def _begin_here(table: Table) -> None:
-    """Removes all earlier versions from the log, and the files that only they name."""
+    """Removes earlier versions from the log, with their own files."""
     folder, found = table.folder, listed(table.folder)
     before = [file.name for number in found.entries for file in read_entry(folder, number).added]
     before += [file.name for number in found.checkpoints for file in read_checkpoint(folder, number).files()]
@@ -234,11 +235,13 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
 
 
 def _run(row: Mapping[str, Any], queues: Rows) -> Run:
-    """Converts a run of layout 5. Its columns had these contents, by state and ``attempted_at``:
+    """Converts a run of layout 5, by state and ``attempted_at``.
 
-    - ``attempt_id``: an attempt, the note of a move, ``{"consumer": NAME}``, or a failure.
-    - ``attempt_place``: the rank in an answer; of a redrive its receives, while ``receive_count`` was 0.
-    - ``move_number``: the number of a move, or the receives before the last one.
+    The columns of layout 5 contained:
+
+    - ``attempt_id``: an attempt; the note of a move; ``{"consumer": NAME}``; or a failure.
+    - ``attempt_place``: the rank in an answer; for a redrive with ``receive_count`` 0, its receives.
+    - ``move_number``: the number of a move, or earlier receives.
     - ``target_key``: the target of a move, or failed attempts.
     """
     cells = row["run"]

@@ -1,4 +1,4 @@
-"""Waits for messages to claim, of receives, and of consumers that have something to settle."""
+"""Waits for messages to claim, for receives and consumers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Polls of the process that watches the logs are this many ``poll_interval`` apart. A message ends the pause."""
+"""Poll intervals between two polls of the log watcher. A message ends the pause."""
 WATCHED_CLAIM_FACTOR = 60
-"""Maximum time between two claims while a process watches the logs, in multiples of ``poll_interval``."""
+"""Maximum poll intervals between two claims while another process watches."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """True if the state in memory shows that a claim would find nothing. False if only a claim can show it."""
+    """True if the state in memory rules out a claim. False if only a claim can decide."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))
@@ -51,7 +51,7 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """True if all shards were empty at recent reads, and no send came since. Takes one request per shard."""
+    """True if all shards are still empty since recent reads. Takes one request per shard."""
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -65,26 +65,28 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait between a poll that found no message and the next poll. A change without a message does not end it.
+    """The wait from a vain poll to the next poll. Changes without a message do not end the wait.
 
-    If another process watches the queue's logs, and has shown lately that it leaves no message to other processes,
-    this process does not read the logs until it is woken.
+    Another process may watch the queue's logs. A reliable watcher recently left no message unclaimed. A reliable
+    watcher spares this process reads until a wake-up.
     """
 
     _queue: OpenQueue
     _waiter: Waiter | None
     """The waiter that a change wakes; None if changes wake nothing."""
     _clear: Callable[[], None]
-    """Call it before each check, so that a change after that wakes the waiter again."""
+    """Call before each check. Later changes wake the waiter again."""
     _interrupt: Interrupt | None
     _deadline: int
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """``changes`` before a poll that left no message to other processes. None if it left some, or was reported."""
+    """``changes`` before a poll that left no message unclaimed. None if messages remained, or the poll was
+    reported.
+    """
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. If the watcher's stamp is old now, ``next`` does not wait."""
+    """True if the last check relied on the watcher. ``next`` does not wait if the watcher's stamp is old."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -131,14 +133,14 @@ class VainWait:
 def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
-    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set.
+    """Waits for claimable messages, ``until``, or ``interrupt``.
 
     Args:
-        wake: event that is set when there may be messages, and together with ``interrupt``.
+        wake: event set with possible messages, or with ``interrupt``.
         idle: see ``waiting``.
 
     Returns:
-        False if there were messages to claim at once, so that it did not wait; else True.
+        False if messages were claimable at once; else True.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:
