@@ -56,7 +56,7 @@ class ClaimPlan:
     decides: bool = True
     """True if claims may decide undecided messages. Decisions may write blocks into the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """Commits that move dead letters. After the first commit, a failed receive has unknown outcome."""
+    """Commits that move dead letters. A receive that fails later has an unknown outcome."""
     left_nothing: bool = attrs.field(default=False, init=False)
     """True if no process would find a message now."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)

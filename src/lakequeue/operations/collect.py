@@ -111,7 +111,7 @@ class Collector:
         """Commits the messages at once, and waits for the results. A call from a future's callback does not wait.
 
         Raises:
-            LakeQueueError: a message failed, and its future was dropped. This is the first of these errors.
+            LakeQueueError: the first error whose future was dropped unread.
         """
         with self._changed:
             added = self._added

@@ -37,7 +37,7 @@ COMPACTION_SECONDS = 6 * 3600
 FULL_SHARE = 0.95
 """Used share of a limit that makes a queue full."""
 EXPIRING_SHARE = 0.25
-"""The oldest message expires soon below this share of retention."""
+"""Warns below this remaining share of the retention."""
 LETTERS = 1_000
 """Number of newest dead letters whose errors are counted."""
 ERRORS = 5

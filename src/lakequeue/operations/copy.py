@@ -1,8 +1,8 @@
 """Copies queues in use to another root: a backup, a restore, or a move.
 
-The catalog's rows come last, in one commit. So a killed copy has no effect (DUR-40).
+The catalog's rows come last, in one commit. A killed copy has no effect (DUR-40).
 
-The copy takes a shard's ledger first, then the log. So the log has every message of the ledger. A shard is copied
+The copy takes a shard's ledger first, then the log. The log has every message of the ledger. A shard is copied
 again if moved messages arrived meanwhile. The copy repeats moves that the other ledger lacks (DUR-41). Partly
 committed bulk sends keep their files and manifests. A repetition or a compaction completes these sends.
 """

@@ -24,7 +24,7 @@ from lakequeue.storage.roots import is_inside, root_of
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
     """Makes a path in ``Table`` absolute (TAB-1). URIs and catalog names stay. Raises InvalidAttributeValue for a
-    table inside the root, for example.
+    forbidden table: for example, inside the root.
     """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():

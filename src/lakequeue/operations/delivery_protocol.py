@@ -113,7 +113,7 @@ class DeliveryStatus(Enum):
     TAKEN = "taken"
     """Another copy of the root used the delivery's number. The table never gets the rows."""
     UNKNOWN = "unknown"
-    """The log no longer shows if the rows arrived. Its entry is trimmed; a newer delivery used the slot."""
+    """The log no longer shows if the rows arrived. The log entry is trimmed; a newer delivery used the slot."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:

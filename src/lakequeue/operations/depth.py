@@ -21,9 +21,9 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Maximum number of a log's entries searched for lost races."""
+"""Maximum number of newest entries read from each log."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum for each log; maximum for all logs together."""
+"""Minimum entries of each log; maximum entries of all logs."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Counts in the compactor's notes. Queues with undecided messages have no notes."""

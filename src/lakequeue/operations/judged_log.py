@@ -42,7 +42,7 @@ ROWS = 8_192
 BYTES = 32 << 20
 """Maximum estimated bytes of a batch in memory. 8,192 largest messages would take 8 GiB."""
 FEW = 16
-"""Number of messages in the first batch. A single message thus needs few files."""
+"""Number of messages in the first batch. Reads of a single message need few files."""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""

@@ -66,7 +66,7 @@ class DeadLetterMoves:
     steps: Steps
     """The commits of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of missing dead-letter queues. Their dead letters stay."""
+    """ARNs of missing dead-letter queues. Dead letters for these queues stay."""
 
     def resolve(self) -> None:
         """Finds the dead-letter queue in the catalog, unless already known."""

@@ -335,8 +335,8 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns claimed messages by send time or priority. With ``lease_id``, unreadable messages do not count the
-    receive (DUR-8).
+    """Returns claimed messages by send time or priority. With ``lease_id``, unreadable messages keep their receive
+    count (DUR-8).
     """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 

@@ -99,7 +99,7 @@ class Relation(ds.Dataset):
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """Error that ended the last read. C readers report only its text."""
+        """Error that ended the last read. C readers report only the error's text."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -201,8 +201,8 @@ class _Before:
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the bodiless messages ``blank``. Adds ``twice`` messages of repeated offsets, from offset
-        ``end`` on.
+        """Removes the bodiless messages ``blank``. Adds ``twice`` messages with new offsets, from ``end`` on. The
+        old offsets had two messages.
         """
         for span in blank:
             self.messages.discard(*span)

@@ -1,4 +1,4 @@
-"""Repairs deliveries when a ledger becomes older or new (TAB-11)."""
+"""Handles deliveries when a ledger is restored or remade (TAB-11)."""
 
 from __future__ import annotations
 

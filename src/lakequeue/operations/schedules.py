@@ -1,7 +1,7 @@
 """Adds, changes and runs schedules. Sends a due message exactly once (JOB-7).
 
 A due message is a batch of a stream. The stream is the schedule's id; the batch number is the due time. The
-queue's log records the last batch with its message. So a repeated batch adds nothing. One commit sends all due
+queue's log records the last batch with its message. A repeated batch adds nothing. One commit sends all due
 messages of a queue. Another commit advances the schedules, unless another process has.
 """
 

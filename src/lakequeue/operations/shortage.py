@@ -22,7 +22,7 @@ LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 FULL_BYTES = 2**20
 """A disk with fewer free bytes counts as full. Commits with large bodies may need as many bytes."""
 COMMIT_BYTES = 8 * 2**10
-"""Minimum free bytes of a commit. Each commit writes two files, in blocks of 4 KiB."""
+"""Minimum free bytes for a commit. Each commit writes two files, in blocks of 4 KiB."""
 OTHERS_SHARE = 0.1
 """Share of queues in the used bytes. With less, other files fill the disk."""
 PURGED_SHARE = 0.01

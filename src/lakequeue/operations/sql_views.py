@@ -1,11 +1,11 @@
 """The views as SQL text over tables' paths.
 
 Catalogs use these views, and sessions whose tasks lack lakequeue. Other sessions use ``task_views``. For 16
-shards, ``task_views`` needs 0.9 s instead of 7. Tables ``USING lakequeue`` cannot be views of a catalog. Spark
-4.2 creates these tables through Delta's catalog. Spark then cannot read the tables.
+shards, ``task_views`` needs 0.9 s instead of 7. Tables ``USING lakequeue`` cannot be views of a catalog. Spark 4.2
+can create but not read these tables.
 
 Each query sees the newest snapshots. The views show the queues that existed at registration. Queue names are
-literals. So a filter on ``queue`` skips other queues.
+literals. A filter on ``queue`` skips other queues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The views of SQL for sessions whose tasks have lakequeue.
 
 Spark's tasks read the views through ``relations``. A view is one scan for any number of queues. Python functions
-list shards, cut pieces, and read pieces. Spark first applies conditions on ``queue``, ``region`` and ``shard``. So
-excluded shards are not opened. Bodies and attributes are read last, only for matching messages.
+list shards, cut pieces, and read pieces. Spark first applies conditions on ``queue``, ``region`` and ``shard``.
+Excluded shards are not opened. Bodies and attributes are read last, only for matching messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rate limit of a queue with several shards (JOB-11). One bucket is in the ledger of shard 0.
 
-A receive takes tokens by a commit to shard 0. Then the receive claims messages of another shard. Unused tokens
-return. So each received message has a token.
+A receive takes tokens with a commit to shard 0. With these tokens, the receive claims messages of another shard.
+Unused tokens go back to the bucket. Each received message costs a token.
 """
 
 from __future__ import annotations

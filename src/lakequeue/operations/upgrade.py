@@ -29,8 +29,8 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table, and at the end. Arguments: converted tables; all tables; the queue's name, empty at
-the end.
+"""Called before each table, and at the end. Arguments: number of converted tables; number of all tables; the
+queue's name, empty at the end.
 """
 _FORMER = 5
 _EMPTIED = -1.0
@@ -159,7 +159,7 @@ def _commit(
 
 
 def _begin_here(table: Table) -> None:
-    """Removes earlier versions from the log, with their own files."""
+    """Removes earlier log versions, and files without later use."""
     folder, found = table.folder, listed(table.folder)
     before = [file.name for number in found.entries for file in read_entry(folder, number).added]
     before += [file.name for number in found.checkpoints for file in read_checkpoint(folder, number).files()]

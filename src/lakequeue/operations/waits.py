@@ -65,10 +65,10 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait from a vain poll to the next poll. Changes without a message do not end the wait.
+    """The wait from a poll without messages to the next. Changes without a message do not end the wait.
 
-    Another process may watch the queue's logs. A reliable watcher recently left no message unclaimed. A reliable
-    watcher spares this process reads until a wake-up.
+    Another process may watch the queue's logs. A reliable watcher recently left no message unclaimed. With a
+    reliable watcher, this process skips reads until woken.
     """
 
     _queue: OpenQueue
