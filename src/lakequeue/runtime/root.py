@@ -114,10 +114,10 @@ class _RootState:
 
 _Key = tuple[str, frozenset[tuple[str, str]], bool, int]
 opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDictionary()
-"""Roots of this process by id. Copies of a pickled root use the same root."""
+"""Roots in use in this process. Keys: path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by id. If a root was pickled in this process, its copies use the same root."""
+"""Roots of this process by id. Copies of a pickled root use the same root."""
 
 
 class Root:

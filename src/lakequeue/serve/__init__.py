@@ -1,1 +1,1 @@
-"""An HTTP server with the SQS protocol and a console for the queues of a root. Needs the extra ``serve``."""
+"""An HTTP server for a root: SQS protocol and console. Needs the extra ``serve``."""

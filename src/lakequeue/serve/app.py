@@ -1,4 +1,4 @@
-"""The ASGI application: the SQS endpoint, the console, health and metrics on one port."""
+"""The ASGI application. SQS endpoint, console, health and metrics share a port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lakequeue.serve.sqs.queue_attributes import Encryption
 THREADS = 256
 """Maximum number of requests that run at the same time. Many of them wait for the same commit."""
 ADOPT_INTERVAL = 10.0
-"""Seconds between two checks for message move tasks of servers that died."""
+"""Seconds between searches for move tasks of dead servers."""
 CATALOG_TIMEOUT = 5.0
 """Seconds that ``/health`` waits for the catalog."""
 
@@ -134,7 +134,7 @@ class Application:
 
 
 class HealthCheck:
-    """Answers ``/health``: 200 if the catalog of the root can be read, else 503 with the reason."""
+    """Answers ``/health``. 200 if the root's catalog is readable, else 503 with the reason."""
 
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = CATALOG_TIMEOUT) -> None:
         self._stopping = stopping
@@ -161,7 +161,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Answers only if the caller's key allows ListQueues, because the page shows names of queues."""
+    """Answers only with the permission for ListQueues. The page shows names of queues."""
 
     async def checked(http: Request) -> Response:
         try:

@@ -16,11 +16,11 @@ from lakequeue.serve.errors import RequestError
 
 GUESS_SECONDS = 60.0
 MAX_GUESSES = 10
-"""Number of wrong secrets that one address may try in ``GUESS_SECONDS``."""
+"""Number of wrong secrets that an address may try in ``GUESS_SECONDS``."""
 MAX_GUESSERS = 10_000
 """Number of addresses whose wrong secrets are remembered."""
 BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
-"""Header of a 401 response that asks for a key and secret."""
+"""Header of a 401 response. Asks for a key and secret."""
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ class Caller(Protocol):
         """Returns True if the caller may do an SQS action. ``queue`` is None if the action has no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if the caller may do the action on some queue, which need not exist."""
+        """Returns True if the caller may do the action on some queue."""
 
 
 class PendingAuthentication(Protocol):
@@ -59,18 +59,18 @@ class PendingAuthentication(Protocol):
         """Id of the access key in the head; None if the server needs no signatures."""
 
     def covers(self, header: str) -> bool:
-        """Returns True if the signature covers a header, named in lower case."""
+        """Returns True if a header is signed. Header names are lower case."""
 
     def verify(self, body: bytes) -> Caller:
-        """Returns the caller. Raises RequestError for a wrong secret, or a change after signing."""
+        """Returns the caller. Raises RequestError for a wrong secret or a changed request."""
 
 
 class Authenticator(Protocol):
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
-        """Checks a request's head. Raises RequestError for a missing signature, unknown key or wrong date."""
+        """Checks a request's head. Raises RequestError: no signature, unknown key or wrong date."""
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
-        """Returns the caller with this key id and secret, or None. Compares in constant time."""
+        """Returns the caller, or None for a wrong pair. Compares in constant time."""
 
 
 @attrs.frozen
@@ -105,7 +105,7 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do the action on ``queue``; on all queues if ``queue`` is None."""
+    """Raises RequestError unless the caller may do the action. None as ``queue`` means all queues."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 

@@ -1,4 +1,4 @@
-"""Ends waiting requests if the client disconnects or the server stops. Limits requests with a condition."""
+"""Ends waiting requests when clients disconnect or the server stops. Limits requests with a condition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Interrupts of the current requests. Each is set when its client disconnects or the server stops."""
+    """Interrupts of the current requests. A disconnect or a stop of the server sets them."""
 
     def __init__(self) -> None:
         self.running: set[Interrupt] = set()
@@ -37,7 +37,7 @@ class Interrupts:
 
     @asynccontextmanager
     async def of(self, http: Request) -> AsyncIterator[tuple[Interrupt, asyncio.Task[None]]]:
-        """Yields the interrupt of a request, and a task that ends once the client has disconnected."""
+        """Yields a request's interrupt, and a task. The task ends when the client disconnects."""
         interrupt = Interrupt()
         self.running.add(interrupt)
         disconnected = asyncio.create_task(_wait_for_disconnect(http))

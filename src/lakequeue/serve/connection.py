@@ -14,17 +14,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
-"""Maximum number of buffered bytes of an incomplete head or of an incomplete part of a body."""
+"""Maximum number of buffered bytes of an incomplete head or body part."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 """Response to a client that exceeds the limit of connections."""
 MAX_PIPELINED = 100
-"""Maximum number of requests on a connection that wait for the answer to an earlier request."""
+"""Maximum number of waiting requests on a connection."""
 MAX_UNREAD_BYTES = 128 * 2**20
-"""Maximum number of bytes of all answers that slow clients have not read."""
+"""Maximum number of answer bytes that slow clients have not read."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""A connection with more unsent bytes than this stops writing until its client has read."""
+"""Maximum number of unsent bytes. Then a connection waits for its client."""
 UNREAD = "unread"
-"""Key in the request state. Its value is the number of answer bytes not yet passed to the connection."""
+"""Key in the request state: answer bytes not yet passed to the connection."""
 RECEIVES = "receives"
 """Key in the request state. True if the answer may contain messages."""
 HALF_CLOSED = "half closed"
@@ -91,7 +91,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503, and ends the connection once the client has read it. Returns False if it cannot answer."""
+        """Answers 503, then ends the connection. Returns False if it cannot answer."""
         if self.transport is None:
             self.turned_away = True
             return True
@@ -178,7 +178,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.scope["state"][COMPLETE] = True
 
     def _without_upgrade(self) -> bytes:
-        """Returns the head without its offer to upgrade, which would make the parser skip the body."""
+        """Returns the head without its upgrade offer. The parser would skip the body otherwise."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -201,10 +201,10 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keeps the connection after the client's end of input until its one pending SQS request is answered.
+        """Answers a pending SQS request after the client's end of input. Then closes the connection.
 
-        Closes it for a receive, because the client may be gone, and its messages would stay hidden until their
-        timeout. Also closes it for TLS, the console, and pipelined or incomplete requests.
+        Closes at once for a receive: a vanished client would hide its messages. Also closes at once for TLS, the
+        console, and pipelined or incomplete requests.
         """
         if self.turned_away:
             return False
@@ -270,13 +270,13 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts the connection for a key. Raises RequestError if key or client address has reached its share."""
+    """Counts the connection for a key. Raises RequestError if key or address is at its limit."""
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
         connection.hold(Holder(key, http.client.host if http.client else ""))
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Makes uvicorn drop the answer to a client that has gone, because uvloop raises at the next write."""
+    """Drops the answer to a client that has gone. uvloop would raise at the next write."""
     if cycle is not None and cycle.transport.is_closing():
         cycle.disconnected = True

@@ -1,4 +1,4 @@
-"""Damage found by calls of this server, for the console's page of problems."""
+"""Damage found by this server's calls, for the console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 1_000
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20
-"""A queue is not checked again for this many times the duration of its last check, which reads every file."""
+"""A queue's check rests for this multiple of its duration. Checks read every file."""
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -26,7 +26,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 class MetDamage:
     """Remembers which call found which damaged table.
 
-    Damage is remembered for ``KEPT``, until the call succeeds in the console, or until a check finds none.
+    Forgets damage after ``KEPT``. Also forgets damage when the console's call succeeds, or a check finds none.
 
     Args:
         start: runs a check in the background.
@@ -36,7 +36,7 @@ class MetDamage:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}
         self._start = start
         self._rests: dict[str, datetime] = {}
-        """Instant before which the queue with this key is not checked again."""
+        """Instant of the next allowed check, by queue key."""
 
     def begun(self) -> None: ...
 
@@ -54,13 +54,13 @@ class MetDamage:
             self._met.pop(key, None)
 
     def queues(self, now: datetime) -> set[str]:
-        """Returns the keys of queues in which calls found damaged tables within ``KEPT``."""
+        """Returns keys of queues with damage found within ``KEPT``."""
         return {_key_of(table) for table, at in list(self._met.values()) if now - at <= KEPT}
 
     def look_again(self, key: str, now: Callable[[], datetime], is_damaged: Callable[[], bool]) -> None:
-        """Checks a damaged queue in the background, and forgets its damage if it is repaired.
+        """Checks a damaged queue in the background. Forgets damage that was repaired.
 
-        Does nothing while a check runs, or soon after one.
+        Does nothing while a check runs, or soon after a check.
 
         Args:
             is_damaged: reads every file of the queue.
@@ -86,6 +86,6 @@ class MetDamage:
 
 
 def _key_of(table: str) -> str:
-    """Returns the key of the queue to which a table belongs, from its path ROOT/q/KEY/SHARD/NAME."""
+    """Returns a queue's key from its table's path, ROOT/q/KEY/SHARD/NAME."""
     parts = table.rsplit("/", 3)
     return parts[1] if len(parts) == 4 else ""

@@ -28,7 +28,7 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Codes of the JSON protocol that differ from the Query protocol and that the service model omits (ERR-6)."""
+"""Codes that only the JSON protocol has (ERR-6). The service model omits them."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,
@@ -47,7 +47,7 @@ _log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
 _TABLES_OF_QUEUES = ("/messages", "/receipts")
 RETRY_SECONDS = 1
-"""A client should try again after this many seconds, if other clients have used up a limit."""
+"""Seconds after which a client should try again. Other clients have used up a limit."""
 
 
 def _shortened(message: str) -> str:
@@ -65,7 +65,7 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised for a request that is refused before it reaches a queue. ``retry_after`` is in seconds, or None."""
+    """Raised for a request that no queue sees. ``retry_after``: seconds, or None."""
 
     def __init__(
         self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None
@@ -79,7 +79,7 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """Returns the error for a malformed body, or for a member of the wrong type."""
+    """Returns the error for a malformed body or member."""
     return RequestError("SerializationException", message)
 
 
@@ -128,7 +128,7 @@ class ErrorResponse:
 
 
 def _storage_failure(error: QueueClientError, queue: str | None) -> str:
-    """Describes a storage failure without paths, and names the commands that repair it."""
+    """Describes a storage failure without paths. Names the commands that repair it."""
     if isinstance(error, DamagedTable):
         if queue is None or not error.table.endswith(_TABLES_OF_QUEUES):
             return "The root is damaged: `lakequeue check` shows how, `lakequeue repair --all` mends it."
@@ -140,7 +140,7 @@ def _storage_failure(error: QueueClientError, queue: str | None) -> str:
 
 
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
-    """Returns the response for an exception. Sets the code of ``call``, and logs faults of the server."""
+    """Returns the response for an exception. Sets the code of ``call``. Logs faults of the server."""
     response = ErrorResponse.of(error, None if call.queue == "-" else call.queue)
     call.damaged = error.table if isinstance(error, DamagedTable) else None
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None

@@ -1,4 +1,4 @@
-"""Figures of message groups. Summing them reads all stored messages of a queue, so a server does it rarely."""
+"""Figures of message groups. Their sums need all stored messages, so sums are rare."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class GroupDepths:
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns a queue's figures; None if they were never summed, or if its groups are not tenants. With
-        ``read``, first sums them if no sum is younger than ``INTERVAL`` and summing has not used up its ``SHARE``.
+        """Returns a queue's figures. None if they were never summed, or groups are not tenants.
+
+        ``read``: sums first if the last sum is older than ``INTERVAL``. Summing takes at most ``SHARE`` of the
+        time.
         """
         if not settings(queue).groups_are_tenants:
             return None

@@ -1,4 +1,4 @@
-"""Measures every request once, for the access log and the metrics."""
+"""Measures every request once, for access log and metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lakequeue.model.clock import Clock
 
 MAX_ADDRESS_LENGTH = 64
-"""Maximum number of characters kept of a client address, because a client can forge a long one."""
+"""Maximum number of characters of a client address. Clients can forge long ones."""
 
 
 @attrs.define
@@ -57,12 +57,12 @@ class RequestRecord:
 
 
 class RequestObserver(Protocol):
-    """Gets a call at the start and at the end of every request."""
+    """Is called when a request begins and when it ends."""
 
     def begun(self) -> None: ...
 
     def ended(self, record: RequestRecord) -> None:
-        """Called when a request has ended, with or without an answer."""
+        """Called when a request has ended, even without an answer."""
 
 
 class Instrumentation:

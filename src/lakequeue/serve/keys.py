@@ -34,12 +34,12 @@ from lakequeue.serve.sqs.model import operations
 
 ANY = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})
-"""Actions that rules can allow: the actions of SQS, and Rewind, which only the console has."""
+"""Actions that rules can allow: SQS's actions, and the console's Rewind."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Secret compared for an unknown key id, so that an unknown key takes as long as a known one."""
+"""Secret to compare for an unknown key id. All key ids then take equally long."""
 
 
 @attrs.frozen
@@ -102,7 +102,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file. Raises OSError, or InvalidOptions if it is invalid or other users can read it."""
+        """Reads a key file. Raises OSError. Raises InvalidOptions for an invalid or exposed file."""
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_uid not in (os.geteuid(), 0):
@@ -136,7 +136,7 @@ class _Object(dict[str, Any]):
 
 
 class _KeyFileParser:
-    """Parses a key file and collects its problems, which never contain secrets."""
+    """Parses a key file and collects its problems. Problems never contain secrets."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -20,29 +20,29 @@ from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 _Waiting = TypeVar("_Waiting")
 
 MAX_BODY_BYTES = 13 * 2**18
-"""Maximum bytes of one body: 1 MiB of messages, which encoding can triple, and 256 KiB of other fields."""
+"""Maximum bytes of a body. Holds 1 MiB of messages, tripled by encoding, and 256 KiB more."""
 MAX_OTHER_BODY_BYTES = 2**18
-"""Maximum number of bytes in the body of a request that sends no messages."""
+"""Maximum bytes of a body that sends no messages."""
 BODY_TIMEOUT = 30.0
 """Seconds that a client has to send a body."""
 MAX_TOTAL_BODY_BYTES = 256 * 2**20
-"""Maximum number of bytes in the bodies of all current requests."""
+"""Maximum number of bytes in all current bodies."""
 MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
-"""Maximum number of bytes in unverified bodies that name the same key. Verifying needs the whole body."""
+"""Maximum bytes of unverified bodies with the same key. Verifying needs the whole body."""
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Bytes of each body that are not counted, so that large requests never block small requests."""
+"""Bytes of each body that do not count. Large requests never block small ones."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Maximum bytes of received messages, counted from before their read until their answer is sent."""
+"""Maximum bytes of received messages. They count from before their read until their sending."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
-"""Maximum bytes of received messages for one access key, counted as for ``MAX_ANSWER_BYTES``."""
+"""Maximum bytes of received messages for one key. Counts as ``MAX_ANSWER_BYTES`` does."""
 MEMORY_FACTOR = 5
-"""Bytes of memory for each byte of a message during a read: one byte as stored, and four bytes as text."""
+"""Bytes of memory per byte of a read message: one stored, four as text."""
 ANSWER_TIMEOUT = 10.0
-"""Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
+"""Seconds that a receive waits for memory or for its turn."""
 MAX_CLAIMED = 8
-"""Maximum number of claims of a key that wait for memory. Further receives wait before they claim."""
+"""Maximum number of a key's claims that wait for memory. Further receives wait before claiming."""
 
 
 @attrs.define(eq=False)
@@ -54,7 +54,7 @@ class Counted:
 
 
 class MemoryBudget:
-    """Counts the bytes of current requests, in total and by key. Thread-safe."""
+    """Counts the bytes of current requests, also by key. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -75,7 +75,7 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Until it is verified, its bytes count for the key that the request names."""
+    """The body of a current request. Unverified bytes count for the key that the request names."""
 
     content: bytes = b""
     dropped: bool = False
@@ -93,14 +93,14 @@ class RequestBodies:
     async def read(
         self, http: Request, max_bytes: int | None = None, key: str | None = None
     ) -> AsyncIterator[Body]:
-        """Reads a body and counts it until the context ends.
+        """Context manager: reads a body. Its bytes count until the context ends.
 
         Args:
             max_bytes: maximum size of this body, if below the maximum of the server.
             key: the key that the request names. None if requests need no signature.
 
         Raises:
-            RequestError: the body is too large or too slow, or too many large bodies are being read.
+            RequestError: the body is too large or slow, or too many large bodies are being read.
         """
         body = Body(key)
         try:
@@ -160,7 +160,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest request with an unverified body, of ``key`` or, without ``key``, of any key."""
+        """Ends the oldest request with an unverified body. ``key``: of this key only."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -188,7 +188,7 @@ class CountedAnswer(Counted):
 
 
 class CountedAnswers:
-    """Limits the memory of received messages, from before their read until their answers are sent."""
+    """Limits the memory of received messages. They count from before their read until their sending."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -196,11 +196,11 @@ class CountedAnswers:
         self._to_claim: dict[asyncio.Future[None], CountedAnswer] = {}  # answers that may not claim yet
 
     def of(self, key: str | None) -> CountedAnswer:
-        """Creates an answer for a key, with no bytes counted yet."""
+        """Creates an answer for a key, without counted bytes."""
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts an answer. Returns False if memory is short, or an earlier receive of the key waits for it."""
+        """Counts an answer. Returns False without memory, or behind an earlier receive of the key."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
@@ -210,7 +210,7 @@ class CountedAnswers:
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits while too many claims of the key wait for memory. Raises ClientDisconnect, RequestError."""
+        """Waits while too many of the key's claims wait. Raises ClientDisconnect, RequestError."""
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)
 

@@ -1,4 +1,4 @@
-"""Accepts connections, and limits their number in total and per address."""
+"""Accepts connections. Limits their number in total and per address."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import attrs
 from lakequeue.serve.connection import Connection
 
 ACCEPTED_AT_ONCE = 64
-"""Maximum number of connections accepted in one round of the event loop."""
+"""Maximum number of connections accepted in one round."""
 OTHER_DESCRIPTORS = 512
-"""Number of file descriptors kept for tables, storage and worker processes."""
+"""File descriptors kept for tables, storage and worker processes."""
 RETRY_SECONDS = 1.0
-"""Seconds to wait after the system could not accept a connection."""
+"""Pause in seconds after a failure to accept a connection."""
 REPORT_SECONDS = 60.0
-"""Minimum number of seconds between two log lines about closed connections."""
+"""Minimum seconds between log lines about closed connections."""
 
 _log = logging.getLogger("lakequeue.serve")
 
@@ -33,15 +33,15 @@ class _Client:
 
 
 class Listener:
-    """Accepts the connections of a socket itself, because asyncio shows a connection only after its TLS handshake.
+    """Accepts a socket's connections itself. asyncio shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest connection without a verified request, idle connections first. The client gets a
-    503 if its handshake is complete and enough file descriptors are free.
+    At a limit, closes the oldest unverified connection. Idle connections come first. The client gets a 503 if its
+    handshake is complete and descriptors are free.
 
     Args:
         connect: makes the protocol of a connection.
         limit: maximum number of connections.
-        strangers: maximum number of connections without a verified request from one address.
+        strangers: maximum number of unverified connections from one address.
         proxies: addresses to which ``strangers`` does not apply.
     """
 
@@ -165,7 +165,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns how many 503 answers have descriptors while ``connections`` are open; at most ``connections``."""
+    """Returns how many 503 answers have descriptors, at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

@@ -12,13 +12,13 @@ from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.instrumentation import ApiCall, RequestRecord
 
 MAX_VALUE_LENGTH = 200
-"""Maximum number of characters of a value from a request in the access log."""
+"""Maximum number of characters of a request's value in the log."""
 
 _access = logging.getLogger("lakequeue.access")
 
 
 class AccessLog:
-    """Logs each request as a JSON line at level INFO, without bodies, query strings and headers."""
+    """Logs each request as JSON at INFO. Omits bodies, query strings and headers."""
 
     def begun(self) -> None:
         pass

@@ -22,9 +22,9 @@ from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 
 SCAN_TIMEOUT = 8.0
-"""A scrape that takes more seconds than this omits all queues. Prometheus itself waits for 10 s."""
+"""Seconds. A slower scrape omits all queues. Prometheus itself waits for 10 s."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
-"""Upper bounds of latencies in seconds, up to the longest long poll."""
+"""Upper bounds of latencies in seconds. The last exceeds any long poll."""
 
 _log = logging.getLogger("lakequeue.serve")
 

@@ -35,9 +35,9 @@ from lakequeue.serve.group_depths import GroupDepths
 QUEUES = 100
 """Default number of queues with their own labels."""
 OTHER = "(other)"
-"""Label for the sum of all queues without their own label. No queue can have this name."""
+"""Label for the sum of queues without a label. No queue can have this name."""
 SHARDS = 16
-"""Maximum number of shards of a queue with their own labels. Further shards are summed."""
+"""Maximum number of a queue's shards with a label. Further shards are summed."""
 READ_INTERVAL = 10.0
 """Seconds for which depths are kept. Scrapes within this time read nothing."""
 SCAN_SECONDS = 5.0
@@ -58,7 +58,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues, in one thread at a time. Only the oldest queues get their own labels.
+    """Collects the metrics of queues, in one thread at a time. The oldest queues get labels.
 
     Args:
         queues: number of queues with their own labels.
@@ -214,7 +214,7 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """Returns totals by label. An event keeps the label under which it was counted, so no total falls."""
+        """Returns totals by label. Events keep their first label, so no total falls."""
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}

@@ -26,10 +26,10 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""On a server with keys, an address without a verified request may hold a quarter of the connections."""
+"""On a server with keys, an unverified address may hold a quarter of the connections."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
-"""Minimum size in bytes of memory blocks that return to the system when freed."""
+"""Minimum bytes of a memory block that returns to the system when freed."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open. SDKs close idle connections earlier."""
 
@@ -39,7 +39,7 @@ _CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1
 
 @attrs.frozen
 class Certificate:
-    """A TLS certificate with its chain, and its private key without a password, as PEM files."""
+    """A TLS certificate with chain and private key, as PEM files. The key has no password."""
 
     cert: Path
     key: Path
@@ -162,7 +162,7 @@ class Networks:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket on the first address of a host. Raises OSError if it is unavailable."""
+    """Opens a listening socket on a host's first address. Raises OSError if it is unavailable."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
@@ -171,7 +171,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns True if only this machine can reach an address or name."""
+    """Returns True if only this machine can reach a host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

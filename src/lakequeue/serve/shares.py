@@ -1,4 +1,4 @@
-"""Shares of connections: limits for one key and for one address, and reserves for other clients."""
+"""Shares of connections: limits by key and address, and reserves for other clients."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""One key or one address may hold at most half of the connections."""
+"""A key or an address may hold half of the connections."""
 STRANGERS = 8
-"""One eighth of the connections is reserved for clients without a verified request, such as ``/health``."""
+"""One eighth of the connections is reserved for unverified clients, such as ``/health``."""
 BEGINNERS = 8
-"""One eighth of the connections is reserved for keys that hold few connections."""
+"""One eighth of the connections is reserved for keys with few connections."""
 FEW = 32
-"""A key holds few connections if it has less than one in 32."""
+"""A key with less than one in 32 connections holds few."""
 
 
 @attrs.frozen
 class Holder:
-    """Key and address of the last verified request on a connection. The key is None without a key file."""
+    """Key and address of a connection's last verified request. The key is None without a key file."""
 
     key: str | None
     address: str
 
 
 class Shares:
-    """Counts connections with a verified request, in total, by key and by address. Refuses those above their share
-    of ``limit``. Addresses in ``proxies`` have no share of their own.
+    """Counts verified connections, in total, by key and by address. Refuses those above a share of ``limit``.
+
+    Addresses in ``proxies`` have no share.
     """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:

@@ -1,7 +1,8 @@
-"""Signature Version 4 in the ``Authorization`` header or in the URL, computed by botocore as in clients.
+"""Signature Version 4, in the ``Authorization`` header or the URL. botocore computes it, as in clients.
 
-A client must sign method, path, query, body, host, date, and every header that begins with ``x-amz-``. Some SDKs
-do not sign the content type, so the protocol of a signed request depends on the action header or the body only.
+A client must sign method, path, query, body, host and date. It must also sign each header with the prefix
+``x-amz-``. Some SDKs do not sign the content type. So the action header or the body decides the protocol of a
+signed request.
 """
 
 # mypy: allow-subclassing-any
@@ -30,7 +31,7 @@ SERVICE = "sqs"
 WINDOW = timedelta(minutes=15)
 """Maximum difference between the clocks of client and server."""
 MAX_EXPIRES = 7 * 24 * 3600
-"""Maximum number of seconds for which a signed URL can be valid."""
+"""Maximum seconds for which a signed URL is valid."""
 
 _PARTS = ("Credential", "SignedHeaders", "Signature")
 _IN_URL = "X-Amz-"
@@ -42,7 +43,7 @@ _BODY_HASH = "x-amz-content-sha256"
 
 @attrs.frozen
 class Signature:
-    """A complete and recent signature that is not yet compared with body and secret."""
+    """A complete and recent signature, before the comparison with body and secret."""
 
     key_id: str
     _timestamp: str
@@ -55,7 +56,7 @@ class Signature:
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
-        """Parses a request's signature. Raises RequestError if it is missing, invalid, too old or incomplete."""
+        """Parses a request's signature. Raises RequestError if it is missing, invalid, old or incomplete."""
         lifetime = WINDOW
         if "authorization" in request.headers:
             parts, timestamp, own = _authorization(request), request.headers.get("x-amz-date", ""), ""
@@ -98,7 +99,7 @@ class Signature:
 
 
 class _Signer(SigV4Auth):
-    """Signs the headers that the client signed, instead of botocore's choice of headers."""
+    """Signs the client's choice of headers instead of botocore's."""
 
     @staticmethod
     def request(
@@ -125,7 +126,7 @@ def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) ->
 
 
 def _encoded(text: str) -> str:
-    """Decodes and encodes text again, because clients may escape more or less than they sign."""
+    """Decodes and encodes text again. Clients may escape other characters than they sign."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 

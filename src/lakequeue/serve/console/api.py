@@ -1,4 +1,4 @@
-"""The console API: data and actions of the page, on top of the Python API."""
+"""The console API: the page's data and actions, by the Python API."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ Answer = dict[str, Any]
 _Result = TypeVar("_Result")
 
 ROWS, MAX_ROWS = 50, 200
-"""Default and maximum number of queues, or messages, on a page."""
+"""Default and maximum number of rows on a page."""
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
 """Queues can be sorted by these counts."""
 MAX_TESTED = 100_000
-"""Maximum number of messages read for a page with a condition."""
+"""Maximum number of messages that a condition reads for a page."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
-"""Maximum number of dead letters of a queue, newest first, whose errors are counted."""
+"""Maximum number of dead letters whose errors are counted. The newest are taken."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
@@ -67,7 +67,7 @@ ACTIONS = (
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
     *("TagQueue", "UntagQueue", "ListQueueTags", "ListDeadLetterSourceQueues"),
 )
-"""Actions on the page of a queue that need a permission besides GetQueueAttributes."""
+"""Actions on a queue's page that need a permission of their own."""
 
 
 class ConsoleApi:
@@ -169,7 +169,7 @@ class ConsoleApi:
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns problems of the root and of the queues that the caller may see."""
+        """Returns the problems of the root, and of queues that the caller may see."""
         only = given.string("queue")
         given.end()
         return self._attention.of(caller, only) | {"place": self._place(caller)}
@@ -208,7 +208,7 @@ class ConsoleApi:
         return place | {"version": __version__, "caller": caller.name}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns attributes and depth of a queue, and the caller's permissions for it."""
+        """Returns a queue's attributes and depth, and the caller's permissions."""
         given.end()
         may = {action: caller.may(action, name) for action in ACTIONS}
 
@@ -248,7 +248,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, a few seconds old. None if there are no groups."""
+        """Returns a queue's largest message groups, a few seconds old. None: there are none."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -267,7 +267,7 @@ class ConsoleApi:
         return self._on_queue(name, read)
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Counts the newest visible dead letters of a queue by source queue and class of error."""
+        """Counts the newest visible dead letters by source queue and error."""
         given.end()
 
         def read(queue: Queue) -> Answer:
@@ -301,7 +301,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages; with ``history``, of messages that a rewind to ``since`` would restore."""
+        """Returns a page of messages. ``history``: of messages that a rewind would restore."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -330,7 +330,7 @@ class ConsoleApi:
     # --- preview
 
     def preview_rewind(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the number of messages that a rewind would make visible."""
+        """Counts the messages that a rewind would make visible."""
         to = given.required_instant("to")
         given.end()
         with about("to"):
@@ -338,7 +338,7 @@ class ConsoleApi:
         return {"messages": count, "to": format_instant(to)}
 
     def preview_redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the number of messages that a redrive would move to each queue."""
+        """Counts the messages that a redrive would move, by target queue."""
         where = _redrive_condition(caller, name, given)
         given.end()
         with about("where"):
@@ -366,7 +366,7 @@ class ConsoleApi:
         return {}
 
     def resume(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Ends the pause of a queue, or of one of its message groups."""
+        """Ends the pause of a queue or message group."""
         group = given.string("group")
         given.end()
         self._change(name, lambda queue: queue.resume(group))
@@ -454,14 +454,14 @@ class ConsoleApi:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change, then drops the cached problems, because the change may have solved a problem."""
+        """Runs a change. Then drops the cached problems: the change may have solved one."""
         try:
             return self._on_queue(name, call)
         finally:
             self._attention.forget()
 
     def _run(self, action: str, members: Answer) -> Answer:
-        """Runs an action of SQS, then drops the cached problems, as ``_change`` does."""
+        """Runs an SQS action. Then drops the cached problems, as ``_change`` does."""
         try:
             return self._actions.run(action, members, "")
         finally:

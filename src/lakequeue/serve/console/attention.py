@@ -1,4 +1,4 @@
-"""Problems of queues and of the root that an operator should check."""
+"""Problems of queues and root that an operator should check."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ MOST = 200
 MOST_COUNTED = 20
 """Maximum number of dead-letter queues whose errors are counted. The fullest queues are chosen."""
 SLOW_TIMEOUTS = 10
-"""A receive is marked as slow when its age is this many visibility timeouts."""
+"""A receive is slow from this many visibility timeouts on."""
 PAUSE = "SetQueueAttributes"
-"""Permission needed for a pause, because ``set_attributes`` can also pause a queue."""
+"""Permission for a pause. ``set_attributes`` can also pause a queue."""
 _NEEDED = {
     "resume": PAUSE,
     "redrive": "StartMessageMoveTask",
     "keep": "SetQueueAttributes",
     "free": "ChangeMessageVisibility",
 }
-"""For each action that the console offers next to a concern, the permission that the action needs."""
+"""Needed permission by the console's action for a concern."""
 _COMMANDS = {"redrive": "redrive", "set": "keep"}
-"""For a command that ends a concern, the console's action with the same effect."""
+"""The console's action by the command with the same effect."""
 
 
 @attrs.frozen
@@ -69,11 +69,11 @@ class _Seen:
 
     at: int
     queues: Sequence[tuple[Queue, Any]]
-    """Each queue with its depth and consumers, or with the error of reading them."""
+    """Each queue with its depth and consumers, or the error."""
     earlier: dict[str, int]
-    """Number of visible messages an hour earlier, keyed by queue key."""
+    """Number of visible messages an hour ago, by queue key."""
     errors: dict[str, dict[str, int]]
-    """Number of dead letters, keyed by queue name, then by class of error."""
+    """Number of dead letters by queue name and class of error."""
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
@@ -99,7 +99,7 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Returns the consumers of each queue, oldest receive first, then idle consumers."""
+        """Returns each queue's consumers, oldest receive first. Idle consumers come last."""
         seen = self._newest().queues
         found = [
             (queue.name, each)
@@ -124,13 +124,13 @@ class Attention:
         self._stale = True
 
     def consumers(self) -> dict[str, int]:
-        """Returns the number of consumers, keyed by queue name, from cached data."""
+        """Returns the number of consumers by queue name, from cached data."""
         seen = self._seen
         known = () if seen is None else seen.queues
         return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns at most ``MOST`` problems of root and queues, or of queue ``only``, most urgent kind first."""
+        """Returns up to ``MOST`` problems, most urgent first. ``only``: of this queue only."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)
@@ -157,7 +157,7 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns a number for each queue with a concern, lower if more urgent. Uses the last state read."""
+        """Returns a rank for each queue with a concern, lowest first. Uses the last state read."""
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)
@@ -240,7 +240,7 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns the fields of a problem, including fields that depend on the caller's permissions."""
+        """Returns the fields of a problem. Some depend on the caller's permissions."""
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
         return attrs.asdict(concern) | {"may": _may(caller, concern)}
@@ -278,7 +278,7 @@ def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
 
 
 def _may(caller: Caller, concern: Concern) -> list[str]:
-    """Returns the console's actions that end a concern of this kind, if the caller may do them."""
+    """Returns the console's actions for a concern. Omits actions that the caller may not do."""
     wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
     if concern.kind == "expiring":
         verbs = [step.command.split()[1] for step in concern.steps]

@@ -1,4 +1,4 @@
-"""Depth of queues over the last hours, from the compactor's statistics and this server's records."""
+"""Depth of queues over the last hours. Sources: the compactor's statistics and this server's records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUCKETS = 60
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
-"""Maximum age in microseconds of the depths by which queues are sorted."""
+"""Queues are sorted by depths of at most this age, in microseconds."""
 _RATES = 5
 _SPAN = SPAN // timedelta(microseconds=1)
 
@@ -63,7 +63,7 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Returns messages sent, received and deleted per minute in the last minutes; None in the first minute."""
+        """Returns sent, received and deleted messages per minute. None in the first minute."""
         with self._lock:
             depths = [
                 depth for depth in self._recorded.get(queue.key, ()) if now.at - depth.at <= _RATES * _MINUTE
@@ -93,12 +93,12 @@ class DepthHistory:
             return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """Returns the largest number of visible messages in each bucket, for each queue. None if unknown."""
+        """Returns each queue's largest number of visible messages per bucket. None: unknown."""
         now = to_micros(self._lake.clock.now())
         return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
-        """Returns the number of visible messages an hour ago by queue key. Omits queues where it is unknown."""
+        """Returns visible messages an hour ago by queue key. Omits queues without a record."""
         now = to_micros(self._lake.clock.now())
         keys = [queue.key for queue in queues]
         return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
@@ -136,7 +136,7 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns for each of ``points`` the messages sent and deleted per minute, and their average time stored."""
+    """Returns rates per minute for each of ``points``: sent, deleted, and average time stored."""
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

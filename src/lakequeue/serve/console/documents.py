@@ -18,7 +18,7 @@ from lakequeue.model.messages import text_of
 from lakequeue.model.schedules import Schedule
 
 MAX_LISTED_LENGTH = 400
-"""Maximum number of characters of a body, or of a message attribute, in a list."""
+"""Maximum number of characters of a listed body or attribute."""
 MAX_PAGE_BYTES = 2**20
 """A list ends when it has this many bytes."""
 
@@ -55,7 +55,7 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns messages with short bodies, the next page's start, and the number read if the search hit a limit."""
+    """Returns messages with short bodies, and the next page's start. At a limit, also the number read."""
     listed: list[dict[str, Any]] = []
     size, more = 0, False
     for message in search:
@@ -76,12 +76,12 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the numbers of changed messages, of unchanged messages by state, and of missing messages."""
+    """Returns the numbers of changed, unchanged and missing messages. Unchanged ones are counted by state."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Counts dead letters by source queue and class of error, most frequent first, with their newest text."""
+    """Counts dead letters by source queue and error, most frequent first. Adds the newest text."""
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:
         reason = message.dead_letter_reason

@@ -29,7 +29,7 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
 class Parameters:
-    """Parameters of a request. Methods raise InvalidParameterValue or RequestError for values of a wrong type."""
+    """Parameters of a request. Raises InvalidParameterValue or RequestError for wrong types."""
 
     def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
         self._left = dict(members)
@@ -107,14 +107,14 @@ class Parameters:
         return instant
 
     def message_id(self) -> Condition:
-        """Returns a condition for the message with the id in the parameter ``id``."""
+        """Returns a condition for the message with the parameter ``id``."""
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns the filters of a page of messages as one condition. None without filters.
+        """Returns a page's filters as one condition. None without filters.
 
-        The filters are ``state``, ``text`` and ``where``; and for dead letters ``error``, ``no_error`` (no known
-        reason) and ``source`` (the queue that the dead letters come from).
+        The filters are ``state``, ``text`` and ``where``. Dead letters also have ``error``, ``no_error`` (no known
+        reason) and ``source`` (the queue they come from).
         """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
@@ -148,7 +148,7 @@ def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Adds the name of a field to errors in the block, which are about the field's value."""
+    """Adds a field's name to errors about its value."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -157,7 +157,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds the name of a field to an error in the block whose text contains the name."""
+    """Adds the name of a field to errors that mention it."""
     try:
         yield
     except QueueServiceError as error:

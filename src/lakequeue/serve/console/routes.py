@@ -1,6 +1,6 @@
-"""Routes of the console under ``/console``: a public page, and its JSON API with HTTP Basic.
+"""Routes of the console under ``/console``. The page is public, its JSON API needs HTTP Basic.
 
-A change is a POST of JSON with a header that other sites cannot make a browser send.
+A change is a POST of JSON with a special header. Pages of other sites cannot send that header.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEADER = "x-lakequeue-console"
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of all depths, for the sparklines."""
 MAX_CONCURRENT = 16
-"""Maximum number of console requests at once, without those that ``conditions`` runs."""
+"""Maximum number of console requests at once. Does not count ``conditions``."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -121,7 +121,7 @@ class Console:
         ]
 
     async def record_depths(self) -> None:
-        """Records the depth of every queue once a minute, until the task is cancelled."""
+        """Records every queue's depth once a minute, until cancelled."""
         while True:
             await asyncio.sleep(RECORD_INTERVAL)
             with suppress(Exception):  # storage may be back in a minute

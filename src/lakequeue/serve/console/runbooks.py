@@ -1,6 +1,6 @@
-"""The pages for operators under ``/console/runbooks/``, which need neither a network nor a key.
+"""The operators' pages under ``/console/runbooks/``. They need no network and no key.
 
-The pages that they link to are there, too: guides and references.
+Guides and references that they link to are there, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse
 
 _PACKAGE = Path(__file__).parents[2]
 _INSTALLED, _CHECKOUT = _PACKAGE / "runbooks", _PACKAGE.parents[1] / "docs"
-"""Directories of the pages: in an installed package, and in a checkout, from which the wheel is built."""
+"""Directories of the pages: in an installed package, and in a checkout."""
 _PARTS = {"operation": "", "operation/stores": "stores/", "guides": "guides/", "reference": "reference/"}
-"""For each directory with pages, the prefix of the pages' names."""
+"""Prefix of the pages' names by directory."""
 _FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -54,7 +54,7 @@ def runbook(http: Request) -> HTMLResponse:
 
 @cache
 def _pages() -> dict[str, Path]:
-    """Returns the file of each page by its name, such as ``alerts`` or ``guides/consumers``."""
+    """Returns the file of each page. Names: ``alerts`` or ``guides/consumers``."""
     root = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     return {
         f"{begin}{path.stem}": path for folder, begin in _PARTS.items() for path in (root / folder).glob("*.md")
@@ -83,12 +83,12 @@ def _rendered(name: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Returns the id of a heading, equal to its id on the documentation's site."""
+    """Returns the id of a heading, as the documentation's site has it."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
 def _up(name: str) -> str:
-    """Returns the relative path from a page up to the console."""
+    """Returns the relative path from a page to the console."""
     return "../" * (name.count("/") + 1)
 
 

@@ -1,4 +1,4 @@
-"""The actions of SQS on top of the Python API, with the names of the service model."""
+"""The actions of SQS by the Python API. Names come from the service model."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
-"""Profile of queues that SQS clients create without naming a profile."""
+"""Profile of SQS clients' queues if they name none."""
 MAX_SHARDS = 16
-"""Maximum number of shards that an SQS client can give a queue. Each shard has a pair of tables."""
+"""Maximum number of shards that an SQS client can create. Each shard has two tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
 """Prefix of a page token. The name of the last queue on the page follows."""
@@ -118,7 +118,8 @@ class Actions:
         }
 
     async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
+        """Runs any action except ReceiveMessage. Concurrent actions on single messages form a batch.
+
         Raises QueueServiceError and QueueClientError as the Python API does.
         """
         try:
@@ -144,7 +145,7 @@ class Actions:
         return await asyncio.to_thread(self.run, action, parameters, base_url)
 
     def run(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs an action in this thread, except ReceiveMessage, DeleteMessage and ChangeMessageVisibility."""
+        """Runs an action in this thread. Not ReceiveMessage, DeleteMessage or ChangeMessageVisibility."""
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
@@ -177,11 +178,11 @@ class Actions:
         return queue
 
     def opened(self, url: str) -> Queue | None:
-        """Returns the queue of a URL if it is open already, else None. Does not block."""
+        """Returns a URL's queue if it is open, else None. Does not block."""
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
-        """Opens the queue that has taken the name of a deleted queue."""
+        """Opens the new queue with a deleted queue's name."""
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 
@@ -351,7 +352,7 @@ class Actions:
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
-        """Makes the messages of a disconnected client visible again, in the order of their message groups."""
+        """Makes a disconnected client's messages visible again. Keeps the order of message groups."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message_batch(self, parameters: Structure, base_url: str) -> Structure:

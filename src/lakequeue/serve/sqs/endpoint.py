@@ -37,14 +37,14 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Bodies of more bytes than this are parsed in a thread, and longer answers are written in a thread."""
+"""Bytes. Threads parse larger bodies, and write larger answers."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (
     *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
     *("ListQueues", "ListQueueTags"),
 )
-"""Actions allowed by an unsigned GET, because they change nothing and return no message."""
+"""Actions for an unsigned GET. They change nothing and return no message."""
 
 _HEADERS = "joined headers"
 _TRACE_ID = "x-amzn-trace-id"
@@ -146,7 +146,7 @@ class SqsEndpoint:
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     def _complete(self, parameters: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
-        """Adds the trace header and the caller, which are not in the body."""
+        """Adds the trace header and the caller. The body lacks both."""
         if action == "SendMessage" and trace:
             add_trace_header(parameters, trace)
         if action in SENDING and self._actions.sender is None:
@@ -180,7 +180,7 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue; if it was deleted, from the new queue of its name. Returns queue and messages."""
+        """Receives from a queue. If it was deleted, receives from the new queue of its name."""
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
@@ -189,7 +189,7 @@ class SqsEndpoint:
 
 
 class _Response(Response):
-    """A response whose messages count for the memory limit until it is sent."""
+    """A response whose messages count until it is sent."""
 
     def __init__(self, answer: CountedAnswer, content: bytes, **more: Any) -> None:
         super().__init__(content, **more)
@@ -206,7 +206,7 @@ class _Response(Response):
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
-    """Parses a small body at once, and a large body in a thread."""
+    """Parses a small body at once. A large body takes a thread."""
     if len(body) < LARGE:
         return parse(*arguments)
     return await asyncio.to_thread(parse, *arguments)
@@ -245,14 +245,14 @@ def _named(headers: Mapping[str, str]) -> OperationModel | None:
 
 
 def _no_key(head: RequestHead) -> str:
-    """Explains why a server without keys refuses a GET that changes something."""
+    """Explains why a server without keys refuses a changing GET."""
     if "authorization" in head.headers or "X-Amz-Signature" in head.query:
         return "This server has no keys, so it cannot verify the signature of a request by GET; use POST."
     return "Unsigned requests by GET only read; use POST."
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Returns True if a request uses, or tries to use, AWS JSON."""
+    """Returns True if a request means to use AWS JSON."""
     return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
 
 
@@ -261,7 +261,7 @@ def _query_format(headers: Mapping[str, str]) -> _Format:
 
 
 def error_response(error: ErrorResponse, headers: Mapping[str, str]) -> Response:
-    """Returns the HTTP response for an error, in the protocol of the request's headers."""
+    """Returns the HTTP response for an error. The request's headers decide the protocol."""
     format = json_protocol if is_json(headers) else _query_format(headers)
     more, body = format.error(error)
     more["x-amzn-RequestId"] = error.request_id

@@ -13,7 +13,7 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Answers with a message body of this many characters are encoded in parts, so that other threads can run."""
+"""Characters. Answers with a longer body are encoded in parts, so other threads can run."""
 TARGET = "AmazonSQS."
 """Prefix of the action in the ``X-Amz-Target`` header."""
 

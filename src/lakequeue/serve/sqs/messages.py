@@ -1,4 +1,4 @@
-"""Converts messages and batches between the Python API and the structures of the service model."""
+"""Converts messages and batches between Python API and service model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SENDER = "SenderId"
 PRIORITY = "Priority"
 """Member for the priority of a message. Only the console sends it."""
 CALLER = "Caller"
-"""Parameter of StartMessageMoveTask for the caller, whose permissions limit the target queues."""
+"""Parameter of StartMessageMoveTask: the caller. Its permissions limit the target queues."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
-"""A structure of the service model, for example the parameters or the result of an action."""
+"""A structure of the service model: an action's parameters or result."""
 
 
 def send_entry(entry: Structure, sender: str | None) -> SendEntry:
-    """Builds a message to send from SendMessage or an entry of SendMessageBatch."""
+    """Builds a message from SendMessage or a SendMessageBatch entry."""
     return SendEntry(
         entry["MessageBody"],
         entry.get("Id"),
@@ -51,7 +51,7 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
 
 
 def add_trace_header(given: Structure, trace: str) -> None:
-    """Copies the X-Amzn-Trace-Id header to AWSTraceHeader, unless the client has set AWSTraceHeader."""
+    """Copies the X-Amzn-Trace-Id header to AWSTraceHeader. Keeps the client's AWSTraceHeader."""
     attributes = given.setdefault("MessageSystemAttributes", {})
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
@@ -73,7 +73,7 @@ def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, Attribut
 
 
 def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
-    """Builds the result of SendMessage, or an entry of the result of SendMessageBatch."""
+    """Builds the result of SendMessage, or a SendMessageBatch entry."""
     trace = {name: AttributeValue(*value) for name, value in (entry.system_attributes or {}).items()}
     members = {
         "MessageId": sent.message_id,

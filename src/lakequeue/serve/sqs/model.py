@@ -17,7 +17,7 @@ from lakequeue.serve.errors import RequestError, malformed
 VERSION = "2012-11-05"
 """Version of the API, and part of its XML namespace."""
 MAX_ITEMS = 1_000
-"""Maximum number of elements in a list or map, far above every limit of an action."""
+"""Maximum number of elements in a list or map. Limits of actions are lower."""
 
 _MEMBERS = """
 AWSAccountIds Actions AttributeNames Attributes BinaryListValues BinaryValue DataType DelaySeconds DestinationArn
@@ -49,7 +49,7 @@ def operation(name: str) -> OperationModel:
 
 
 def invalid_action(name: str) -> RequestError:
-    """Returns the error for an unknown action, or an action that is unknown at this path."""
+    """Returns the error for an action that this path lacks."""
     return RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
 
 

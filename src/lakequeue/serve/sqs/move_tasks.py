@@ -83,7 +83,7 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def check_source(self, name: str) -> None:
-        """Raises RequestError if the task must not return messages to the queue ``name``."""
+        """Raises RequestError unless the task may return messages to ``name``."""
         if self.sources is not None and name not in self.sources:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
@@ -96,7 +96,7 @@ class MoveTask:
 
 
 def parse_task_handle(handle: str) -> tuple[str, str]:
-    """Returns the task id and the ARN of the source queue. Raises InvalidParameterValue for another text."""
+    """Returns the task id and the source queue's ARN. Raises InvalidParameterValue for another text."""
     try:
         parts = json.loads(base64.urlsafe_b64decode(handle))
         id, arn = parts["taskId"], parts["sourceArn"]
@@ -120,9 +120,9 @@ MAX_RATE = 500
 MAX_TASKS = 10
 """Maximum number of stored tasks of a queue."""
 STEP = 1_000
-"""Number of messages that a task without a rate moves between two updates of its state."""
+"""Number of messages between two updates of a task without a rate."""
 STALE_MILLIS = 30_000
-"""Another server takes over a task after this many milliseconds without an update."""
+"""Milliseconds without an update. Then another server takes over a task."""
 
 _log = logging.getLogger("lakequeue.serve")
 
@@ -195,9 +195,11 @@ class MoveTasks:
         return task.handle
 
     def cancel(self, handle: str) -> int:
-        """Ends a task before its next step. Returns the number of messages moved so far. Raises
-        InvalidParameterValue unless the text is a task handle, ResourceNotFoundException if the task is not
-        active.
+        """Ends a task before its next step. Returns the number of messages moved so far.
+
+        Raises:
+            InvalidParameterValue: the text is no task handle.
+            ResourceNotFoundException: the task is not active.
         """
         id, arn = parse_task_handle(handle)
         task = self._update(
@@ -214,7 +216,7 @@ class MoveTasks:
         return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
-        """Takes over the tasks of servers that have stopped updating them. Call it regularly."""
+        """Takes over tasks without recent updates. Call it regularly."""
         for name, stored in all_move_tasks(self._lake).items():
             try:
                 for task in load_tasks(stored):
@@ -284,7 +286,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns AWS's reason why a message cannot return to its source; None if it can."""
+        """Returns AWS's reason why a message cannot return. None: it can."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:
@@ -326,7 +328,7 @@ class MoveTasks:
         return self._update(source, task.id, changed)
 
     def _update(self, source: Queue, id: str, change: Callable[[MoveTask], MoveTask]) -> MoveTask | None:
-        """Updates a stored task. Returns the stored task, or None if it is not active."""
+        """Updates a stored task. Returns the task. None: it is not active."""
         found: MoveTask | None = None
 
         def changed(text: str | None) -> str:

@@ -33,7 +33,9 @@ Tree = dict[str, Any]
 
 
 def form(content: bytes) -> dict[str, str]:
-    """Parses the fields in a body or URL. Raises RequestError for no form, a repeated field or too many fields."""
+    """Parses the fields in a body or URL. Raises RequestError for no form. Also for repeated or too many
+    fields.
+    """
     try:
         pairs = parse_qsl(
             content.decode(), keep_blank_values=True, strict_parsing=bool(content), errors="strict",
@@ -48,7 +50,7 @@ def form(content: bytes) -> dict[str, str]:
 
 
 def url_form(query: str) -> dict[str, str]:
-    """Parses the fields of a GET request, without the fields that sign the URL. Raises the errors of ``form``."""
+    """Parses the fields of a GET request. Drops signing fields. Raises the errors of ``form``."""
     return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
 
 
@@ -102,14 +104,14 @@ def error_type(response: ErrorResponse) -> str:
 
 
 def error_message(response: ErrorResponse) -> str:
-    """Returns the message of an error as older SDKs expect it."""
+    """Returns an error's message as older SDKs expect it."""
     if response.message == QueueDoesNotExist.default_message:
         return "The specified queue does not exist for this wsdl version."
     return response.message
 
 
 def legacy_code(value: Tree) -> Tree:
-    """Returns a failed entry of a batch with the error code of this protocol."""
+    """Returns a batch's failed entry with this protocol's error code."""
     return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
@@ -127,7 +129,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, part: Any, where: str) -> Any:
-    """Converts a part of the form to JSON, without a check of types."""
+    """Converts a part of the form to JSON. Checks no types."""
     match shape:
         case StructureShape():
             return _structure(shape, _tree(part, where))
@@ -147,7 +149,7 @@ def _value(shape: Shape, part: Any, where: str) -> Any:
 
 
 def _members_of(shape: StructureShape) -> dict[str, str]:
-    """Maps the names of members in a form to their names in the service model."""
+    """Returns the members of a shape by their names in a form."""
     # some SDKs use the plural: Tags.1.Key (older ones for Java), AttributeNames= (an empty list)
     names = {name[0].upper() + name[1:]: name for name in shape.members}
     return names | {_element(name, member): name for name, member in shape.members.items()}
@@ -173,7 +175,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements by number. A part without numbers that has a field in ``single`` is the only element."""
+    """Yields the elements by number. A part without numbers may be the only element: see ``single``."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

@@ -25,7 +25,7 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     _KEY: ("",),
     _PERIOD: ("", "300"),
 }
-"""Attributes for encryption with a client's key, with the values that turn encryption off."""
+"""Attributes for encryption with a client's key. Their values turn it off."""
 _SSE = "SqsManagedSseEnabled"
 _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
 _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
@@ -80,7 +80,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Turns off one kind of encryption if the changes turn on the other kind."""
+    """Turns off one kind of encryption if the other is turned on."""
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -91,7 +91,7 @@ def _is_period(value: str) -> bool:
 
 
 def to_read(names: Sequence[str]) -> list[str]:
-    """Adds the attributes that are needed to answer a client's request for these names."""
+    """Adds the attributes that an answer to these names needs."""
     return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 
@@ -120,7 +120,7 @@ def _arns(name: str, value: str) -> Sequence[str]:
 
 
 def _with_arns(name: str, value: str, account: str) -> str:
-    """Converts the ARNs in an attribute to the form that SQS clients see."""
+    """Converts an attribute's ARNs to the form for SQS clients."""
     match name:
         case "QueueArn":
             return queue_arn(value, account)

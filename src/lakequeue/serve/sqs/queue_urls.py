@@ -19,12 +19,12 @@ def queue_arn(arn: str, account: str) -> str:
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Returns False for the ARN of a queue in another account. ARNs of the Python API have no account."""
+    """Returns False for another account's ARN. ARNs of the Python API have no account."""
     return redrive_policies.parse_arn(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
 def queue_name(url: str) -> str:
-    """Returns the last part of the path, ignoring host and account. Raises QueueDoesNotExist if it is empty."""
+    """Returns the last part of the path. Ignores host and account. Raises QueueDoesNotExist for an empty part."""
     try:
         name = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2], errors="strict")
     except ValueError:
