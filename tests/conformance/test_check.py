@@ -74,6 +74,14 @@ def test_the_finding_names_queue_table_and_file(victim: Victim) -> None:
     assert lost.problem == "the log has no message at offset 4"
 
 
+def test_doctor_names_a_damaged_queue_once_although_it_cannot_be_read(victim: Victim) -> None:
+    empty(entries(victim.receipts)[-1])
+    ran = CliRunner().invoke(app, ["--root", victim.root, "doctor"])
+    assert ran.exit_code == 1 and ran.stdout.startswith("1 damaged queue, 1 warning, the most urgent first\n")
+    assert ran.stdout.count("damage: orders: ") == 1 and "urgent" not in ran.stdout.partition("\n")[2]
+    assert doctor(victim.root)[1]["unreadable"] == []
+
+
 def hold(table: str, told: Connection) -> None:
     with committing(table, exclusive=False):
         told.send(True)
@@ -231,7 +239,7 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
     session = Session(prefix="lakequeue --root 'my queues'")
     told = "\n".join(check.health_lines(health, session.pasted))
     assert told.replace("lakequeue --root 'my queues'", "LQ") == (
-        "1 finding of damage, 4 urgent, 2 warnings, the most urgent first\n"
+        "1 damaged queue, 4 urgent, 2 warnings, the most urgent first\n"
         "  LQ repair --all  # shows what it would do, and asks\n\n"
         "damage: orders: a.parquet cannot be read\n  in      0/messages/a.parquet\n  repair  drops it\n"
         "urgent: only 1% is free\n  the largest queues: old 2.0 MiB\n"
@@ -244,6 +252,13 @@ def test_doctor_prints_the_most_urgent_first_each_command_on_a_line(tmp_path: Pa
         "warning: slow is late\n  ask\n  LQ peek slow  # shows it\n"
     )
     assert [each for each in health.warnings if "repair --all --clock" in each]
+    health.findings += [attrs.evolve(damage, problem="ends too early", file=None), attrs.evolve(damage, table="1")]
+    health.findings.append(Finding(None, None, "/root/queues", None, "is torn", "goes back"))
+    lines = [*check.health_lines(health, str)]
+    assert lines[0] == "1 damaged queue, a damaged root, 4 urgent, 2 warnings, the most urgent first"
+    named = [line.partition("\n")[0] for line in lines if line.startswith("damage: ")]
+    assert named == ["damage: orders: a.parquet cannot be read", "damage: the root: root/queues is torn"]
+    assert "  lakequeue check orders  # lists 2 more problems of it" in lines
     health.shortage = Shortage("the disk is full", steps=frees, full=True)
     lines = [*check.health_lines(health, str)]
     assert lines[1].endswith("repair --all  # make room first; it shows what it would do, and asks")

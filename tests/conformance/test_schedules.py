@@ -323,7 +323,7 @@ def test_a_time_that_no_calendar_has_stops_no_other_schedule(lq: LakeQueue, cloc
     set_due(lq, "first", -62_135_596_800_000_001)
     with pytest.raises(DamagedTable, match="cannot be read"):
         reopen(lq).schedules.list()
-    assert any("schedules cannot be read" in text for text in doctor(reopen(lq)).warnings)
+    assert ["cannot be read" in each.problem for each in doctor(reopen(lq)).findings] == [True]
     [found], [repair] = reopen(lq).check(), reopen(lq).repair(apply=True)
     assert "cannot be read" in found.problem and found.repair.startswith("nothing; remove it")
     assert "add its schedules anew" in repair.notes[0] and not repair.steps

@@ -93,7 +93,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         file.write_bytes(whole[:20] + bytes(40) + whole[60:])
         checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
         assert checked.exit_code == 1 and f"damage: orders: {file.name} cannot be read" in checked.output
-        assert checked.output.startswith("2 findings of damage, 1 warning, the most urgent first\n")
+        assert checked.output.startswith("1 damaged queue, 1 warning, the most urgent first\n")
         assert f"\n  lakequeue --root {lake.root} repair --all  # shows what it would do" in checked.output
         repaired = run(lake, "repair", "--all", "--yes")
         assert "lost: 1 message, offset 1" in repaired and "offset 1 was sent at " in repaired

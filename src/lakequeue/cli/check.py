@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from lakequeue.cli.options import OptionalName, Yes, flag, queue_argument
 from lakequeue.cli.session import REFUSED, CommandContext, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from lakequeue import Finding, Repair
     from lakequeue.entry_verbs import Advice, Remedy, RootHealth
@@ -68,13 +69,13 @@ def doctor(
 
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
     """Yields the verdict, then each problem with its cure, most urgent first. ``pasted``: see ``Session``."""
-    advice, damage = [*health.advice()], [each for each in health.findings if each.damage]
+    advice, damage = [*health.advice()], _by_place(each for each in health.findings if each.damage)
     urgent = sum(each.urgent for each in advice)
-    warnings = len(advice) - urgent + len(health.findings) - len(damage)
+    warnings = len(advice) - urgent + sum(not each.damage for each in health.findings)
     if damage or urgent or warnings:
-        found = [f"{render.count(len(damage), 'finding')} of damage" if damage else "no damage"]
+        found = [*_damaged(damage)] or ["no damage"]
         found += [f"{urgent:,} urgent"] * bool(urgent) + [render.count(warnings, "warning")] * bool(warnings)
-        yield f"{', '.join(found)}{', the most urgent first' if len(advice) + len(health.findings) > 1 else ''}"
+        yield f"{', '.join(found)}{', the most urgent first' if len(damage) + urgent + warnings > 1 else ''}"
     else:
         yield "sound: nothing needs attention"
     full = health.shortage is not None and health.shortage.full
@@ -84,7 +85,11 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
     yield ""
     if full:  # a repair needs room, too
         yield from _advice_lines(advice.pop(0), pasted)
-    yield from map(finding_text, damage)
+    for findings in damage.values():
+        yield finding_text(worst := findings[0])
+        if more := len(findings) - 1:
+            command = f"lakequeue check {shlex.quote(worst.queue)}" if worst.queue else "lakequeue check"
+            yield f"  {pasted(command)}  # lists {render.count(more, 'more problem')} of it"
     of_kind = Counter[str]()
     for each in advice:
         of_kind[each.kind] += 1
@@ -96,6 +101,25 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
     yield from (finding_text(each) for each in health.findings if not each.damage)
     if full or advice or health.findings:
         yield ""
+
+
+def _by_place(findings: Iterable[Finding]) -> dict[tuple[str | None, str | None], list[Finding]]:
+    """Groups findings by region and queue, or by table of the root. The worst finding of a group comes first."""
+    found: dict[tuple[str | None, str | None], list[Finding]] = {}
+    for each in findings:
+        found.setdefault((each.region, each.queue) if each.queue else (None, each.table), []).append(each)
+    for group in found.values():  # a whole table is missing, before files and what follows from them
+        group.sort(key=lambda each: each.file is not None or each.problem != "is missing")
+    return found
+
+
+def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]:
+    """Yields the number of damaged queues, and that tables of the root are damaged."""
+    queues = sum(region is not None for region, _ in places)
+    if queues:
+        yield render.count(queues, "damaged queue")
+    if len(places) > queues:
+        yield "a damaged root"
 
 
 def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:

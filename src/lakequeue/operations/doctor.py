@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -28,7 +28,7 @@ from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.operations.shortage import Shortage, shortage
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.storage import clock_guard, compaction_notes
+from lakequeue.storage import clock_guard, compaction_notes, layout
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
@@ -68,7 +68,7 @@ class RootHealth:
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards, largest ledger first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """Texts for unreadable queues, statistics and schedules."""
+    """Texts for unreadable queues, statistics and schedules without damage in ``findings``."""
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose dead-letter queue is missing or the queue itself."""
 
@@ -105,6 +105,14 @@ class RootHealth:
             yield Advice(f"{name}: its dead-letter queue does not exist; what fails is delivered again and again")
         yield from (each for each in short if not each.urgent)
         yield from self._upkeep()
+
+    def found_in(self, table: str) -> list[Finding]:
+        return [each for each in self.findings if each.table == table]
+
+    def add_unreadable(self, what: str, error: LakeQueueError, findings: Iterable[Finding]) -> None:
+        """Adds a failed read to ``unreadable``, unless ``findings`` of the same place have damage."""
+        if not any(each.damage for each in findings):
+            self.unreadable.append(f"{what}: {error}")
 
     def _short_of(self) -> list[Advice]:
         return [] if self.shortage is None else [self.shortage.advice]
@@ -167,7 +175,8 @@ def doctor(root: Root) -> RootHealth:
                 newest = max(newest, committed_at)
                 health.shards.append(ShardHealth(row.name, row.region, counts, runs, files))
         except LakeQueueError as error:
-            health.unreadable.append(f"{row.name}: {error}")
+            named = [each for each in findings if (each.region, each.queue) == (row.region, row.name)]
+            health.add_unreadable(row.name, error, named)
         finally:
             queue.release()
     now, ended = root.now(), compaction_notes.load(root.engine.store, root.path).ended_at
@@ -184,7 +193,9 @@ def _an_hour_ago(root: Root, health: RootHealth) -> Mapping[str, int]:
     try:
         return an_hour_ago(root)
     except LakeQueueError as error:
-        health.unreadable.append(f"the statistics cannot be read: {error}")
+        health.add_unreadable(
+            "the statistics cannot be read", error, health.found_in(layout.stats_path(root.path))
+        )
         return {}
 
 
@@ -192,5 +203,6 @@ def _schedules(root: Root, health: RootHealth) -> list[Concern]:
     try:
         return [*OpenSchedules(root).concerns(thorough=True)]
     except LakeQueueError as error:
-        health.unreadable.append(f"the schedules cannot be read: {error}")
+        table = layout.schedules_path(root.path)
+        health.add_unreadable("the schedules cannot be read", error, health.found_in(table))
         return []
