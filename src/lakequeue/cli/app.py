@@ -1,4 +1,4 @@
-"""The command line: global options, and commands in the order of the help text."""
+"""Global options and commands of the command line."""
 
 from __future__ import annotations
 

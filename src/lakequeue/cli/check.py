@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Advice, Remedy, RootHealth
 
 SHOWN = 20
-"""Maximum number of offset ranges, ids or problems that are printed."""
+"""Maximum number of printed ranges, ids or problems."""
 SHARDS = 5
-"""Maximum number of shards that are printed, so that the problems above stay in view."""
+"""Maximum number of printed shards. Keeps the problems above in view."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
-    """Read every file of a queue, or of all, and report damage; change nothing. Exit code 1: damage."""
+    """Read every file, report damage, and change nothing. Exit code 1: damage."""
     lake = ctx.obj.lake()
     with render.spinner(f"checking {queue or lake.root}"):
         found = lake.check(queue)
@@ -68,7 +68,9 @@ def doctor(
 
 
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the verdict, then each problem with its cure, most urgent first. ``pasted``: see ``Session``."""
+    """Yields the verdict, then each problem with a cure. Urgent problems come first. ``pasted``: see
+    ``Session``.
+    """
     advice, damage = [*health.advice()], _by_place(each for each in health.findings if each.damage)
     urgent = sum(each.urgent for each in advice)
     warnings = len(advice) - urgent + sum(not each.damage for each in health.findings)
@@ -104,7 +106,7 @@ def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[s
 
 
 def _by_place(findings: Iterable[Finding]) -> dict[tuple[str | None, str | None], list[Finding]]:
-    """Groups findings by region and queue, or by table of the root. The worst finding of a group comes first."""
+    """Groups findings by region and queue, or by root table. A group begins with the worst finding."""
     found: dict[tuple[str | None, str | None], list[Finding]] = {}
     for each in findings:
         found.setdefault((each.region, each.queue) if each.queue else (None, each.table), []).append(each)
@@ -114,7 +116,7 @@ def _by_place(findings: Iterable[Finding]) -> dict[tuple[str | None, str | None]
 
 
 def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yields the number of damaged queues, and that tables of the root are damaged."""
+    """Yields the damaged queues, counted, and the damaged root."""
     queues = sum(region is not None for region, _ in places)
     if queues:
         yield render.count(queues, "damaged queue")
@@ -123,7 +125,7 @@ def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]
 
 
 def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the problem, what helps in words, and a line for each command."""
+    """Yields the problem, a hint, and a line per command."""
     yield f"{'urgent' if advice.urgent else 'warning'}: {advice.text}"
     if advice.hint:
         yield f"  {advice.hint}"
@@ -131,7 +133,7 @@ def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]
 
 
 def _step_lines(steps: Sequence[Remedy], pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields a line for each command, with its effect in a comment."""
+    """Yields each command, with the effect in a comment."""
     commands = [pasted(step.command) for step in steps]
     width = max(map(len, commands), default=0)
     for command, step in zip(commands, steps, strict=True):
@@ -173,7 +175,7 @@ def repair(
     new_delivery_id: bool = flag(False, "Only deliver under a new id, in a copied root.", "--new-delivery-id"),
     yes: Yes = False,
 ) -> None:
-    """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some damage is left."""
+    """Repair damage. First show the steps and the losses, and ask. Exit code 1: some damage is left."""
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
     if adopt and (clock or queue is None):
@@ -199,7 +201,7 @@ def repair(
 
 
 def repair_text(repair: Repair) -> str:
-    """Describes a repair in lines: its steps, and the messages that are lost or may come again."""
+    """Describes a repair: steps, notes, lost messages and possible repetitions."""
     done = "would be done with --force" if repair.unknown else "would be done"
     done = "done" if repair.applied else done if repair.steps else "cannot be repaired"
     shard = "" if repair.shard is None else f", shard {repair.shard}"
@@ -230,7 +232,7 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 
 
 def _sent(repair: Repair) -> Iterator[str]:
-    """Yields the time spans in which lost messages without a known id were sent."""
+    """Yields the send times of lost messages without known ids."""
     nameless = (
         (span, sent)
         for span, sent in zip(repair.lost, repair.lost_sent, strict=False)
@@ -276,7 +278,7 @@ def _used() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of lakequeue and of the packages that read and write its files."""
+    """Returns the versions of lakequeue, pyarrow, obstore and duckdb."""
     from importlib.metadata import version
 
     from lakequeue import __version__

@@ -83,7 +83,7 @@ def consume(
         False, "Record spans and metrics by OpenTelemetry, with the SDK that is configured.", "--opentelemetry"
     ),
 ) -> None:
-    """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
+    """Run a handler for each message, until SIGTERM or SIGINT."""
     # a shell without job control starts background jobs with SIGINT ignored, but a SIGINT sent here is meant
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
@@ -142,7 +142,7 @@ def _weights(given: str) -> list[int]:
 
 
 def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Yields why messages remain in the queues: a pause, a wait for a retry, or for the delivery table."""
+    """Yields why messages remain: a pause, undecided deliveries, or retries."""
     from lakequeue.entry_verbs import settings
 
     delivering = [queue for queue in queues if settings(queue).table is not None]
@@ -160,7 +160,9 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer gracefully on the first SIGTERM or SIGINT, at once on the second."""
+    """Stops the consumer gracefully on SIGTERM or SIGINT. A second signal stops at once. A third signal kills the
+    process.
+    """
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []

@@ -22,9 +22,9 @@ def decide(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete the messages of undecided deliveries, or make them visible again, after showing the deliveries.
+    """Delete the messages of undecided deliveries, or make them visible. First show the deliveries, and ask.
 
-    A delivery is undecided while nobody knows whether its rows are in the table.
+    Nobody knows whether the rows of an undecided delivery arrived.
     """
     if delivered == again:
         usage("give either --delivered or --again")

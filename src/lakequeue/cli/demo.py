@@ -1,4 +1,4 @@
-"""``lakequeue demo``: sends Python files, and processes them by Spark or by a consumer, with planned failures."""
+"""``lakequeue demo``: sends and processes Python files, with planned failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def demo(
         False, "Process them by the workers of a consumer, without Spark and Java.", "--no-spark"
     ),
 ) -> None:
-    """Send, process and settle real files: with Spark in one to three minutes, or --no-spark in ten seconds."""
+    """Send, process and settle real files. Spark takes one to three minutes; --no-spark takes ten seconds."""
     if not no_spark:
         MissingPackage.check("demo without --no-spark", "spark", "pyspark")
     console = output.error_console() if ctx.obj.json else output.console()
@@ -47,16 +47,16 @@ def demo(
 
 
 def run_demo(root: str | None, input_dir: str | Path | None, console: Console, with_spark: bool = True) -> int:
-    """Runs the demo. Returns exit code 0 if every message ended as planned, else 3.
+    """Runs the demo. Returns exit code 0 if all messages end as planned. Otherwise returns 3.
 
     Args:
-        root: root of the queue ``lakequeue-demo``, which is replaced if it exists; None for a temporary directory.
+        root: root of the queue ``lakequeue-demo``. An existing queue is replaced. None: a temporary directory.
         input_dir: directory with ``.py`` files. None: the installed package pyspark, or lakequeue without Spark.
         with_spark: True to process the messages in Spark.
 
     Raises:
-        InvalidOptions: ``input_dir`` is not a directory, or contains no Python file.
-        QueueClientError: pyspark or Java is missing, or the root cannot be used.
+        InvalidOptions: ``input_dir`` is no directory, or has no Python file.
+        QueueClientError: pyspark or Java is missing, or the root is unusable.
     """
     if with_spark:
         from lakequeue.cli.demo_spark import process

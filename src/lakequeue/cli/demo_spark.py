@@ -1,4 +1,4 @@
-"""The demo with Spark: leases batches, writes results to a Delta table, and loses one batch's worker."""
+"""The demo with Spark. Leases batches and writes results to a Delta table. One batch loses its worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCHES = 5
 """Number of batches in which each message is leased once. Released messages need more batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
-"""Number of the batch that loses its worker, and its visibility timeout in seconds."""
+"""Number of the lost batch. Visibility timeout of the batch, in seconds."""
 
 _OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
 
@@ -82,7 +82,7 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 def _consume(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
 ) -> _BatchTally:
-    """Leases and processes batches until no message is visible, in flight or delayed."""
+    """Leases and processes batches until no message is left."""
     tally = _BatchTally()
     size = -(-sent // BATCHES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

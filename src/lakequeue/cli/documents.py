@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def jsonable(value: object) -> object:
-    """Converts types that JSON lacks: instants to ISO 8601 in UTC, bytes to base64, durations to seconds."""
+    """Converts a value of a type that JSON lacks. Durations become seconds."""
     match value:
         case datetime():
             return format_instant(value)

@@ -1,8 +1,8 @@
-"""The command that moves all messages to another queue, also from a standard queue to a FIFO queue.
+"""The command that moves all messages to another queue.
 
-Queues of one kind use a redrive, which neither loses nor doubles a message. From standard to FIFO, the command
-receives batches, sends them with message ids as deduplication ids, and deletes them. If it crashes, the last batch
-becomes visible after ``HOLD`` seconds. A drain within five minutes doubles nothing: the FIFO queue knows the ids.
+Queues of one kind use a redrive. A redrive loses and repeats no message. A drain from standard to FIFO moves
+batches. Each batch is received, sent and deleted. Message ids become deduplication ids. After a crash, the last
+batch is visible after ``HOLD`` seconds. A new drain within five minutes repeats no message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakequeue import Queue
 
 HOLD = 60
-"""Visibility timeout in seconds of a batch that is being moved, well below five minutes."""
+"""Visibility timeout of a batch during the move, in seconds. Must stay well below five minutes."""
 MOST = 1_000
 """Maximum number of messages in a batch."""
 
@@ -53,7 +53,7 @@ def drain(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move all visible messages to another queue, after showing how many."""
+    """Move all visible messages to another queue. First show the number, and ask."""
     if group_by is not None and group is not None:
         usage("give either --group-by or --group")
     source, target = ctx.obj.queue(queue), ctx.obj.queue(to)
@@ -106,7 +106,7 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Pauses a FIFO queue during the drain, to keep its order. After a crash, the next drain ends the pause."""
+    """Pauses a FIFO queue during the drain, to keep order. After a crash, the next drain ends the pause."""
     reason = f"it is drained into {to}"
     if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
         yield
@@ -119,7 +119,7 @@ def _paused(source: Queue, to: str) -> Iterator[None]:
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
-    """Waits until no message is in flight or undecided, to keep the order of messages."""
+    """Waits until no message is in flight or undecided. Raises InvalidParameterValue after ``wait`` seconds."""
     clock = source.clock
     until = clock.now() + timedelta(seconds=wait)
     with render.spinner("waiting for messages in flight"), clock.participant():
@@ -185,7 +185,9 @@ def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> Sen
 
 
 def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
-    """Returns a function that chooses a message's group, or raises InvalidParameterValue."""
+    """Returns a function that finds the group of a message. The function raises InvalidParameterValue for messages
+    without a group.
+    """
 
     def found(message: Message) -> object:
         if group is not None:

@@ -1,4 +1,4 @@
-"""The command that writes the messages of a queue as JSON Lines, without receiving them."""
+"""The command ``export``: writes the messages of a queue as JSON Lines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def export(
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yields a function that writes a line to standard output, or to a file that appears when complete."""
+    """Yields a function that writes a line. A file appears only when complete."""
     if out is None:
         with suppress(OutputClosed):  # `export | head` has read enough
             yield session.line

@@ -1,4 +1,4 @@
-"""Help of commands: shows examples below each command, and types only for options with a value."""
+"""Help of the commands, with examples and without Python types."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
-"""Modules, functions and examples of the commands, by section of the help. Examples have up to 60 characters."""
+"""Functions and examples of the commands, by section. An example has up to 60 characters."""
 
 
 def name_of(place: str) -> str:
@@ -95,7 +95,7 @@ def epilog(examples: Sequence[str]) -> str:
 
 
 class _Conversion:
-    """Typer's conversion of values. Skipped for plain texts, because it would load pydantic, in 60 ms."""
+    """Converts values by typer. Returns plain texts unchanged: typer would load pydantic, in 60 ms."""
 
     def __init__(self, param: Any) -> None:
         self._converting = type(param).get_runtime_param
@@ -143,7 +143,7 @@ class CommandGroup(_PlainHelp, TyperGroup): ...
 
 
 class RewindCommand(Command):
-    """A command that accepts ``-10m`` as an instant, not as options."""
+    """Accepts ``-10m`` as an instant, not as options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         after = zip(["", *args], args, strict=False)

@@ -1,4 +1,4 @@
-"""Commands on all messages of a queue, and on whole roots: counts, purge, compact, copy."""
+"""Commands for whole queues and whole roots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def counts(
     queue: OptionalName = None,
     by_priority: bool = flag(False, "Count the messages of each priority.", "--by-priority"),
 ) -> None:
-    """Count the messages of one queue or of all, by state."""
+    """Count messages by state, of one queue or of all."""
     counted: list[dict[str, Any]] = []
     failed: dict[str, LakeQueueError] = {}
     if by_priority:
@@ -66,7 +66,7 @@ def counts(
 
 
 def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
-    """List the consumers of one queue or of all, idle consumers too."""
+    """List the consumers of one queue or of all. Include idle consumers."""
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()
@@ -100,7 +100,7 @@ def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
 
 
 def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]]:
-    """Yields a row for each process of a consumer, or one row if no process is known."""
+    """Yields a row for each process of a consumer. Without known processes, yields one row."""
 
     def since(instant: datetime | None) -> str:
         return "-" if instant is None else render.age((now - instant).total_seconds())
@@ -133,7 +133,7 @@ def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
 
 
 def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
-    """Erase the content of one message for good, wherever it is in the queue."""
+    """Erase the content of one message everywhere, for good."""
     owner = ctx.obj.queue(queue)
     if not yes:
         ctx.obj.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
@@ -145,7 +145,7 @@ def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = Fa
 
 
 def upgrade(ctx: CommandContext, yes: Yes = False) -> None:
-    """Bring a root of layout 5 to this version's layout, in place."""
+    """Convert a root of layout 5 to the present layout. The root stays in place."""
     lake = ctx.obj.lake()
     if not yes:
         ctx.obj.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
@@ -165,7 +165,7 @@ def compact(
         None, "Free space at once, but keep files for readers that began within this time."
     ),
 ) -> None:
-    """Free the space of removed messages, and keep tables and logs small."""
+    """Free the space of removed messages. Keep tables and logs small."""
     if queue is not None and processes > 1:
         raise typer.BadParameter("it shares the queues of a root, not one queue", param_hint="--processes")
     lake = ctx.obj.lake()
@@ -191,7 +191,7 @@ def copy(
         None, "Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE"
     ),
 ) -> None:
-    """Copy the queues of a root to another while in use: backup, restore, move to an object store."""
+    """Copy queues to another root, while in use. Use copies for backup, restore, and moves to object stores."""
     ctx.obj.root = source
     lake = ctx.obj.lake()
     to = attrs.evolve(

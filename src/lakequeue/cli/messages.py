@@ -164,7 +164,7 @@ def change_visibility(
 
 
 def cancel(ctx: CommandContext, queue: Name, message_id: MessageId) -> None:
-    """Delete one message by its id, even while a consumer has it."""
+    """Delete one message by id, even while in flight."""
     cancelled = ctx.obj.queue(queue).cancel(message_id)
     outcome = "is cancelled" if cancelled else "was gone before"
     ctx.obj.changed(
@@ -182,7 +182,7 @@ def reschedule(
         False, "Make it visible at once, even while a consumer has it, who is not informed.", "--in-flight"
     ),
 ) -> None:
-    """Change when a waiting message becomes visible, or take one from a consumer that hangs."""
+    """Change when a waiting message becomes visible. With --in-flight, take a message from a hanging consumer."""
     if [at is None, within is None, not in_flight].count(False) != 1:
         usage("give either --at INSTANT, --in DURATION or --in-flight")
     source = ctx.obj.queue(queue)

@@ -1,4 +1,4 @@
-"""Arguments and options shared by commands, and parsing of their values."""
+"""Arguments and options of several commands. Parses option values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of queues, but only in a local root, because object stores take too long. Prints nothing."""
+    """Completes names of queues in a local root. Skips object stores, which are too slow. Prints nothing."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:
@@ -57,7 +57,7 @@ def argument(default: Any, help: str, metavar: str, **more: Any) -> Any:
 
 
 def option(default: Any, help: str, metavar: str, *names: str, **more: Any) -> Any:
-    """Declares an option with a value, named ``metavar`` in the help."""
+    """Declares an option with a value. The help calls the value ``metavar``."""
     return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
 
@@ -126,7 +126,7 @@ Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE"
 
 
 def chosen(where: str | None, parameters: list[str] | None, error: str | None) -> tuple[str | None, list[str]]:
-    """Returns the condition, with its parameters, of ``--where``, ``--parameter`` and ``--error``."""
+    """Returns the condition of ``--where`` and ``--error``, with the parameters."""
     if error is None:
         return where, parameters or []
     rest = f" AND ({where}\n)" if where else ""
@@ -134,8 +134,8 @@ def chosen(where: str | None, parameters: list[str] | None, error: str | None) -
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses texts of the form NAME=VALUE. A repeated name is an error. With ``secret``, no value appears in an
-    error, and the last value of a repeated name counts.
+    """Parses texts of the form NAME=VALUE. Refuses a repeated name. With ``secret``, errors hide values, and the
+    last value counts.
     """
     found: dict[str, str] = {}
     for text in texts or ():
@@ -149,7 +149,7 @@ def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) ->
 
 
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the options of a command to the arguments of ``create_queue`` and ``set_attributes``."""
+    """Converts command options to arguments of ``create_queue`` and ``set_attributes``."""
     dead_letter_queue, most = given["dead_letter_queue"], given["max_receive_count"]
     named = {_NAMES.get(name, name): value for name, value in given.items() if name not in _NO_ATTRIBUTES}
     named = {name: value for name, value in named.items() if value is not None and value is not False}

@@ -1,4 +1,4 @@
-"""The command that plots the depth of a queue over time."""
+"""The command ``plot``: draws the depth of a queue over time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plot(
 
 
 def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
-    """Draws points as an image, time spans without data in grey. Raises MissingPackage without matplotlib."""
+    """Draws points as an image. Time spans without data are grey. Raises MissingPackage without matplotlib."""
     try:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
         from matplotlib.figure import Figure

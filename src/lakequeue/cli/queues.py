@@ -86,7 +86,7 @@ def list_(
     limit: int | None = option(None, "Maximum number of queues.", "N"),
     after: str | None = queue_option(None, "Only names after this one."),
 ) -> None:
-    """List the queues by name, with their messages, and the dead letters in their dead-letter queues."""
+    """List the queues by name, with messages and dead letters."""
     from lakequeue.entry_verbs import settings
 
     lake = ctx.obj.lake()
@@ -131,7 +131,7 @@ def show(
     queue: Name,
     message_id: str | None = argument(None, "Show this message instead, in whatever state.", "[MESSAGE_ID]"),
 ) -> None:
-    """Show a queue's attributes, tags and shards, and the largest message groups if they are tenants."""
+    """Show a queue's attributes, tags and shards. Also show the largest message groups, if groups are tenants."""
     if message_id is not None:
         return _show_message(ctx.obj, queue, message_id)
     from rich.console import Group

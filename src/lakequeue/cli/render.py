@@ -1,4 +1,4 @@
-"""Formats results as text and tables, and shows progress on a terminal."""
+"""Formats results as text and tables. Shows progress on a terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def require_done(summaries: Sequence[CompactionSummary]) -> None:
 
 
 def compacted(summaries: Sequence[CompactionSummary]) -> str:
-    """Describes a compaction pass, one line per queue with work done."""
+    """Describes a compaction pass. Each queue with work gets a line."""
     from rich.filesize import decimal
 
     lines = []
@@ -77,7 +77,7 @@ def setting(name: str, value: Any) -> object:
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
-    """Returns the message id, and for FIFO queues group and sequence number, as lines."""
+    """Returns the message id. For FIFO queues, adds group and sequence number."""
     lines = [f"sent {sent.message_id}"]
     if sent.sequence_number is not None:
         lines += [f"  group     {group}", f"  sequence  {sent.sequence_number}"]
@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents all lines but the first, so that no line looks like a field."""
+    """Indents all lines but the first."""
     return text.replace("\n", "\n" + " " * 12)
 
 
@@ -116,7 +116,7 @@ def instant(value: datetime | None) -> str:
 
 
 def paused(queue: Queue) -> str:
-    """Returns reason and start of the pauses of a queue and its groups. Empty without pauses."""
+    """Describes the pauses of a queue and its groups. Without pauses, returns an empty text."""
     from lakequeue.entry_verbs import settings
 
     return "; ".join(map(str, settings(queue).pauses))
@@ -137,7 +137,7 @@ def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
 
 
 def titles(names: Iterable[str]) -> list[str]:
-    """Returns column titles for states and counts, such as ``in flight``."""
+    """Returns column titles, such as ``in flight``, for states."""
     return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 
@@ -186,7 +186,7 @@ class _Column(NamedTuple):
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table that fits its width: long names in the first column get their own lines, or rows become blocks."""
+    """A table that fits its width. Long names get their own lines, or rows become blocks."""
 
     columns: list[_Column]
     rows: list[list[str]]
@@ -236,7 +236,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Marks a cell whose name is printed on the line above. Names never contain this character."""
+"""Marks a cell whose name is printed above. No name contains this character."""
 
 
 @contextmanager

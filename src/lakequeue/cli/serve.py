@@ -1,4 +1,4 @@
-"""Commands that start the HTTP server, and write files for its deployment."""
+"""Commands that start the server, and write files for deployment."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def deploy_files(
     ctx: CommandContext,
     folder: Path = argument(..., "New or empty directory.", "DIR"),
 ) -> None:
-    """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""
+    """Write files for deployment into a directory: containers, Kubernetes, systemd, dashboards, alerts."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise QueueClientError(f"{folder} is not empty; nothing was written")
     if (_PACKAGE / "deploy").is_dir():
