@@ -20,6 +20,17 @@ ALERTS = "operation/alerts.md"
 _RULE = re.compile(r"<strong>([A-Z]{3}-\d+)</strong>")
 _ID = re.compile(r"\b[A-Z]{3}-\d+\b")
 _PAGE = re.compile(r"\bdocs/([\w/-]+\.md)\b")
+_BOOSTS = {
+    "operation/troubleshooting.md": 4,
+    "operation/disk-full.md": 4,
+    "operation/damage.md": 4,
+    "guides/": 2,
+    "operation/": 2,
+    "reference/api/": 0.1,
+    RULES: 0.1,
+    "internals/": 0.2,
+}
+"""Factors for the rank in the site's search: what users of it look for comes before names and rules."""
 _KEPT = re.compile(r"(<(a|code|pre|h\d)\b.*?</\2>|<[^>]*>)", re.DOTALL)
 """Where an id stays as it is: in links, code and headings, and inside tags."""
 _INTERNALS = re.compile(r"\b(?:OpenQueue|448|ABSENT|_[A-Z]{2,}\w*)\b")
@@ -51,7 +62,15 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Hides the list of pages next to a page that is a section of its own: it would have one line."""
+    """Ranks a page in the search.
+
+    Hides the list of pages next to a page that is a section of its own: it would have one line.
+    """
+    boosts = [
+        boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)
+    ]
+    if boosts:
+        page.meta.setdefault("search", {"boost": boosts[0]})
     if page.parent is None:
         page.meta.setdefault("hide", ["navigation"])
     return markdown

@@ -1,0 +1,66 @@
+"""The search of the documentation's site: the words that operators type lead to the page that helps."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from subprocess import run
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.clients
+
+HERE = Path(__file__).parents[2]
+SYMPTOMS = "operation/troubleshooting"
+FIRST = {
+    "stuck consumer": f"{SYMPTOMS}/#stuck-consumer-a-handler-hangs",
+    "poison message": f"{SYMPTOMS}/#poison-message-delivered-again-and-again",
+    "queue grows": f"{SYMPTOMS}/#a-queue-grows",
+    "consumer died": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory",
+    "out of memory": f"{SYMPTOMS}/#consumer-died-crashed-killed-or-out-of-memory",
+    "duplicate messages": f"{SYMPTOMS}/#duplicate-messages-delivered-twice",
+    "nothing is received": f"{SYMPTOMS}/#nothing-is-received-no-messages",
+    "paused queue": f"{SYMPTOMS}/#paused-queue",
+    "slow queue": f"{SYMPTOMS}/#slow-queue",
+    "lost message": f"{SYMPTOMS}/#missing-message-is-it-lost",
+    "disk full": "operation/disk-full/",
+    "no space left on device": "operation/disk-full/",
+    "damaged file": "operation/damage/",
+    "consumer lag": "operation/alerts/#lakequeueconsumerlag",
+    "dead letters": "guides/dead-letters/",
+}
+"""The first result of each search: a page, or a page and its section that is listed first."""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    place = tmp_path_factory.mktemp("site")
+    run([sys.executable, "-m", "mkdocs", "build", "-q", "-f", HERE / "mkdocs.yml", "-d", place], check=True)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(place))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_the_words_of_operators_lead_to_the_page_that_helps(browser: Browser, site: str) -> None:
+    from playwright.sync_api import expect
+
+    page = browser.new_page()
+    links = page.locator(".md-search-result__item").first.locator("a")
+    for words, place in FIRST.items():
+        page.goto(f"{site}?q={words}")
+        expect(links.first).to_have_attribute("href", site + place.partition("#")[0])
+        expect(links.nth(int("#" in place))).to_have_attribute("href", site + place)
