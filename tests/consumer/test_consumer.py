@@ -545,7 +545,7 @@ _BOTH = "make_failed_messages_visible_immediately"
         ({"renewal": ComputedRenewal(0.5)}, "renewal: .*visibility_timeout"),
         *(({"concurrency": no}, "concurrency: must be a whole number of at least 1") for no in (True, 1.5, -1)),
         *(
-            ({"prefetch": no}, "prefetch: must be a whole number of 0 to 10000, or None, not")
+            ({"prefetch": no}, "prefetch: must be a whole number of 0 to 10000, not")
             for no in (-1, 10_001, 1.5, True, "all")
         ),
         *(({"retry_delay": no}, "retry_delay: must be") for no in (-1, 43_201, "soon", True)),
@@ -557,11 +557,9 @@ _BOTH = "make_failed_messages_visible_immediately"
             ({"retry_failed_at_once": both, _BOTH: both}, f"retry_failed_at_once: is the same as {_BOTH}")
             for both in (True, False)
         ),
-        *(
-            ({"batch": no}, "batch: must be a whole number of 1 to 10000, or None, not ")
-            for no in (0, 10_001, 2.0)
-        ),
-        *(({"batch": 2, "batch_wait": no}, "batch_wait: must be 0 to 60 seconds, not ") for no in (61, -1, "1")),
+        *(({"batch": no}, "batch: must be a whole number of 1 to 10000, not ") for no in (0, 10_001, 2.0)),
+        *(({"batch": 2, "batch_wait": no}, "batch_wait: must be 0 to 60 seconds, not ") for no in (61, -1)),
+        ({"batch": 2, "batch_wait": "1"}, "batch_wait: must be seconds or a timedelta, not '1'"),
         ({"batch_wait": 1}, "batch_wait: goes with a batch"),
         ({"as_arrow": True}, "as_arrow: must be False, or True with a batch"),
         ({"outage": 15}, "outage: must be an Outage, not 15"),

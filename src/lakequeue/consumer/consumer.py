@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakequeue.consumer.deliveries import DeliveryLoop
 from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.observers import installed
-from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
+from lakequeue.consumer.options import CONCURRENCY, ConsumerOptions, RetryDelay, checked_queues
 from lakequeue.consumer.outages import Health, Outage
 from lakequeue.consumer.presence import Presence
 from lakequeue.consumer.queue_loop import QueueLoop
@@ -255,8 +255,8 @@ class Consumer:
 
     @concurrency.setter
     def concurrency(self, number: int) -> None:
-        if (problem := concurrency_problem(number)) is not None:
-            raise InvalidOptions([problem])
+        if (problem := CONCURRENCY(number)) is not None:
+            raise InvalidOptions([f"concurrency: {problem}"])
         self._controls.concurrency = number
         self._wake()
 

@@ -15,8 +15,10 @@ from lakequeue.consumer.outages import Outage
 from lakequeue.entry_verbs import root_of, settings
 from lakequeue.errors import InvalidOptions, QueueServiceError
 from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, Duration, duration_micros, seconds, to_micros
 from lakequeue.model.messages import Message
+from lakequeue.model.option_checks import Check, duration, fits, number, or_none, problems_of, whole_number
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import Renewal
@@ -43,15 +45,13 @@ class RetryBackoff:
     jitter: float = 0
 
     def __attrs_post_init__(self) -> None:
-        problems = []
-        for name in ("first", "longest"):
-            value = getattr(self, name)
-            if not _is_duration(value, LONGEST_RECEIPT):
-                problems.append(f"{name}: must be 0 to {LONGEST_RECEIPT // MICROS} seconds, not {value!r}")
-        if not (_is_plain_number(self.factor) and 1 <= self.factor < math.inf):
-            problems.append(f"factor: must be a finite number of at least 1, not {self.factor!r}")
-        if not (_is_plain_number(self.jitter) and 0 <= self.jitter <= 1):
-            problems.append(f"jitter: must be a number of 0 to 1, not {self.jitter!r}")
+        problems = problems_of(
+            self,
+            first=duration(0, LONGEST_RECEIPT),
+            longest=duration(0, LONGEST_RECEIPT),
+            factor=number("a finite number of at least 1", lambda factor: 1 <= factor < math.inf),
+            jitter=number("a number of 0 to 1", lambda jitter: 0 <= jitter <= 1),
+        )
         if problems:
             raise InvalidOptions(problems)
 
@@ -70,22 +70,11 @@ RetryDelay: TypeAlias = "Duration | Callable[[int], Duration]"
 """Seconds, or a function from the number of receives to seconds, such as ``RetryBackoff``."""
 
 
-def retry_delay_problem(given: object) -> str | None:
-    """Returns why a value cannot be a retry delay; None if it can."""
-    if given is None or callable(given):
-        return None
-    try:
-        micros = duration_micros(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return f"must be seconds, a timedelta or a function from a receive count to seconds, not {given!r}"
-    fits = 0 <= micros <= LONGEST_RECEIPT
-    return None if fits else f"must be 0 to {LONGEST_RECEIPT // MICROS} seconds, not {given}"
-
-
-MOST_PREFETCH = 10_000
-MOST_BATCH = 10_000
+_SECONDS = duration(0, LONGEST_RECEIPT)
+_DELAY = f"0 to {LONGEST_RECEIPT // MICROS} seconds, or a function from a receive count to seconds"
+CONCURRENCY = whole_number(1)
 MOST_WEIGHT = 1_000
-LONGEST_BATCH_WAIT = 60
+_WEIGHT = whole_number(1, MOST_WEIGHT)
 
 
 @attrs.frozen
@@ -100,8 +89,7 @@ class ConsumerOptions:
     handler: Any
     concurrency: int
     renewal: Renewal
-    failed_at_once: bool | None
-    """See ``retry_failed_at_once`` of ``Consumer``."""
+    retry_failed_at_once: bool | None
     wait_time: Duration | None
     prefetch: int | None
     outage: Outage
@@ -131,7 +119,9 @@ class ConsumerOptions:
     @property
     def hands_back(self) -> bool:
         """True if failed messages become visible at once."""
-        return self.renewal.failed_visible_at_once if self.failed_at_once is None else self.failed_at_once
+        return (
+            self.renewal.failed_visible_at_once if self.retry_failed_at_once is None else self.retry_failed_at_once
+        )
 
     def shown(self, messages: list[Message]) -> Any:
         """Returns the messages of a batch as the handler gets them: a list, or an Arrow table."""
@@ -154,53 +144,52 @@ class ConsumerOptions:
         return micros if micros <= left else max(0, left // MICROS * MICROS)
 
     def __attrs_post_init__(self) -> None:
-        problems, renewal, failed_at_once, name = [], self.renewal, self.failed_at_once, self.name
-        if (problem := handler_problem(self.handler, self.batch is not None)) is not None:
-            problems.append(f"handler: {problem}")
-        if (problem := concurrency_problem(self.concurrency)) is not None:
-            problems.append(problem)
-        members = ("receive_timeout", "failed_visible_at_once", "next_check", "extension")
-        if isinstance(renewal, type) or not all(hasattr(renewal, member) for member in members):
-            problems.append(f"renewal: must be a renewal policy, not {renewal!r}")
-        elif renewal.receive_timeout is not None:
-            try:
-                check_visibility_timeout(settings(self.queue), renewal.receive_timeout)
-            except QueueServiceError as error:
-                problems.append(f"renewal: {error.message}")
-        if failed_at_once not in (None, True, False):
-            problems.append(f"retry_failed_at_once: must be True, False or None, not {failed_at_once!r}")
-        try:
-            check_wait(settings(self.queue), self.wait_time)
-        except QueueServiceError as error:
-            problems.append(f"wait_time: {error.message}")
-        if not _is_number(self.prefetch, MOST_PREFETCH):
-            whole = f"a whole number of 0 to {MOST_PREFETCH}"
-            problems.append(f"prefetch: must be {whole}, or None, not {self.prefetch!r}")
-        if self.batch is not None and not (_is_number(self.batch, MOST_BATCH) and self.batch >= 1):
-            problems.append(f"batch: must be a whole number of 1 to {MOST_BATCH}, or None, not {self.batch!r}")
-        if self.batch_wait is not None and self.batch is None:
-            problems.append("batch_wait: goes with a batch")
-        elif self.batch_wait is not None and not _is_duration(self.batch_wait, LONGEST_BATCH_WAIT * MICROS):
-            problems.append(f"batch_wait: must be 0 to {LONGEST_BATCH_WAIT} seconds, not {self.batch_wait!r}")
-        if not isinstance(self.as_arrow, bool) or (self.as_arrow and self.batch is None):
-            problems.append(f"as_arrow: must be False, or True with a batch, not {self.as_arrow!r}")
-        if not isinstance(self.merge_schema, bool) or (self.merge_schema and not self.delivers):
-            wanted = "True with a batch of a queue that has a delivery table"
-            problems.append(f"merge_schema: must be False, or {wanted}, not {self.merge_schema!r}")
-        if self.delivers and (self.retry_delay is not None or failed_at_once is False):
+        batches, delivers, at_once = self.batch is not None, self.delivers, self.retry_failed_at_once
+        problems = problems_of(
+            self,
+            handler=lambda handler: handler_problem(handler, batches),
+            concurrency=CONCURRENCY,
+            renewal=self._renewal_problem,
+            retry_failed_at_once=fits("True, False or None", lambda given: given in (None, True, False)),
+            wait_time=lambda wait: self._refusal(check_wait, wait),
+            prefetch=or_none(whole_number(0, 10_000)),
+            batch=or_none(whole_number(1, 10_000)),
+            batch_wait=or_none(duration(0, 60 * MICROS) if batches else lambda wait: "goes with a batch"),
+            as_arrow=_switch("False, or True with a batch", batches),
+            merge_schema=_switch("False, or True with a batch of a queue that has a delivery table", delivers),
+            outage=fits("an Outage", lambda outage: isinstance(outage, Outage)),
+            retry_delay=or_none(fits(_DELAY, lambda delay: callable(delay) or _SECONDS(delay) is None)),
+            metrics_port=or_none(whole_number(0, 65_535)),
+            name=fits(
+                f"a text of 1 to {LONGEST_CONSUMER} characters",
+                lambda name: isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER,
+            ),
+        )
+        if delivers and (self.retry_delay is not None or at_once is False):
             problems.append("retry_delay: failed messages of a delivery become visible at once")
-        if not isinstance(self.outage, Outage):
-            problems.append(f"outage: must be an Outage, not {self.outage!r}")
-        if (problem := retry_delay_problem(self.retry_delay)) is not None:
-            problems.append(f"retry_delay: {problem}")
-        elif self.retry_delay is not None and failed_at_once is not None:
+        if self.retry_delay is not None and at_once is not None:
             problems.append("retry_delay: cannot go with retry_failed_at_once; give one of the two")
-        if not _is_number(self.metrics_port, 65_535):
-            problems.append(f"metrics_port: must be a whole number of 0 to 65535, not {self.metrics_port!r}")
-        if not (isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER):
-            problems.append(f"name: must be a text of 1 to {LONGEST_CONSUMER} characters, not {name!r}")
         if problems:
             raise InvalidOptions(problems)
+
+    def _renewal_problem(self, renewal: Any) -> str | None:
+        members = ("receive_timeout", "failed_visible_at_once", "next_check", "extension")
+        if isinstance(renewal, type) or not all(hasattr(renewal, member) for member in members):
+            return f"must be a renewal policy, not {renewal!r}"
+        timeout = renewal.receive_timeout
+        return None if timeout is None else self._refusal(check_visibility_timeout, timeout)
+
+    def _refusal(self, check: Callable[[QueueAttributes, Any], object], value: object) -> str | None:
+        """Returns why the queue refuses a value; None if it accepts the value."""
+        try:
+            check(settings(self.queue), value)
+        except QueueServiceError as error:
+            return error.message
+        return None
+
+
+def _switch(wanted: str, may_be_on: bool) -> Check:
+    return fits(wanted, lambda value: isinstance(value, bool) and value <= may_be_on)
 
 
 def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
@@ -215,35 +204,9 @@ def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
     known = Counter((root_of(queue), queue.key, queue.name) for queue in queues if queue not in wrong)
     problems += [f"queue: {name} is there {count} times" for (*_, name), count in known.items() if count > 1]
     each: Any = [1] * len(queues) if weights is None else weights
-    if (
-        not isinstance(each, list | tuple)
-        or len(each) != len(queues)
-        or not all(_is_number(one, MOST_WEIGHT) and one for one in each)
-    ):
+    if not isinstance(each, list | tuple) or len(each) != len(queues) or any(map(_WEIGHT, each)):
         whole = f"a whole number of 1 to {MOST_WEIGHT} for each queue, of which there are {len(queues)}"
         problems.append(f"weights: must be {whole}, not {weights!r}")
     if problems:
         raise InvalidOptions(problems)
     return list(zip(queues, each, strict=True))
-
-
-def concurrency_problem(number: object) -> str | None:
-    """Returns why a number cannot be the maximum number of handlers; None if it can."""
-    if type(number) is int and number >= 1:
-        return None
-    return f"concurrency: must be a whole number of at least 1, not {number!r}"
-
-
-def _is_duration(value: Any, longest: int) -> bool:
-    try:
-        return 0 <= duration_micros(value) <= longest
-    except (TypeError, ValueError):
-        return False
-
-
-def _is_plain_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_number(value: object, most: int) -> bool:
-    return value is None or (type(value) is int and 0 <= value <= most)

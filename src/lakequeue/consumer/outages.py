@@ -12,6 +12,7 @@ import attrs
 from lakequeue.entry_verbs import is_permanent
 from lakequeue.errors import InvalidOptions, QueueClientError
 from lakequeue.model.clock import NEVER, Clock, Duration, duration_micros
+from lakequeue.model.option_checks import duration, or_none, problems_of
 
 _log = logging.getLogger("lakequeue")
 
@@ -39,20 +40,12 @@ class Outage:
     log_every: Duration = 60
 
     def __attrs_post_init__(self) -> None:
-        problems = []
-        for name, value in attrs.asdict(self).items():
-            if name == "give_up_after" and value is None:
-                continue
-            least = 0 if name == "give_up_after" else 1
-            try:
-                if duration_micros(value) < least:
-                    problems.append(f"{name}: must be more than 0 seconds, not {value}")
-            except (TypeError, ValueError):
-                problems.append(f"{name}: must be seconds or a timedelta, not {value!r}")
+        pauses = dict.fromkeys(("first_pause", "longest_pause", "log_every"), duration(1))
+        problems = problems_of(self, give_up_after=or_none(duration(0)), **pauses)
         if not problems and _delta(self.longest_pause) < _delta(self.first_pause):
-            problems.append(
+            problems = [
                 f"longest_pause: must be at least first_pause ({self.first_pause}), not {self.longest_pause}"
-            )
+            ]
         if problems:
             raise InvalidOptions(problems)
 

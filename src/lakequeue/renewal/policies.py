@@ -14,8 +14,10 @@ import attrs
 
 from lakequeue.errors import InvalidOptions
 from lakequeue.model.clock import MICROS, Duration, duration_micros
+from lakequeue.model.option_checks import duration, or_none, problems_of
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 
+_ANY, _UP_TO_TWELVE_HOURS = duration(), duration(0, LONGEST_RECEIPT)
 _LONGEST_BUFFER = 10 * MICROS
 _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
@@ -152,24 +154,25 @@ class HeartbeatRenewal:
     failed_visible_at_once: ClassVar[bool] = False  # HBN-3
 
     def __attrs_post_init__(self) -> None:
-        optional = [] if self.initial is None else ["initial"]
-        options = _Options(self, ["visibility_timeout", "extension_threshold", "heartbeat_interval", *optional])
-        timeout, threshold, interval, *_ = options.micros
-        for name in ("visibility_timeout", *optional):
-            options.within(name, 0, LONGEST_RECEIPT)
-        if interval is not None and interval <= 0 and self.strict_options:
-            options.problems.append(
-                f"heartbeat_interval: must be more than 0 seconds, not {self.heartbeat_interval}"
-            )
-        if self.strict_options or not (self.disable_extension or (interval is not None and interval <= 0)):
-            if threshold is not None and threshold <= 0:
-                options.problems.append(
-                    f"extension_threshold: must be more than 0 seconds, not {self.extension_threshold}"
-                )
-            for name in ("visibility_timeout", *optional):
-                options.below("extension_threshold", name)
-            options.below("heartbeat_interval", "extension_threshold")
-        options.check()
+        interval = self.heartbeat_interval
+        off = self.disable_extension or (_ANY(interval) is None and duration_micros(interval) <= 0)
+        checked = self.strict_options or not off
+        problems = problems_of(
+            self,
+            visibility_timeout=_UP_TO_TWELVE_HOURS,
+            initial=or_none(_UP_TO_TWELVE_HOURS),
+            heartbeat_interval=duration(1) if self.strict_options else _ANY,
+            extension_threshold=duration(1) if checked else _ANY,
+        )
+        if checked:
+            for name, limit in (
+                ("extension_threshold", "visibility_timeout"),
+                ("extension_threshold", "initial"),
+                ("heartbeat_interval", "extension_threshold"),
+            ):
+                problems += _not_below(self, name, limit)
+        if problems:
+            raise InvalidOptions(problems)
 
     @property
     def receive_timeout(self) -> Duration | None:
@@ -207,11 +210,13 @@ class ComputedRenewal:
     failed_visible_at_once: ClassVar[bool] = True  # HNS-14
 
     def __attrs_post_init__(self) -> None:
-        optional = [] if self.message_visibility_timeout is None else ["message_visibility_timeout"]
-        options = _Options(self, [*optional, "max_auto_renewal_duration"])
-        for name in options.names:
-            options.within(name, 0, LONGEST_RECEIPT)
-        options.check()
+        problems = problems_of(
+            self,
+            message_visibility_timeout=or_none(_UP_TO_TWELVE_HOURS),
+            max_auto_renewal_duration=_UP_TO_TWELVE_HOURS,
+        )
+        if problems:
+            raise InvalidOptions(problems)
 
     @property
     def receive_timeout(self) -> Duration | None:
@@ -249,40 +254,9 @@ def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 
 
-class _Options:
-    """Checks the durations among a policy's options. Collects the problems (HBN-17)."""
-
-    def __init__(self, policy: object, names: Sequence[str]) -> None:
-        self.names = names
-        self.problems: list[str] = []
-        self._values = {name: getattr(policy, name) for name in names}
-        self._micros = {name: self._duration(name) for name in names}
-
-    @property
-    def micros(self) -> list[int | None]:
-        """Values of the options in microseconds, ordered as ``names``. None: a wrong value."""
-        return list(self._micros.values())
-
-    def within(self, name: str, low: int, high: int) -> None:
-        micros = self._micros[name]
-        if micros is not None and not low <= micros <= high:
-            limits = f"{low // MICROS} to {high // MICROS} seconds"
-            self.problems.append(f"{name}: must be {limits}, not {self._values[name]}")
-
-    def below(self, name: str, other: str) -> None:
-        micros, limit = self._micros[name], self._micros[other]
-        if micros is not None and limit is not None and micros >= limit:
-            self.problems.append(
-                f"{name}: must be less than {other} ({self._values[other]}), not {self._values[name]}"
-            )
-
-    def check(self) -> None:
-        if self.problems:
-            raise InvalidOptions(self.problems)
-
-    def _duration(self, name: str) -> int | None:
-        try:
-            return duration_micros(self._values[name])
-        except (TypeError, ValueError):
-            self.problems.append(f"{name}: must be seconds or a timedelta, not {self._values[name]!r}")
-            return None
+def _not_below(options: object, name: str, other: str) -> Sequence[str]:
+    """Returns the problem of a duration that is not less than another; nothing if one of the two is invalid."""
+    value, limit = getattr(options, name), getattr(options, other)
+    if _ANY(value) or _ANY(limit) or duration_micros(value) < duration_micros(limit):
+        return ()
+    return (f"{name}: must be less than {other} ({limit}), not {value}",)
