@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -34,6 +34,7 @@ from lakequeue.operations.consumer_round import Exchanged
 from lakequeue.operations.consumers import ActiveConsumer, Running
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.pool import concurrently
+from lakequeue.operations.presence import Presence
 from lakequeue.operations.receive import Request, Room
 from lakequeue.operations.results import GroupCounts
 from lakequeue.operations.send import Outcome as SendOutcome
@@ -268,7 +269,11 @@ consumers = of_face(consumers_of.consumers)
 idle_consumers = of_face(consumers_of.idle)
 running_consumers = of_face(consumers_of.running_consumers)
 report_consumer = of_face(consumers_of.report_consumer)
-forget_consumer = of_face(consumers_of.forget_consumer)
+
+
+def presence(name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> Presence:
+    """Reports a run of a consumer to other processes until its ``stop``. Arguments: see ``Presence``."""
+    return Presence(name, [queue._runtime for queue in queues], began)
 
 
 def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:

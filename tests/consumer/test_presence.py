@@ -14,10 +14,10 @@ import pytest
 from consumer.harness import Harness
 from insides import forget
 from lakequeue import Consumer
-from lakequeue.consumer import presence
 from lakequeue.entry_verbs import ActiveConsumer, consumers
 from lakequeue.model.clock import format_instant
 from lakequeue.model.consumer_processes import ConsumerProcess, parse
+from lakequeue.operations import presence
 from lakequeue.storage import consumer_files
 from lakequeue.storage.folder import Freed, LocalFolder
 from lakequeue.testing import ManualClock

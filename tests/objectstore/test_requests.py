@@ -31,8 +31,7 @@ from lakequeue import (
     QueueDoesNotExist,
     SystemClock,
 )
-from lakequeue.consumer.presence import Presence
-from lakequeue.entry_verbs import doctor, gone, running_consumers, store_requests
+from lakequeue.entry_verbs import doctor, gone, presence, running_consumers, store_requests
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.serve.metrics import _StoreRequests
 from lakequeue.shard.decide import ShardMachine
@@ -295,13 +294,13 @@ def test_a_queue_that_was_idle_for_a_minute_is_asked_less_than_once_a_second(sto
 def test_to_be_seen_costs_a_consumer_a_write_a_minute(store: Counted) -> None:
     clock = ManualClock()
     lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
-    presence = Presence("packer", [lq.create_queue("orders")], list)
+    reports = presence("packer", [lq.create_queue("orders")], list)
     written = requests(store, lambda: clock.advance(1))
     assert written.total() == 1
     assert requests(store, lambda: clock.advance(59)).total() == 0
     assert requests(store, lambda: clock.advance(1)) == written
     assert requests(store, lambda: running_consumers(lq)).total() == 2, "a listing, and a read"
-    assert requests(store, presence.stop).total() == 2
+    assert requests(store, reports.stop).total() == 2
     assert running_consumers(lq) == {}
 
 

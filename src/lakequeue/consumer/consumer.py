@@ -19,11 +19,10 @@ from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.observers import installed
 from lakequeue.consumer.options import CONCURRENCY, ConsumerOptions, RetryDelay, checked_queues
 from lakequeue.consumer.outages import Health, Outage
-from lakequeue.consumer.presence import Presence
 from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.run_loop import RunLoop
 from lakequeue.consumer.shared_hands import MOST_THREADS, STOP_TIMEOUT, Controls, SharedHands
-from lakequeue.entry_verbs import races
+from lakequeue.entry_verbs import presence, races
 from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
 from lakequeue.model.clock import NEVER, Duration, duration_micros
 from lakequeue.model.waiting_work import WaitingThreads, Waits
@@ -180,7 +179,7 @@ class Consumer:
                     hands.start(self._options[0].handler, loops[0].fail)
                     running.callback(hands.hands.stop)
                 queues = [options.queue for options in self._options]
-                running.callback(Presence(self.name, queues, self._began).stop)
+                running.callback(presence(self.name, queues, self._began).stop)
                 if len(loops) == 1:
                     run_work(loops[0].run(until_empty), self._clock, loops[0].woken)
                 else:

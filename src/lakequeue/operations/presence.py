@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-from lakequeue.entry_verbs import forget_consumer, report_consumer, root_of
 from lakequeue.model.clock import from_micros, start_thread
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
-from lakequeue.queue import Queue
+from lakequeue.operations.consumers import forget_consumer, report_consumer
+from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
 """Time from the start of a run to its first report, and between two reports. Shorter runs report nothing."""
@@ -32,12 +32,12 @@ class Presence:
         began: returns when each running call of the handler began, in microseconds.
     """
 
-    def __init__(self, name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> None:
+    def __init__(self, name: str, queues: Sequence[OpenQueue], began: Callable[[], Collection[int]]) -> None:
         self._name = name
-        self._queues = {root_of(queue): queue for queue in queues}
+        self._queues = {queue.root.path: queue for queue in queues}
         self._keys = [queue.key for queue in queues]
         self._began = began
-        self._clock = queues[0].clock
+        self._clock = queues[0].root.clock
         self._number = uuid.uuid4().hex
         self._ended = threading.Event()
         self._started_at = self._clock.now()
@@ -58,7 +58,7 @@ class Presence:
             self._clock.wait(self._clock.now() + INTERVAL, self._ended)
         self._each(lambda queue: forget_consumer(queue, self._number))
 
-    def _each(self, call: Callable[[Queue], None]) -> None:
+    def _each(self, call: Callable[[OpenQueue], None]) -> None:
         for queue in self._queues.values():
             try:
                 call(queue)
