@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,6 @@ from lakequeue.errors import (
     InvalidParameterValue,
     LeaseLost,
     QueueClientError,
-    QueueDoesNotExist,
-    QueueServiceError,
     RequestThrottled,
     RowsRefused,
 )
@@ -25,7 +22,6 @@ from lakequeue.model.clock import Duration, duration_micros, from_micros
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
 from lakequeue.renewal.heartbeat import LeaseHeartbeat
-from lakequeue.renewal.holds import Verdict
 from lakequeue.renewal.policies import Hold, Renewal
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import LeaseCounts
@@ -36,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakequeue.operations.delivery import Delivering
-
-_log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
@@ -149,20 +143,6 @@ class Lease:
         trouble: list[BaseException] = []
         with _cancellable(self._queue.root.spark) as cancel:
 
-            def extend(timeout: Duration) -> Verdict:
-                try:
-                    self._extend(timeout)
-                except QueueDoesNotExist as error:
-                    trouble.append(error)
-                except (LeaseLost, InvalidParameterValue):
-                    pass
-                except (QueueServiceError, QueueClientError) as error:
-                    _log.warning("extending a lease of %s failed: %s", self._queue.name, error)
-                    return Verdict.FAILED
-                else:
-                    return Verdict.EXTENDED
-                return Verdict.LOST
-
             def broken(error: BaseException) -> None:
                 trouble.append(error)
                 cancel()
@@ -170,7 +150,8 @@ class Lease:
             def lost() -> None:
                 broken(LeaseLost(0, self.message_count))
 
-            heartbeat = LeaseHeartbeat(self._queue.root.clock, policy, extend, lost, broken)
+            name, clock = f"a lease of {self._queue.name}", self._queue.root.clock
+            heartbeat = LeaseHeartbeat(name, clock, policy, self._extend, lost, broken)
             heartbeat.start()
             heartbeat.keep(self._hold(policy))
             self._heartbeat = heartbeat

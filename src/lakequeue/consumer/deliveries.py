@@ -22,12 +22,9 @@ from lakequeue.consumer.observers import handling
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
 from lakequeue.entry_verbs import claim_delivery, wait_for_more
 from lakequeue.errors import (
-    InvalidParameterValue,
     LeaseLost,
     OverLimit,
     QueueClientError,
-    QueueDoesNotExist,
-    QueueServiceError,
     RequestThrottled,
     RowsRefused,
 )
@@ -36,7 +33,6 @@ from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.model.waiting_work import Waits
 from lakequeue.renewal.heartbeat import LeaseHeartbeat
-from lakequeue.renewal.holds import Verdict
 
 if TYPE_CHECKING:
     from lakequeue.entry_verbs import Delivering
@@ -134,8 +130,9 @@ class DeliveryLoop(RunLoop):
     # --- one batch
 
     def _work(self, batch: _Batch) -> None:
-        delivering, lose, policy = batch.delivering, partial(self._lose, batch), self._options.renewal
-        heartbeat = LeaseHeartbeat(self._clock, policy, partial(self._extend, batch), lose, self.fail)
+        delivering, name, policy = batch.delivering, f"a batch of {self.queue.name}", self._options.renewal
+        extend, lose = partial(self._extend, batch), partial(self._lose, batch)
+        heartbeat = LeaseHeartbeat(name, self._clock, policy, extend, lose, self.fail)
         heartbeat.start()
         try:
             messages = delivering.messages()
@@ -265,17 +262,10 @@ class DeliveryLoop(RunLoop):
 
     # --- renewal
 
-    def _extend(self, batch: _Batch, timeout: Duration) -> Verdict:
-        try:
-            batch.delivering.extend(timeout)  # of all its messages, also those in halves
-        except (LeaseLost, InvalidParameterValue, QueueDoesNotExist):
-            return Verdict.LOST
-        except (QueueServiceError, QueueClientError) as error:
-            _log.warning("extending a batch of %s failed: %s", self.queue.name, error)
-            return Verdict.FAILED
+    def _extend(self, batch: _Batch, timeout: Duration) -> None:
+        batch.delivering.extend(timeout)  # of all its messages, also those in halves
         for observer in self._observers:
             observer.extended(1)
-        return Verdict.EXTENDED
 
     def _lose(self, batch: _Batch) -> None:
         lost = batch.contexts[0].lost if batch.contexts else Lost()

@@ -9,6 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
+from lakequeue.errors import (
+    InvalidParameterValue,
+    LeaseLost,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+)
 from lakequeue.model.clock import NEVER, Clock, Duration, Interrupt, from_micros, seconds, to_micros
 from lakequeue.model.waiting_work import WaitingThreads, Waits
 from lakequeue.renewal import holds
@@ -113,21 +120,26 @@ class LeaseHeartbeat(HeartbeatScheduler):
     """Extends one lease by a policy, from `keep` until `drop` or `stop`.
 
     Args:
-        clock, broken: see ``HeartbeatScheduler``.
+        name: the lease, for the log.
+        clock: the queue's clock.
         policy: decides when to extend the lease, and by how much.
-        extend: makes the lease end in this many seconds.
+        extend: makes the lease end in this many seconds, or raises the error of the queue.
         lost: called once the lease is lost.
+        broken: called with the error if the queue was deleted, or if the scheduler ended.
     """
 
     def __init__(
         self,
+        name: str,
         clock: Clock,
         policy: Renewal,
-        extend: Callable[[Duration], Verdict],
+        extend: Callable[[Duration], object],
         lost: Callable[[], None],
         broken: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(clock, self._on, lambda wanted: [extend(seconds(wanted[_LEASE]))], broken)
+        super().__init__(clock, self._on, lambda wanted: [self._verdict(seconds(wanted[_LEASE]))], broken)
+        self._name = name
+        self._extend_lease = extend
         self._holds = Holds(policy)
         self._lock = threading.Lock()
         self._lost = lost
@@ -148,6 +160,19 @@ class LeaseHeartbeat(HeartbeatScheduler):
     def hold(self) -> Hold | None:
         """State of the lease that is being extended; None before ``keep`` and after ``drop``."""
         return self._holds.get(_LEASE)
+
+    def _verdict(self, timeout: Duration) -> Verdict:
+        try:
+            self._extend_lease(timeout)
+        except (LeaseLost, InvalidParameterValue):
+            return Verdict.LOST
+        except QueueDoesNotExist as error:
+            self._broken(error)
+            return Verdict.LOST
+        except (QueueServiceError, QueueClientError) as error:
+            _log.warning("extending %s failed: %s", self._name, error)
+            return Verdict.FAILED
+        return Verdict.EXTENDED
 
     def _on(self, event: Event) -> Sequence[Any]:
         with self._lock:
