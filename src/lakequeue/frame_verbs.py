@@ -23,7 +23,7 @@ from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.bad_rows import OnBadRow, option_problems
 from lakequeue.storage.bulk.lease_batches import SCHEMA as LEASE_COLUMNS
-from lakequeue.storage.bulk.lease_batches import LeaseTask
+from lakequeue.storage.bulk.lease_batches import LeaseTask, message_table
 from lakequeue.storage.bulk.message_rules import spelled
 from lakequeue.storage.bulk.write_files import case_matters, columns_of, respelled
 from lakequeue.storage.engines.spark_access import arrow_schema as arrow_schema
@@ -40,6 +40,7 @@ __all__ += [
     "columns_of",
     "failed_of",
     "first_line",
+    "message_table",
     "names_are",
     "respelled",
     "root_of",

@@ -10,9 +10,8 @@ import pytest
 
 from consumer.harness import Handler, Harness, raises
 from lakequeue import Context, InvalidOptions, Message, Outcome
-from lakequeue.consumer.arrow_batches import COLUMNS
 from lakequeue.consumer.queue_loop import QueueLoop
-from lakequeue.frame_verbs import LEASE_COLUMNS
+from lakequeue.storage.bulk.lease_batches import MESSAGE_SCHEMA, SCHEMA
 
 pytestmark = pytest.mark.spec("JOB-4")
 
@@ -168,7 +167,7 @@ def test_a_batch_is_a_table_of_arrow(harness: Harness) -> None:
     harness.other.send("b")
     harness.consume(handle, 5, concurrency=1, batch=2, as_arrow=True)
     [table] = tables
-    assert table.schema.equals(COLUMNS) and set(COLUMNS.names) < set(LEASE_COLUMNS.names)
+    assert table.schema.equals(MESSAGE_SCHEMA) and set(MESSAGE_SCHEMA.names) < set(SCHEMA.names)
     assert table["body"].to_pylist() == ["a", "b"] and table["receive_count"].to_pylist() == [1, 1]
     first, second = (dict(each) for each in table["message_attributes"].to_pylist())
     assert first["lang"]["string_value"] == "en" and first["raw"]["binary_value"] == b"\0" and second == {}

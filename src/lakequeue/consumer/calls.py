@@ -101,7 +101,8 @@ class Calls:
             try:
                 with spans[job]:
                     outcome = self._outcome(job, call, result)
-                fates[job] = (Fate[outcome.name], self._again_in(job, outcome))
+                again_in = self._options.again_in(job.context.message, outcome, call.began + call.took)
+                fates[job] = (Fate[outcome.name], again_in)
             except BaseException as error:
                 self._fault(error)
         self.running.discard(call)
@@ -157,16 +158,3 @@ class Calls:
         for observer in self._observers:
             observer.handled(message, call.took / MICROS, outcome, raised)
         return outcome
-
-    def _again_in(self, job: Job, outcome: Outcome) -> int | None:
-        """Returns the microseconds until a failed message becomes visible; None: when its timeout ends."""
-        options = self._options
-        if outcome is not Outcome.FAILED or job.context.message.last_receive:
-            return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for
-        if options.retry_delay is None:
-            return 0 if options.hands_back else None
-        try:
-            return options.retry_micros(job.context.message, self._now())
-        except Exception:
-            _log.exception("%s: no retry delay, so it comes again at its timeout", job)
-            return None

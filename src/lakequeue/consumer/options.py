@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from lakequeue.consumer.handler import handler_problem
+from lakequeue.consumer.handler import Outcome, handler_problem
 from lakequeue.consumer.outages import Outage
 from lakequeue.entry_verbs import root_of, settings
 from lakequeue.errors import InvalidOptions, QueueServiceError
@@ -66,9 +67,9 @@ class RetryBackoff:
         return seconds(delay - round(delay * self.jitter * random.random()))
 
 
+_log = logging.getLogger("lakequeue")
 RetryDelay: TypeAlias = "Duration | Callable[[int], Duration]"
 """Seconds, or a function from the number of receives to seconds, such as ``RetryBackoff``."""
-
 
 _SECONDS = duration(0, LONGEST_RECEIPT)
 _DELAY = f"0 to {LONGEST_RECEIPT // MICROS} seconds, or a function from a receive count to seconds"
@@ -116,30 +117,29 @@ class ConsumerOptions:
     def batch_wait_micros(self) -> int:
         return MICROS if self.batch_wait is None else duration_micros(self.batch_wait)
 
-    @property
-    def hands_back(self) -> bool:
-        """True if failed messages become visible at once."""
-        return (
-            self.renewal.failed_visible_at_once if self.retry_failed_at_once is None else self.retry_failed_at_once
-        )
-
     def shown(self, messages: list[Message]) -> Any:
         """Returns the messages of a batch as the handler gets them: a list, or an Arrow table."""
         if not self.as_arrow:
             return messages
-        from lakequeue.consumer.arrow_batches import table_of  # imports the modules of leases
+        from lakequeue.frame_verbs import message_table  # imports the modules of leases
 
-        return table_of(messages)
+        return message_table(messages)
 
-    def retry_micros(self, message: Message, now: int) -> int:
-        """Returns a failed message's delay in microseconds, by ``retry_delay``, at most until its receipt ends.
-        Raises the error of the function ``retry_delay``, or an error if the function returned no duration.
-        """
-        delay = self.retry_delay
-        assert delay is not None and message.received_at is not None
-        micros = max(0, duration_micros(delay(message.receive_count) if callable(delay) else delay))
+    def again_in(self, message: Message, outcome: Outcome, now: int) -> int | None:
+        """Returns the microseconds until a failed message becomes visible; None: when its timeout ends."""
+        delay, at_once = self.retry_delay, self.retry_failed_at_once
+        if outcome is not Outcome.FAILED or message.last_receive:
+            return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for
+        if delay is None:
+            return 0 if (self.renewal.failed_visible_at_once if at_once is None else at_once) else None
+        try:
+            micros = max(0, duration_micros(delay(message.receive_count) if callable(delay) else delay))
+        except Exception:
+            _log.exception("message %s: no retry delay, so it comes again at its timeout", message.message_id)
+            return None
         if not settings(self.queue).profile_rules.fractional_seconds:
             micros = -(-micros // MICROS) * MICROS
+        assert message.received_at is not None
         left = to_micros(message.received_at) + LONGEST_RECEIPT - now
         return micros if micros <= left else max(0, left // MICROS * MICROS)
 

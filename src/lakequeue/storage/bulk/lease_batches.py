@@ -6,7 +6,7 @@ import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -16,10 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakequeue.errors import InvalidParameterValue
+from lakequeue.model.messages import Message
 from lakequeue.model.names import sequence_number
 from lakequeue.model.receipt_handles import BETWEEN, MAC_LENGTH, around
 from lakequeue.storage import layout
 from lakequeue.storage.engines.spark_access import READ
+from lakequeue.storage.messages.append import attribute_cells
 from lakequeue.storage.messages.read import check_order, is_foreign
 from lakequeue.storage.parquet_files import row_groups
 from lakequeue.storage.roots import spark_uri
@@ -183,8 +185,19 @@ SCHEMA = pa.schema(
 )
 """Columns of ``Lease.messages``, with Arrow's types."""
 
+MESSAGE_SCHEMA = pa.schema([field for field in SCHEMA if field.name not in ("delay_seconds", "shard", "offset")])
+"""The columns of ``SCHEMA`` that a received message has."""
+
 _STORED = ("message_id", "body", "message_attributes", "group_id", "delay_seconds", "dedup_id")
 _SENT_AT = ("first_sent_at", "sent_at")
+
+
+def message_table(messages: Sequence[Message]) -> pa.Table:
+    """Returns received messages as rows with ``MESSAGE_SCHEMA``, in the same order."""
+    names = MESSAGE_SCHEMA.names
+    columns: dict[str, Any] = {name: [getattr(message, name) for message in messages] for name in names}
+    columns["message_attributes"] = list(map(attribute_cells, columns["message_attributes"]))
+    return pa.Table.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model.clock import MICROS, to_micros
-from lakequeue.model.messages import ValidEntry
+from lakequeue.model.messages import AttributeValue, ValidEntry
 from lakequeue.storage import layout, requests
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.engines.data_files import DataFile, placed
@@ -380,7 +380,7 @@ def _cells(message: NewMessage) -> dict[str, Any]:
     return {
         "message_id": message.message_id,
         "body": entry.body,
-        "message_attributes": _attribute_items(entry),
+        "message_attributes": attribute_cells(entry.attributes),
         "group_id": entry.group_id,
         "dedup_id": entry.dedup_id,
         "sender_id": entry.sender_id,
@@ -389,7 +389,8 @@ def _cells(message: NewMessage) -> dict[str, Any]:
     }
 
 
-def _attribute_items(entry: ValidEntry) -> list[tuple[str, dict[str, Any]]]:
+def attribute_cells(attributes: Mapping[str, AttributeValue]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns message attributes as a cell of the column ``message_attributes``."""
     return [
         (
             name,
@@ -399,5 +400,5 @@ def _attribute_items(entry: ValidEntry) -> list[tuple[str, dict[str, Any]]]:
                 "binary_value": value.value if isinstance(value.value, bytes) else None,
             },
         )
-        for name, value in entry.attributes.items()
+        for name, value in attributes.items()
     ]
