@@ -86,35 +86,37 @@ class RootProperties(Reopened[PickledRoot, Root]):
 
 
 class LakeQueue(RootProperties):
-    """Queues under a root directory or URI. Thread-safe. Opening it starts no JVM.
+    """Queues under a root directory or URI. Thread-safe. Starts no JVM.
 
-    A ``with`` block closes the root's tables at its end. A later call opens them again. A pickled LakeQueue
-    contains root, region and options without secrets. Another process opens the root with credentials of its own
-    environment and without a session; all equal copies there share this root (JOB-13).
+    A ``with`` block closes the root's tables at its end. A later call opens the tables again. A pickled LakeQueue
+    contains root, region and options without secrets. Another process uses its own credentials, and no session.
+    Equal copies in a process share one root (JOB-13).
 
     Args:
-        root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
+        root: local path or URI. The root must be writable and contain nothing else. ``create_queue`` creates the
+            root.
         spark: session for the DataFrame methods.
-        engine: ``auto`` commits without a JVM and moves DataFrames through Spark; ``spark`` commits by Delta's own
-            MERGE, which is slow and exists for comparison; ``point`` refuses Spark.
-        clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
+        engine: ``auto`` commits without a JVM, and moves DataFrames through Spark. ``spark`` commits by Delta's
+            own MERGE: slow, only for comparison. ``point`` refuses Spark.
+        clock: source of time. Tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
-        root_mode: permission bits of a new local root's directory; ``0o2770`` shares it with a group, see
+        root_mode: permission bits of a new local root's directory. ``0o2770`` shares the root with a group. See
             docs/operation/permissions.md.
-        storage_options: options of the object store by delta-rs's names, such as ``AWS_ENDPOINT_URL``, which are
-            never shown. Environment variables with these names apply too. Spark has its own settings. On S3,
-            lakequeue adds credentials, endpoint and region of this bucket to them. See docs/operation/storage.md.
-        network_file_system: True to allow a root on a network file system, for use by one machine only. The
+        storage_options: options of the object store, never shown. Names are delta-rs's, such as
+            ``AWS_ENDPOINT_URL``. Environment variables with these names apply too. Spark has its own settings. On
+            S3, lakequeue adds this bucket's credentials, endpoint and region. See docs/operation/storage.md.
+        network_file_system: True to allow a root on a network file system. Only one machine may use the root. The
             default is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
-        durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
-            synced to the disk. ``process``: a power cut or a crash of the system may take the newest commits or
-            the queue; for scratch data. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
-        poll_interval: longest interval in seconds at which a waiting receive polls for changes by other processes:
-            by default 0.5, on an object store 1, because polls cost requests (docs/operation/storage.md).
+        durability: failures that acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
+            synced to the disk. ``process``: for scratch data. Power cuts and system crashes may lose commits or
+            queues. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
+        poll_interval: longest polling interval of a waiting receive, in seconds. Polls find changes by other
+            processes. The default is 0.5, on an object store 1. Polls of an object store cost requests: see
+            docs/operation/storage.md.
 
     Raises:
-        InvalidParameterValue: an argument is invalid; the text names it and the valid values.
-        QueueClientError: the root is on a network file system, which was not allowed.
+        InvalidParameterValue: an argument is invalid. The text names the argument and the valid values.
+        QueueClientError: the root is on a network file system. ``network_file_system`` is not set.
     """
 
     def __init__(
@@ -200,13 +202,13 @@ class LakeQueue(RootProperties):
         table_options: Mapping[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or returns an existing queue of this name that has all the given attributes.
+        """Creates a queue. Returns an existing queue if the given attributes match.
 
         Args:
-            name: 1 to 80 letters, digits, ``-`` and ``_``; profile ``cmq`` has its own rule.
-            fifo: True to create a FIFO queue, whose name must end in ``.fifo``.
+            name: 1 to 80 letters, digits, ``-`` and ``_``. Profile ``cmq`` has its own rule.
+            fifo: True to create a FIFO queue. The name must end in ``.fifo``.
             tags: see ``Queue.set_tags``.
-            update: True to change different attributes and tags of an existing queue.
+            update: True to change attributes and tags of an existing queue.
             table_options: see ``queue``.
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
@@ -214,9 +216,9 @@ class LakeQueue(RootProperties):
             InvalidParameterValue: the name breaks the rule.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: a queue of this name exists with other attributes, or on ``cmq`` with any.
+            QueueNameExists: a queue of this name exists with other attributes. On ``cmq``: with any attributes.
             QueueDeletedRecently: the profile requires a pause after a deletion.
-            QueueClientError: the root has other content, or cannot be written, or this machine's clock is wrong.
+            QueueClientError: the root has other content, or cannot be written. Or this machine's clock is wrong.
 
         QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14, DUR-82
         """
@@ -232,12 +234,12 @@ class LakeQueue(RootProperties):
         """Returns the queue with this name in the region.
 
         Args:
-            table_options: storage options of the queue's delivery table; not stored. None: the root's options if
-                the table is on the same kind of storage, else options from the environment.
+            table_options: storage options of the queue's delivery table, not stored. None: the root's options, or
+                else options from the environment. The root's options need the same kind of storage.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: the root does not exist, contains something else, or has a newer layout.
+            QueueClientError: the root is missing. Or the root has other content, or a newer layout.
 
         QUE-27
         """
@@ -255,7 +257,7 @@ class LakeQueue(RootProperties):
         Args:
             prefix: only names with this prefix.
             limit: 1 to 1,000 queues; None for all. Another value raises InvalidParameterValue.
-            after: only names after this name, such as ``next_after`` of the previous page.
+            after: only names after this name. ``next_after`` of a page continues the list.
 
         QUE-11, QUE-12
         """
@@ -284,16 +286,17 @@ class LakeQueue(RootProperties):
     ) -> None:
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
-        Spark's tasks read the views through lakequeue. Before Spark 4.1, or if the tasks do not have lakequeue,
-        the views scan the tables of the queues that exist now, and each shard adds about 0.4 s to a query.
+        Spark's tasks read the views through lakequeue. Spark before 4.1, or tasks without lakequeue, scan tables
+        instead. Scanning views show only the queues that exist now. In scans, each shard costs a query about 0.4
+        s.
 
         Args:
-            now: the aware instant at which states are computed; None for ``as_of``, else the time of each query.
-            as_of: an aware instant; the views show the tables as they were then. A table keeps its old versions
-                for ten minutes; a busy shard keeps only 200 commits. Only ``stats`` reaches further back.
+            now: an aware instant at which states are computed. None: ``as_of``, or else the time of each query.
+            as_of: an aware instant. The views show the tables as of the instant. A table keeps old versions for
+                ten minutes. A busy shard keeps only 200 commits. Only ``stats`` reaches further back.
 
         Raises:
-            QueueClientError: a log does not reach back to ``as_of``, or scans of tables lack Delta in the session.
+            QueueClientError: a log does not reach back to ``as_of``. Or the session lacks Delta, which scans need.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import sql_views, task_views
@@ -312,10 +315,10 @@ class LakeQueue(RootProperties):
         return sql_views.statements_of(self._runtime, now, as_of)
 
     def create_views(self, spark: SparkSession, schema: str) -> None:
-        """Creates or replaces the views in a schema of a catalog, for other sessions and tools.
+        """Creates or replaces the views in a catalog's schema. Other sessions and tools can query the views.
 
-        The views show the queues that exist now. Call this again after queues were created or deleted: a view
-        fails a day after a deletion. ``jobs/compact.py --views`` calls it after each pass.
+        The views show the queues that exist now. Repeat the call after queues are created or deleted. A view fails
+        a day after a queue's deletion. ``jobs/compact.py --views`` repeats the call after each pass.
 
         Args:
             spark: a session that can create views. Sessions that query views need Delta's extension and catalog.
@@ -323,7 +326,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             InvalidParameterValue: ``schema`` is not the name of a schema.
-            QueueClientError: the catalog refuses. The text has the first line of its reason.
+            QueueClientError: the catalog refuses. The text has the first line of the reason.
         """
         from lakequeue.operations import sql_views
 
@@ -333,23 +336,23 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, sql_views.statements_of(self._runtime, None, None, schema))
 
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
-        """Returns ``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as Arrow datasets.
+        """Returns Arrow datasets: ``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats``.
 
-        They have the columns and rows of ``register_views``, for DuckDB, polars (``scan_pyarrow_dataset``), pandas
-        and other readers, without a JVM. Each query reads the newest state, in batches of bounded size. Columns,
-        and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, limit which
-        files are opened.
+        The datasets have the columns and rows of ``register_views``. Readers such as DuckDB, polars and pandas
+        need no JVM. Polars reads by ``scan_pyarrow_dataset``. Each query reads the newest state, in bounded
+        batches. Columns and filters limit the files that are opened. Useful filters: ``queue``, ``region``,
+        ``shard``, ``state``, ``log_offset`` and ``sent_at``.
 
         Args:
-            now: the instant of the states; None for ``as_of``, or else the time of each read.
-            as_of: show the tables of that time, see ``register_views``; queues created later are left out.
+            now: the instant of the states. None: ``as_of``, or else the time of each read.
+            as_of: shows the tables of the instant, see ``register_views``. Later queues are left out.
 
         Returns:
-            The datasets by name. They offer ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and
-            ``count_rows``, with ``columns`` and ``filter``.
+            The datasets by name. Each has ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and
+            ``count_rows``. The methods take ``columns`` and ``filter``.
 
         Raises:
-            QueueClientError: the root cannot be read, or a log does not reach back to ``as_of``.
+            QueueClientError: the root is unreadable, or a log begins after ``as_of``.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import relations
@@ -362,23 +365,24 @@ class LakeQueue(RootProperties):
         queue: str | None = None,
         progress: CopyProgress | None = None,
     ) -> list[CopiedQueue]:
-        """Copies this root, or a queue of its region, to another root while it is in use: backup, restore, move.
+        """Copies this root, or a queue, to another root. This root may be in use. Use copies for backup, restore
+        and moves.
 
-        The copy has everything acknowledged before the call. Each shard is copied as of an instant after that.
-        Receipts and deduplication ids are valid in the copy, too. Earlier versions of the tables are not copied. A
-        message that moved between two queues meanwhile may be in the copies of both. A failed or killed call
-        leaves no visible queue, and can be repeated. Only one copy at a time may write to an object store's root.
+        The copy has everything acknowledged before the call. Each shard is copied as of a later instant. Receipts
+        and deduplication ids are valid in the copy, too. Earlier versions of the tables are not copied. A message
+        that moves meanwhile may appear in both queues. A failed or killed call leaves no visible queue. Failed and
+        killed calls can be repeated. An object store's root takes one copy at a time.
 
         Args:
-            to: the target root; it is created if missing, and may have other queues.
-            queue: name of a queue of the region; None for all queues of all regions, ``stats`` and ``schedules``.
-            progress: called with the number of copied files, the number of all files, and the name of the queue.
+            to: the target root. A missing root is created. The root may have other queues.
+            queue: name of a queue of the region. None: all queues of all regions, ``stats`` and ``schedules``.
+            progress: called with two numbers, and the queue's name. The numbers count copied files and all files.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: ``to`` has one of the queues or something else, or storage failed.
+            QueueClientError: ``to`` has one of the queues, or something else. Or storage failed.
             InvalidParameterValue: ``to`` is this root, or inside it.
-            DamagedTable: a file of this root is missing or has another size.
+            DamagedTable: a file is missing or has another size.
 
         DUR-40, DUR-41
         """
@@ -393,14 +397,16 @@ class LakeQueue(RootProperties):
     def upgrade(self, progress: Progress | None = None) -> int:
         """Converts a root of layout 5 to the present layout. Returns the number of converted queues.
 
-        End all processes that use the root first. The upgrade may be killed and repeated. To go back, see
+        First end all processes that use the root. A killed upgrade can be repeated. To go back, see
         docs/operation/upgrading.md.
 
         Args:
-            progress: called with the number of converted tables, the number of all tables, and the next queue.
+            progress: called with two numbers, and the next queue. The numbers count converted tables and all
+                tables.
 
         Raises:
-            QueueClientError: the root is missing, has an unknown layout, or is open in another process.
+            QueueClientError: the root is missing, or has an unknown layout. Or another process has opened the
+                root.
 
         DUR-43
         """
@@ -428,38 +434,39 @@ class LakeQueue(RootProperties):
         bad_rows: str | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> SentRows:
-        """Sends each row that a Delta table has gained as a message, once. Returns the number of messages.
+        """Sends each new row of a Delta table once. Returns the number of messages.
 
-        A call sends all versions of the table after the last sent version, which the queue's log records, so there
-        is no checkpoint. Calls may run at the same time and be killed. A version of more than 100,000 rows is sent
-        in pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
+        A call sends all versions after the last sent version. The queue's log records the last sent version: no
+        checkpoint is needed. Calls may run at the same time and be killed. A version above 100,000 rows is sent in
+        pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
 
-        With ``files`` instead of ``table``, each file whose name, size or time is new becomes a message, once: a
-        JSON object with ``path``, ``size`` and ``modified_at``. This needs no extra.
+        With ``files`` instead of ``table``, sends each new file once. A new name, size or time makes a file new.
+        The message is a JSON object: ``path``, ``size`` and ``modified_at``. Files need no extra.
 
         Args:
             table: path or URI of the table, outside of the root.
             queue: the queue that gets the messages.
-            files: pattern of paths or URIs, such as ``landing/*.json``; ``**`` is any directories. Of the other
-                arguments, only the columns and ``table_options`` can be combined with it.
-            body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
-            start: where the first call begins: after the existing versions (``now``), at a version, or at the
-                first version that was committed at or after an aware datetime. If a later call names a later
-                version or datetime, it skips unsent versions before that.
-            changes: ``appends``; or ``feed``, the table's change feed: inserted, updated (with new values) and
-                deleted rows. They have the columns of the feed and the message attribute ``change_type``.
-            skip_changes: True to skip versions that removed or rewrote rows; with ``feed``, versions without a
+            files: pattern of paths or URIs, such as ``landing/*.json``. ``**`` matches any directories. Combine
+                ``files`` only with the columns and ``table_options``.
+            body: column with the bodies. ``*`` sends each row as a JSON object, like ``Queue.send_arrow``.
+            start: where the first call begins. ``now``: after the existing versions. A number: at this version. An
+                aware datetime: at the first version committed then or later. A later call with a later start skips
+                unsent versions.
+            changes: ``appends``, or ``feed``: the table's change feed. A feed has inserted, updated and deleted
+                rows. Updated rows have the new values. Rows have the feed's columns. Messages have the message
+                attribute ``change_type``.
+            skip_changes: True to skip versions that removed or rewrote rows. With ``feed``: versions without a
                 feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
-                ``dedup_id``, ``delay_seconds`` and ``priority``; None for the column of that name, if it exists. A
-                column ``message_attributes`` is also used, see ``Queue.send_dataframe``.
+                ``dedup_id``, ``delay_seconds`` and ``priority``. None: the column of that name, if present. A
+                column ``message_attributes`` is also used: see ``Queue.send_dataframe``.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``Queue.send_dataframe``.
-            table_options: storage options of the table; None for the root's options.
+            table_options: storage options of the table. None: the root's options.
 
         Raises:
-            InvalidOptions: a version removed or rewrote rows, or the path has another table than before.
+            InvalidOptions: a version removed or rewrote rows. Or the path has another table than before.
             InvalidParameterValue, InvalidMessageContents: an argument, or rows of the named version, break rules.
-            QueueClientError: the table cannot be read, or VACUUM or the cleanup of its log removed unsent rows.
+            QueueClientError: the table cannot be read. Or VACUUM or log cleanup removed unsent rows.
             OverLimit: the queue has no room for a piece.
 
         RLY-1 to RLY-6
@@ -507,23 +514,24 @@ class LakeQueue(RootProperties):
     def compact(
         self, progress: Progress | None = None, *, processes: int = 1, now: float | None = None
     ) -> list[CompactionSummary]:
-        """Frees storage that the queues of all regions no longer need. Returns a summary for each queue.
+        """Frees storage of the queues of all regions. Returns a summary for each queue.
 
-        Expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
-        deleted a day ago, and records the depth of each queue in ``stats``. May run during all other calls and
+        Expires messages. Drops and merges parts of the logs. Removes old files and log entries. Removes queues a
+        day after their deletion. Records the depth of each queue in ``stats``. May run during all other calls, and
         be killed. The summary of the root's own tables has ``queue`` None. ``failures`` lists failed steps.
 
         Args:
-            progress: called with the number of finished queues, the number of all queues, and the name of the next
-                queue; with several processes, the name of the last finished queue.
-            processes: number of new processes of this machine, which must be able to import the main module.
-            now: for a full local disk: also removes deleted queues, and all files that only readers older than
-                this many seconds need. An older lease, DataFrame or view then fails with an error naming a file.
+            progress: called with two numbers, and a queue's name. The numbers count finished queues and all
+                queues. The name is the next queue. With several processes, the name is the last finished queue.
+            processes: number of new processes of this machine. The processes must be able to import the main
+                module.
+            now: for a full local disk. Also removes deleted queues, and files of old readers. Readers are old
+                after this many seconds. A lease, DataFrame or view of an old reader fails. The error names a file.
 
         Raises:
-            QueueClientError: the root is missing or has no queues; with several processes, it has a clock of its
-                own or commits through Spark; with ``now``, it is on an object store.
-            InvalidParameterValue: ``processes`` is not a whole number above 0, or ``now`` not from 0 to 86,400.
+            QueueClientError: the root is missing or has no queues. With several processes: the root has its own
+                clock, or commits through Spark. With ``now``: the root is on an object store.
+            InvalidParameterValue: ``processes`` is not a whole number above 0. Or ``now`` is not from 0 to 86,400.
 
         DUR-65
         """
@@ -537,8 +545,8 @@ class LakeQueue(RootProperties):
     def check(self, name: str | None = None) -> list[Finding]:
         """Reads every file of the tables. Returns damage and warnings, or an empty list. Changes nothing.
 
-        Checks logs, sizes and rows of files, ledgers, the catalog, table features of other programs, locks, free
-        space and the clock. May run during all other calls.
+        Checks logs, ledgers, catalog, and size and rows of files. Also checks locks, free space, clock, and
+        foreign table features. May run during all other calls.
 
         Args:
             name: a queue of the region; None for the whole root.
@@ -566,27 +574,27 @@ class LakeQueue(RootProperties):
     ) -> list[Repair]:
         """Repairs the damage found by ``check``. Reports messages that are lost or may be received again.
 
-        On a local disk it locks each table. On an object store, stop the processes that use the queue first. The
-        repair may be killed and repeated. Replaced files stay in ``_damaged`` below the table.
+        On a local disk, the repair locks each table. On an object store, first stop the queue's processes. A
+        killed repair can be repeated. Replaced files stay in ``_damaged`` below the table.
 
         Args:
-            name: a queue of the region, which the catalog may have lost; None for all queues of the root.
+            name: a queue of the region. The catalog may have lost the queue. None: all queues of the root.
             apply: False only reports the steps.
-            clock: True to only set back future instants that a wrong clock stored: messages sent then count as
-                sent now, messages received then are visible, schedules go on. First correct this machine's clock.
-            force: True to repair a shard even if lost or repeated messages cannot be determined for certain.
-            adopt: True to give the name to a queue that the catalog has lost, even if another queue has the name,
-                which then loses it. Repeated calls give the name to the queues in turn.
-            new_delivery_id: True to only give the queue a new delivery id, and make the messages of its deliveries
+            clock: True to only set back instants of a wrong clock. Messages sent in the future count as sent now.
+                Messages received in the future are visible. Schedules go on. First correct this machine's clock.
+            force: True to repair shards with uncertain losses or repetitions.
+            adopt: True gives the name to a queue without catalog entry. Another queue with the name loses the
+                name. Repeated calls give the name to the queues in turn.
+            new_delivery_id: True to only give the queue a new delivery id. Messages of its deliveries become
                 visible. For a root that was copied without ``copy``.
 
         Returns:
-            A report for the catalog and for each damaged shard. Once ``applied``, its messages are the difference
-            between the messages that could be received before and after.
+            A report for the catalog and for each damaged shard. An ``applied`` report compares the receivable
+            messages before and after.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: the root does not exist, or another process held a table's lock for too long.
+            QueueClientError: the root does not exist. Or another process held a table's lock for too long.
 
         DUR-31 to DUR-36, DUR-83
         """

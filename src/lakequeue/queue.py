@@ -109,7 +109,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def dead_letter_queue(self) -> str | None:
-        """ARN of the queue for messages with too many receives (DLQ-2)."""
+        """ARN of the queue for messages received too often (DLQ-2)."""
         policy = self._runtime.attributes.redrive
         return None if policy is None else policy.dead_letter_queue
 
@@ -117,11 +117,11 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
-    A ``with`` block closes the queue's tables at its end. A later call opens them again. A Queue can be pickled
-    like a ``LakeQueue``. A copy never refers to a later queue of the same name (JOB-13).
+    A ``with`` block closes the queue's tables at its end. A later call opens the tables again. A Queue can be
+    pickled like a ``LakeQueue``. A copy never means a later queue of the name (JOB-13).
 
-    Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
-    every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
+    Every method raises QueueDoesNotExist after the queue was deleted. Every method raises QueueClientError if
+    storage fails. RequestThrottled means that other processes won every race. Nothing was changed: try again.
     """
 
     def __init__(self, runtime: OpenQueue) -> None:
@@ -160,21 +160,21 @@ class Queue(QueueProperties):
         priority: int | None = None,
         at: datetime | None = None,
     ) -> SendResult:
-        """Sends a message. It is stored when the call returns.
+        """Sends a message. The message is stored when the call returns.
 
         Args:
-            body: text of at least one byte, at most the queue's maximum message size.
-            delay: seconds until the message becomes visible; None for the queue's delay; 0 for no delay.
-            attributes: at most ten, each a str, number, bytes or ``(type, value)``.
+            body: text of at least one byte. At most the queue's maximum message size.
+            delay: seconds until the message becomes visible. None: the queue's delay. 0: no delay.
+            attributes: at most ten: each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
-            dedup_id: sends with the same id are one message: on FIFO queues for 300 s, on standard ones for their
-                ``deduplication_interval``, or, with ``deduplication_until_deleted``, until the message is deleted.
-                Optional on FIFO queues with content-based deduplication.
+            dedup_id: sends with the same id are one message. On FIFO queues, for 300 s. On standard queues, for
+                their ``deduplication_interval``. With ``deduplication_until_deleted``: until the message is
+                deleted. Optional on FIFO queues with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
-            json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
+            json: a value whose compact JSON becomes the body. ``Message.json`` reads the value.
             priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
-            at: instead of a delay, the instant at which the message becomes visible; the past counts as now. Not
-                on FIFO queues. For instants beyond the longest delay use ``LakeQueue.schedules``.
+            at: instant at which the message becomes visible; the past counts as now. Excludes ``delay``. Not on
+                FIFO queues. ``LakeQueue.schedules`` takes instants beyond the longest delay.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
@@ -203,8 +203,8 @@ class Queue(QueueProperties):
         """Returns an object that collects single sends into shared commits. For producers that send one by one.
 
         Args:
-            linger: 0 to 60 s, such as ``"100ms"``: how long the first message of a commit waits. With 0, messages
-                that arrive during a commit share the next commit.
+            linger: how long the first message of a commit waits. 0 to 60 s, such as ``"100ms"``. With 0, messages
+                that arrive during a commit wait together.
 
         SND-19
         """
@@ -222,18 +222,19 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Receives messages and hides them from other receives for the visibility timeout.
+        """Receives messages and hides them for the visibility timeout.
 
         Args:
-            max_messages: maximum number of messages (default 1); the call waits only for the first message.
+            max_messages: maximum number of messages (default 1). The call waits only for the first message.
             visibility_timeout: seconds, counted from the return; None for the queue's timeout.
-            wait_time: seconds to wait for the first message; None for the queue's wait time.
-            attempt_id: on FIFO queues, a token of this receive. For up to 300 s, another receive with this token
-                returns the messages again, with the same handles, while they are hidden, and hides them again.
+            wait_time: seconds to wait for the first message. None: the queue's wait time.
+            attempt_id: on FIFO queues, a token of this receive. Repeat a receive with the token within 300 s. A
+                repeated receive returns the messages with the same handles. The messages must still be hidden.
+                They are hidden again.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
-            consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
-                are in flight; not with an ``attempt_id``.
+            consumer: a name of up to 100 characters; not with an ``attempt_id``. ``peek``, SQL and the console
+                show the name during flight.
 
         Raises:
             OverLimit: a standard queue has reached its cap on messages in flight.
@@ -265,11 +266,11 @@ class Queue(QueueProperties):
     # --- settling
 
     def delete(self, receipt_handle: str | Message) -> None:
-        """Deletes a received message, given the message or its handle.
+        """Deletes a received message. Takes the message or its handle.
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
-            InvalidParameterValue: on strict queues, the receipt has ended or is not the latest.
+            InvalidParameterValue: strict queues refuse ended receipts, and receipts before the latest.
 
         RCP-6, RCP-10, RCP-9, RCP-7
         """
@@ -292,20 +293,20 @@ class Queue(QueueProperties):
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
-            MessageNotInflight: the message was released, or on strict queues its timeout has ended.
-            InvalidParameterValue: the timeout is out of range or exceeds 12 h in total, or the receipt is not the
-                latest.
+            MessageNotInflight: the message was released. On strict queues: the timeout has ended.
+            InvalidParameterValue: the timeout is out of range. Or all timeouts exceed 12 h. Or the receipt is not
+                the latest.
 
         VIS-1, VIS-4, RCP-12, VIS-9
         """
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes several receipts, given as pairs of a handle or message and seconds. Result ids are indexes.
+        """Changes several receipts. Takes pairs of a handle or message, and seconds. Result ids are indexes.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
-            InvalidParameterValue: an item is not such a pair; nothing was changed.
+            InvalidParameterValue: an item is no valid pair. Nothing was changed.
 
         BAT-3, BAT-1, BAT-5
         """
@@ -326,24 +327,24 @@ class Queue(QueueProperties):
         bad_rows: str | None = None,
         priority: int | None = None,
     ) -> SentRows:
-        """Sends every row of a DataFrame as a message, in one commit. Returns the number of messages.
+        """Sends every row of a DataFrame in one commit. Returns the number of messages.
 
         Args:
-            df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
-                ``message_attributes``. Duplicates on FIFO queues are accepted and do not count.
-            send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders the messages of each group; None for the rows' order.
-            on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
-                row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log
-                names the broken rules.
-            bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
-                a repeated call adds no row to it twice.
+            df: column ``body`` STRING. Optional columns: ``delay_seconds``, ``group_id``, ``dedup_id``,
+                ``priority``, ``message_attributes``. FIFO queues accept duplicates, but do not count them.
+            send_id: makes the call repeatable. Later calls with the same id send nothing.
+            order_by: on FIFO queues, the column that orders each group. None: the order of the rows.
+            on_bad_row: treatment of rows that break a rule. ``"fail"`` sends no row. ``"drop"`` loses the row.
+                ``"divert"`` adds the row to ``bad_rows``. The result counts bad rows as ``refused``. The log names
+                the broken rules.
+            bad_rows: path or URI of a Delta table outside the root. See ``stream_to_queue``. A repeated call with
+                a ``send_id`` adds no row twice.
             priority: priority of rows without a priority, see ``send``.
 
         Raises:
-            InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
-                number of rows, and nothing is sent.
-            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
+            InvalidParameterValue, InvalidMessageContents: rows break a rule. The error names the rule and the
+                number of rows. Nothing is sent.
+            InvalidOptions: ``on_bad_row`` is unknown. Or ``bad_rows`` is missing, or no table for bad rows.
             QueueClientError: there is no Spark session, or storage failed.
 
         DDP-1
@@ -370,27 +371,27 @@ class Queue(QueueProperties):
         bad_rows: str | None = None,
         priority: int | None = None,
     ) -> SentRows:
-        """Sends every row of Arrow data as a message, in one commit. Returns the number of messages.
+        """Sends every row of Arrow data in one commit. Returns the number of messages.
 
-        On a standard queue, memory holds a batch of the reader and a few row groups of 4 MiB. On a FIFO queue, all
-        rows wait in a temporary directory (``TMPDIR``) to be sorted by group, and memory holds a sixteenth of the
-        rows, or the largest group. For an object store, each file of up to 256 MiB also waits there.
+        On a standard queue, memory holds one batch of the reader. Memory also holds a few row groups of 4 MiB. On
+        a FIFO queue, all rows wait in a directory. The directory is temporary, in ``TMPDIR``: rows are sorted by
+        group. Memory holds a sixteenth of the rows, or the largest group. For object stores, files of up to 256
+        MiB also wait there.
 
         Args:
-            data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
-                ``__arrow_c_stream__``, such as DataFrames of polars and pandas, with the columns of
-                ``send_dataframe``.
-            send_id: makes the call repeatable: later calls with the same id send nothing.
-            order_by: on FIFO queues, the column that orders the messages of each group; None for the rows' order.
-            body: column with the bodies; ``*`` sends each row as a JSON object of all its columns, without NULLs.
-                The other columns of ``send_dataframe`` are then read as well.
+            data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``. Or anything with
+                ``__arrow_c_stream__``: DataFrames of polars and pandas. Needs the columns of ``send_dataframe``.
+            send_id: makes the call repeatable. Later calls with the same id send nothing.
+            order_by: on FIFO queues, the column that orders each group. None: the order of the rows.
+            body: column with the bodies. ``*`` sends each row as a JSON object, without NULLs. The other columns
+                of ``send_dataframe`` are also read.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
             priority: priority of rows without a priority, see ``send``.
 
         Raises:
-            InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
-                and the number of rows, and nothing is sent.
-            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
+            InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule. The error names the rule
+                and the number of rows. Nothing is sent.
+            InvalidOptions: ``on_bad_row`` is unknown. Or ``bad_rows`` is missing, or no table for bad rows.
             QueueClientError: storage failed, or the rows could not be read.
 
         DDP-1
@@ -406,7 +407,7 @@ class Queue(QueueProperties):
         return send_arrow(self._runtime, data, BulkSend(send_id, order_by, on_bad_row, bad_rows, of), body)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
-        """Claims up to ``max_messages`` messages under one lease. Returns None if no message is available.
+        """Claims up to ``max_messages`` under one lease. Returns None if no message is available.
 
         Args:
             visibility_timeout: seconds; None for the queue's timeout.
@@ -426,16 +427,17 @@ class Queue(QueueProperties):
     # --- the queue itself
 
     def pause(self, reason: str = "paused", group_id: str | None = None) -> None:
-        """Pauses receives and leases: they find no message, in any process, until ``resume``. Sends continue.
+        """Pauses receives and leases in all processes, until ``resume``. Sends continue.
 
         Messages in flight can be settled and extended. Consumers and waiting receives keep waiting.
 
         Args:
-            reason: text that ``doctor``, the console and the attribute ``paused`` show, of up to 8,192 bytes.
-            group_id: the only message group to pause; see the attribute ``paused_groups``, of up to 8,192 bytes.
+            reason: text of up to 8,192 bytes. ``doctor``, the console and the attribute ``paused`` show the
+                reason.
+            group_id: the only message group to pause. The attribute ``paused_groups`` takes up to 8,192 bytes.
 
         Raises:
-            InvalidParameterValue: ``reason`` is empty, or ``group_id`` is not a valid group id.
+            InvalidParameterValue: ``reason`` is empty, or ``group_id`` is invalid.
             InvalidAttributeValue: the reasons are too long.
 
         JOB-1
@@ -478,11 +480,11 @@ class Queue(QueueProperties):
         return deliveries.undecided(self._runtime)
 
     def decide(self, *, delivered: bool) -> int:
-        """Decides all undecided deliveries at once, for use if the table is gone. Returns the number of messages.
+        """Decides all undecided deliveries. Returns the number of messages. For use if the table is gone.
 
         Args:
-            delivered: True deletes the messages. False makes them visible, so their rows are stored twice if they
-                are in the table, or if a running process still appends them.
+            delivered: True deletes the messages. False makes the messages visible. Rows that are already in the
+                table will appear twice. Rows that a running process still appends appear twice, too.
 
         TAB-10
         """
@@ -490,15 +492,15 @@ class Queue(QueueProperties):
         return deliveries.decide(self._runtime, delivered)
 
     def rewind(self, to: datetime) -> int:
-        """Makes deleted messages sent at ``to`` or later visible, in their old order. Returns their number.
+        """Makes deleted messages sent since ``to`` visible, in old order. Returns the number of messages.
 
         Args:
-            to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``. An instant
-                less than a second too early counts as the earliest instant.
+            to: an aware instant. At most the queue's ``rewind_range`` ago: see ``min_rewind_time``. An instant up
+                to a second too early is corrected.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
-            InvalidParameterValue: ``to`` is too early, in the future, or not an aware instant.
+            InvalidParameterValue: ``to`` is too early, in the future, or not aware.
 
         RWD-9, RWD-15, RWD-11
         """
@@ -518,7 +520,7 @@ class Queue(QueueProperties):
 
         Args:
             names: attributes to return. Attributes that the queue does not have are omitted.
-            wire: True to return names and texts of SQS instead, with counts, times and ARN.
+            wire: True to return SQS names and texts. Adds counts, times and ARN.
 
         Raises:
             InvalidAttributeName: a name is unknown.
@@ -532,9 +534,9 @@ class Queue(QueueProperties):
         """Changes attributes in every process, from this commit on.
 
         Raises:
-            InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
-            InvalidParameterValue: a redrive policy is malformed, or names a queue of the other kind or a queue
-                that does not allow it.
+            InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``. Nothing is changed.
+            InvalidParameterValue: a redrive policy is malformed. Or the policy names a queue of the other kind. Or
+                the named queue does not allow the policy.
             QueueDoesNotExist: the dead-letter queue does not exist.
 
         QUE-25, DLQ-2, DLQ-3, DLQ-6
@@ -544,8 +546,8 @@ class Queue(QueueProperties):
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
         """Applies the changes that ``update`` returns for the current attributes.
 
-        Calls ``update`` again if another process changes attributes or adds shards at the same time. Raises the
-        errors of ``set_attributes``.
+        Calls ``update`` again if another process changed attributes or shards. Raises the errors of
+        ``set_attributes``.
         """
         check_callable("update", update)
         attributes.update(self._runtime, update)
@@ -563,9 +565,9 @@ class Queue(QueueProperties):
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
-        """Returns the visible and in-flight messages of each message group, largest groups first.
+        """Returns visible and in-flight counts of groups, largest groups first.
 
-        Reads all stored messages, a million in half a second. Raises InvalidParameterValue for ``limit`` below 1.
+        Reads all stored messages: a million in half a second. Raises InvalidParameterValue for ``limit`` below 1.
 
         FAI-3
         """
@@ -584,18 +586,20 @@ class Queue(QueueProperties):
         """Returns the oldest messages without receiving them. Nothing changes.
 
         Args:
-            where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
-                ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
-                ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON), ``consumer``
-                (that has it in flight) and ``message_attributes`` (a map from names to texts; binary values in
-                base64). Messages are tested oldest first, until ``limit`` are found. NULL is not true.
+            where: a condition in SQL (docs/reference/conditions.md). Ids: ``message_id``, ``group_id``,
+                ``dedup_id``. Content: ``body``, ``message_attributes``. States: ``state``, ``receive_count``,
+                ``consumer`` (of a message in flight). Times: ``sent_at``, ``visible_at``, ``age`` (seconds).
+                Names: ``source_queue``. JSON: ``dead_letter_reason``, ``attempts``. Message attributes are a map
+                from names to texts. Binary values are in base64. Messages are tested oldest first, until ``limit``
+                are found. NULL is not true.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
-            parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None, as in
+            parameters: a value for each ``?`` of ``where``. Texts, numbers, bools, aware instants, None. Example:
                 ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
 
         Raises:
-            InvalidParameterValue: ``limit`` is below 1; ``where`` is malformed, or needs too much time or memory.
+            InvalidParameterValue: ``limit`` is below 1. Or ``where`` is malformed. Or ``where`` needs too much
+                time or memory.
         """
         check_interrupt(interrupt)
         return browse.peek(self._runtime, Condition.of(where, parameters), limit, interrupt)
@@ -610,10 +614,10 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> int:
-        """Moves messages of a dead-letter queue back to their source queues. Returns the number moved.
+        """Moves messages of a dead-letter queue back to their sources. Returns the number of moved messages.
 
         Moves visible messages, oldest first. They arrive like new messages: never received, with age 0. Messages
-        whose source queue was deleted, or that did not come as dead letters, stay.
+        stay if their source queue was deleted. Messages that did not come as dead letters stay, too.
 
         Args:
             max_messages: maximum number of messages; None moves all.
@@ -624,10 +628,11 @@ class Queue(QueueProperties):
             parameters: as for ``peek``.
 
         Raises:
-            UnsupportedOperation: there is no ``destination``, and this is not a dead-letter queue of any queue.
+            UnsupportedOperation: ``destination`` is missing, and this is no dead-letter queue.
             QueueDoesNotExist: ``destination`` was deleted.
-            InvalidParameterValue: an argument is wrong, and nothing was moved; or the condition fails on a message
-                or needs too much time or memory, and the error says how many messages were moved before.
+            InvalidParameterValue: an argument is wrong, and nothing was moved. Or the condition fails on a
+                message. Or the condition needs too much time or memory. Errors of a condition say how many
+                messages were moved.
 
         DLQ-8
         """
@@ -659,11 +664,10 @@ class Queue(QueueProperties):
         return compact(self._runtime, now)
 
     def get(self, message_id: str) -> PeekedMessage:
-        """Returns a message by its id, without a receive. Finds deleted and expired messages while the tables have
-        them.
+        """Returns a message by its id, without a receive. Also finds deleted and expired messages in the tables.
 
-        An id contains the time of its creation. The search begins with messages sent then. Dead letters and
-        messages of bulk sends may need the whole log: 0.2 s for 300,000 messages.
+        An id contains the time of its creation. The search begins with messages of that time. Dead letters and
+        bulk sends may need the whole log. A log of 300,000 messages takes 0.2 s.
 
         Raises:
             InvalidParameterValue: the log has no message with this id.
@@ -677,7 +681,7 @@ class Queue(QueueProperties):
         """Deletes a message by its id, in any state. A rewind can restore it. Handlers see ``lost`` within 2 s.
 
         Returns:
-            True if this call deleted the message; False if it was already deleted, expired or a dead letter.
+            True if this call deleted the message. False if already deleted, expired or a dead letter.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
@@ -688,17 +692,19 @@ class Queue(QueueProperties):
         return chosen_messages.cancel(self._runtime, message_id)
 
     def reschedule(self, message_id: str, at: datetime) -> bool:
-        """Makes a waiting message, visible or delayed, visible at an instant. The past counts as now.
+        """Makes a waiting message visible at an instant. A message waits if visible or delayed. The past counts as
+        now.
 
         Args:
             message_id: the id that the send returned.
             at: an instant with a time zone, before the message expires.
 
         Returns:
-            True if the message was waiting; False if it is in flight, held, deleted, or moving to another queue.
+            True if the message was waiting. False if it is in flight, held, deleted, or moving.
 
         Raises:
-            InvalidParameterValue: the queue's log has no message with this id, or it expires before ``at``.
+            InvalidParameterValue: the queue's log has no message with this id. Or the message expires before
+                ``at``.
             UnsupportedOperation: the queue is a FIFO queue.
 
         JOB-12
@@ -707,12 +713,12 @@ class Queue(QueueProperties):
         return chosen_messages.reschedule(self._runtime, message_id, at)
 
     def erase(self, message_id: str) -> bool:
-        """Removes the content of a message for good, as a law may demand. Returns False if it was removed before.
+        """Removes the content of a message for good. Returns False if the content was removed before.
 
-        Deletes the message, in any state and from the rewind history. Its row in the log loses body, attributes,
-        sender, trace header, message group and deduplication id; message id and times stay. On a FIFO queue, group
-        and deduplication id count for five minutes: call the method again after that. Files are removed at once on
-        a local disk, after 48 hours on an object store. docs/operation/erasing.md lists where copies remain.
+        Deletes the message, in any state, from history too. The row in the log keeps message id and times. It
+        loses body, attributes, sender, trace header, group, deduplication id. On a FIFO queue, the ids still count
+        for five minutes. Call the method again after five minutes there. A local disk loses the files at once. An
+        object store loses the files after 48 hours. docs/operation/erasing.md lists where copies remain.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
@@ -735,8 +741,8 @@ class Queue(QueueProperties):
         """Adds or overwrites tags. Keys are case-sensitive.
 
         Raises:
-            InvalidParameterValue: a key is not a text of 1 to 128 characters, or a value not a text of at most
-                256, or the queue would have more than 50 tags.
+            InvalidParameterValue: a key is no text of 1 to 128 characters. Or a value is no text of at most 256.
+                Or the queue would have more than 50 tags.
 
         QUE-28
         """

@@ -1,8 +1,8 @@
 """The command that moves all messages to another queue.
 
 Queues of one kind use a redrive. A redrive loses and repeats no message. A drain from standard to FIFO moves
-batches. Each batch is received, sent and deleted. Message ids become deduplication ids. After a crash, the last
-batch is visible after ``HOLD`` seconds. A new drain within five minutes repeats no message.
+batches. Each batch is received, sent and deleted. Message ids become deduplication ids. A crashed batch becomes
+visible after ``HOLD`` seconds. A new drain within five minutes repeats no message.
 """
 
 from __future__ import annotations
