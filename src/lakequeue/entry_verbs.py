@@ -176,6 +176,16 @@ def linger(queue: Queue) -> int:
     return queue._runtime.root.linger
 
 
+def claim_interval(queue: Queue) -> int:
+    """Returns the default of a consumer's ``claim_interval``, in microseconds."""
+    return queue._runtime.root.claim_interval
+
+
+def took_all(queue: Queue) -> bool:
+    """True if the last claims left no message, by the state in memory."""
+    return all(shard.ledger.took_all() for shard in queue._runtime.shards)
+
+
 def root_of(queue: Queue) -> str:
     """Returns the directory or URI that holds the queue."""
     return queue._runtime.root.path

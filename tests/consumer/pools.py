@@ -56,6 +56,7 @@ class Queue:
                 largest=chance.choice([None, 10]),
                 weight=chance.choice([1, 3]),
                 linger=chance.choice([0, SECOND // 10]),
+                claim_interval=chance.choice([0, SECOND]),
                 gathers=not fifo,
                 pause=lambda failures: failures * SECOND // 2,
                 claims=FreeHands,
@@ -351,7 +352,8 @@ class Queue:
         begun = now if self.chance.random() < 0.9 else now + 2 * TIMEOUT - LONGEST_RECEIPT
         self.until |= dict.fromkeys(jobs, now + TIMEOUT)
         self.limit |= dict.fromkeys(jobs, begun + LONGEST_RECEIPT)
-        self.on(events.MessagesReceived(turns, {job.handle: Hold(begun, now + TIMEOUT, TIMEOUT) for job in jobs}))
+        held = {job.handle: Hold(begun, now + TIMEOUT, TIMEOUT) for job in jobs}
+        self.on(events.MessagesReceived(turns, held, self.chance.choice([None, now])))
         kept = [job for job in jobs if job.context.message.last_receive and self.model[job] is State.WAITING]
         if kept and not self.pool.rules.prefetch and not self.resized:
             waiting = sum(

@@ -251,6 +251,7 @@ def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
         ("--give-up-after", "-1"): "give_up_after: must be more than 0 seconds",
         ("--concurrency", "0"): "'--concurrency': ",
         ("--batch-wait", "5"): "batch_wait: goes with a batch",
+        ("--claim-interval", "61"): "claim_interval: must be 0 to 60 seconds, not 61",
         ("--wait", "21"): "wait_time: ",
         ("--renewal", "often"): "'--renewal': ",
     }.items():

@@ -14,6 +14,7 @@ from consumer import test_outages as failing
 from consumer import test_rounds as rounds
 from consumer.harness import Harness, raises, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
+from lakequeue.consumer import pool
 from lakequeue.consumer.events import WakeHands
 from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.jobs import Done, Turn
@@ -42,6 +43,10 @@ class _NoLog:
 
 def a_group_waits_for_no_deletion(make: Make) -> None:
     lingering.nothing_waits(lingering.linger(make(fifo=True)))
+
+
+def a_group_has_no_interval(make: Make) -> None:
+    lingering.nothing_rests(make(fifo=True))
 
 
 def a_cap_waits_for_no_deletion(make: Make) -> None:
@@ -308,6 +313,19 @@ MUTATIONS = [
         "waits on every queue",
         replace(ShardMachine, "_frees_others", lambda self: False),
         {a_group_waits_for_no_deletion: "HBN-27 FIF-8", a_cap_waits_for_no_deletion: "HBN-27 INF-3"},
+    ),
+    Mutation(
+        "claims again at once",
+        replace(pool, "rests_until", lambda *given: 0),
+        {shown(lingering.one_claim_in_an_interval, **LONG): "HBN-29"},
+    ),
+    Mutation(
+        "waits though there are messages",
+        replace(ShardMachine, "took_all", True),
+        {
+            a_group_has_no_interval: "HBN-29 FIF-8",
+            shown(lingering.what_a_claim_left_is_claimed_at_once, **LONG): "HBN-29",
+        },
     ),
     Mutation(
         "uses up receipts",

@@ -125,6 +125,76 @@ def test_what_waits_and_is_cancelled_by_others_does_no_harm(harness: Harness) ->
     assert harness.other.counts().in_flight == harness.other.counts().visible == 0
 
 
+# --- claims of all messages
+
+
+def claimed_at(harness: Harness, *options: Any, **more: Any) -> list[float]:
+    """Seconds at which handlers begin with A at 0, B at 0.2, C at 0.4 and D at 5."""
+    handler = harness.handler()
+    with harness.running(harness.consumer(handler, **more)):
+        for body, then in (("A", 0.2), ("B", 0.2), ("C", 4.6), ("D", 1)):
+            harness.send(body)
+            harness.clock.advance(then)
+    return handler.at
+
+
+def one_claim_in_an_interval(harness: Harness) -> None:
+    before = commits(harness)
+    assert claimed_at(harness, claim_interval=1) == [0, 1, 1, 5]
+    assert commits(harness) - before == 5, "three claims, of which one deletes, and two deletes"
+
+
+def what_a_claim_left_is_claimed_at_once(harness: Harness) -> None:
+    harness.send(*"ABC")
+    handler = harness.handler(0.1)
+    harness.consume(handler, 1, concurrency=1, prefetch=0, claim_interval=1)
+    assert handler.at == pytest.approx([0, 0.1, 0.2])
+
+
+def nothing_rests(harness: Harness) -> None:
+    assert claimed_at(harness, claim_interval=1) == pytest.approx([0, 0.2, 0.4, 5])
+
+
+@pytest.mark.spec("HBN-29")
+def test_after_a_claim_of_all_messages_the_next_claim_waits_for_the_interval(harness: Harness) -> None:
+    one_claim_in_an_interval(harness)
+
+
+@pytest.mark.spec("HBN-29")
+def test_what_a_claim_left_is_claimed_at_once(harness: Harness) -> None:
+    what_a_claim_left_is_claimed_at_once(harness)
+
+
+@pytest.mark.spec("HBN-29", "INF-3", "JOB-11", "FIF-8")
+@pytest.mark.parametrize(
+    "attributes",
+    [{"fifo": True}, {"max_inflight_messages": 10}, {"rate_limit": "100/s"}, {"group_in_flight_limit": 5}],
+    ids=lambda attributes: next(iter(attributes)),
+)
+def test_a_claim_that_may_wait_for_a_delete_has_no_interval(make: Make, attributes: dict[str, Any]) -> None:
+    nothing_rests(make(**attributes))
+
+
+@pytest.mark.spec("HBN-29", "HBN-15")
+def test_a_failure_is_settled_within_the_interval(harness: Harness) -> None:
+    harness.send("A")
+    handler = harness.handler(0.5, lambda message: Outcome.FAILED_RETRY_NOW)
+    harness.consume(handler, 0.9, claim_interval=1)
+    assert handler.at == [0, 0.5]
+
+
+@pytest.mark.spec("HBN-29")
+@pytest.mark.parametrize("how", ["stop", "pause"])
+def test_a_stop_and_a_pause_settle_within_the_interval(harness: Harness, how: str) -> None:
+    harness.send("A")
+    consumer = harness.consumer(sleeper(0), claim_interval=1)
+    with harness.running(consumer):
+        harness.clock.advance(0.5)
+        getattr(consumer, how)()
+        harness.clock.advance(0)
+        assert [at for at, _ in harness.queue.deletes()] == [0.5]
+
+
 # --- failures on last receives
 
 

@@ -36,6 +36,10 @@ def consume(
     batch_wait: float | None = duration_option(
         None, "How long a message waits for others of its batch: 1 s by default."
     ),
+    claim_interval: float | None = duration_option(
+        None,
+        "How long to wait after a claim of all messages: 1 s by default on an object store, else 0.",
+    ),
     as_arrow: bool = flag(False, "Call the handler with tables of Arrow instead of lists.", "--as-arrow"),
     merge_schema: bool = flag(
         False, "Add columns that the delivery table of the queue does not have.", "--merge-schema"
@@ -112,6 +116,7 @@ def consume(
         name=consumer_name,
         batch=batch,
         batch_wait=batch_wait,
+        claim_interval=claim_interval,
         as_arrow=as_arrow,
         merge_schema=merge_schema,
         weights=None if weights is None else _weights(weights),

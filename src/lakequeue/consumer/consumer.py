@@ -53,6 +53,8 @@ class Consumer:
             one message and its context (JOB-4).
         batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None for one second. With a
             delivery table: seconds from a claim of fewer messages than ``batch`` to the next claim.
+        claim_interval: seconds from a claim that took all messages to the next claim, 0 to 60. The next claim then
+            takes more messages with one commit. None: one second on an object store, 0 on a disk (HBN-29).
         as_arrow: True to pass a batch as an Arrow table instead of a list of messages. The table has the columns
             of ``Lease.arrow`` except ``delay_seconds``, ``shard`` and ``offset``.
         merge_schema: True to add missing columns to the queue's delivery table.
@@ -103,6 +105,7 @@ class Consumer:
         as_arrow: bool = False,
         merge_schema: bool = False,
         weights: Sequence[int] | None = None,
+        claim_interval: Duration | None = None,
     ) -> None:
         failed_at_once = make_failed_messages_visible_immediately
         if failed_at_once is not None and retry_failed_at_once is not None:
@@ -127,6 +130,7 @@ class Consumer:
                 weight,
                 as_arrow,
                 merge_schema,
+                claim_interval,
             )
             for each, weight in checked_queues(queue, weights)
         ]

@@ -65,10 +65,17 @@ class RoundDue:
 
 @attrs.define
 class MessagesReceived:
-    """A receive has ended. ``holds`` has the state of each receipt, keyed by handle."""
+    """A receive has ended.
+
+    Attributes:
+        turns: the received messages.
+        holds: the state of each receipt, keyed by handle.
+        took_all_at: instant of the claim if it left no message, else None.
+    """
 
     turns: Sequence[Turn]
     holds: Mapping[str, Hold]
+    took_all_at: int | None = None
 
 
 @attrs.define

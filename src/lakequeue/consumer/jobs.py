@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ class Rules:
         largest: maximum number of messages of a claim; None for no maximum.
         weight: weight of the queue.
         linger: maximum time that handled messages wait for the next claim.
+        claim_interval: minimum time from a claim that took all messages to the next claim.
         gathers: True if messages that failed on their last receive may wait for each other.
         pause: returns the pause after a number of consecutive failures of storage.
         claims: makes the ``FreeHands`` of a claim from a function that returns the number of free hands.
@@ -67,6 +68,7 @@ class Rules:
     largest: int | None
     weight: int
     linger: int
+    claim_interval: int
     gathers: bool
     pause: Callable[[int], int]
     claims: Callable[[Callable[[], int]], FreeHands]
@@ -129,3 +131,24 @@ class Done:
     until: int = 0
     settled: bool = False
     handle: str = attrs.field(default=attrs.Factory(lambda done: done.job.handle, takes_self=True))
+
+
+def rests_until(finished: Sequence[Done], claims_again: int, event: int | None) -> int:
+    """Returns until when to claim and settle nothing. 0 to do it now.
+
+    Args:
+        finished: the messages to settle.
+        claims_again: when the next claim is due.
+        event: when the pool has something else to do; None for never.
+    """
+    if any(done.due is not None or done.job.context.lost for done in finished):
+        return 0
+    instants = [claims_again, *(done.until for done in finished)]
+    return min(instants if event is None else [*instants, event])
+
+
+def lingers_until(finished: Sequence[Done]) -> int:
+    """Returns until when finished messages may wait for a claim. 0 if they may not wait."""
+    if any(done.due is not None for done in finished):
+        return 0
+    return min((done.until for done in finished if not done.job.context.lost), default=0)

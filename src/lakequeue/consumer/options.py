@@ -13,7 +13,7 @@ import attrs
 
 from lakequeue.consumer.handler import Outcome, handler_problem
 from lakequeue.consumer.outages import Outage
-from lakequeue.entry_verbs import root_of, settings
+from lakequeue.entry_verbs import claim_interval, root_of, settings
 from lakequeue.errors import InvalidOptions, QueueServiceError
 from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
 from lakequeue.model.attributes import QueueAttributes
@@ -102,6 +102,7 @@ class ConsumerOptions:
     weight: int = 1
     as_arrow: bool = False
     merge_schema: bool = False
+    claim_interval: Duration | None = None
 
     @property
     def delivers(self) -> bool:
@@ -116,6 +117,11 @@ class ConsumerOptions:
     @property
     def batch_wait_micros(self) -> int:
         return MICROS if self.batch_wait is None else duration_micros(self.batch_wait)
+
+    @property
+    def claim_interval_micros(self) -> int:
+        given = self.claim_interval
+        return claim_interval(self.queue) if given is None else duration_micros(given)
 
     def shown(self, messages: list[Message]) -> Any:
         """Returns the messages of a batch as the handler gets them: a list, or an Arrow table."""
@@ -155,6 +161,9 @@ class ConsumerOptions:
             prefetch=or_none(whole_number(0, 10_000)),
             batch=or_none(whole_number(1, 10_000)),
             batch_wait=or_none(duration(0, 60 * MICROS) if batches else lambda wait: "goes with a batch"),
+            claim_interval=or_none(
+                (lambda wait: "with a delivery table, give batch_wait") if delivers else duration(0, 60 * MICROS)
+            ),
             as_arrow=_switch("False, or True with a batch", batches),
             merge_schema=_switch("False, or True with a batch of a queue that has a delivery table", delivers),
             outage=fits("an Outage", lambda outage: isinstance(outage, Outage)),

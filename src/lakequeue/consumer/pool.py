@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakequeue.consumer import events
 from lakequeue.consumer.ahead import MOST, Ahead
-from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn
+from lakequeue.consumer.jobs import Done, Job, Rules, State, Turn, lingers_until, rests_until
 from lakequeue.consumer.letters import Letters
 from lakequeue.consumer.line import Line
 from lakequeue.consumer.totals import Totals
@@ -72,6 +72,7 @@ class Pool:
         self._behind: list[Job] = []  # returning: what waited behind messages that failed, or too long
         self._failures: dict[str, DeadLetterReason] = {}
         self.claim: FreeHands | None = None
+        self._claims_again = 0  # when the next claim is due, unless messages must be settled earlier
         self._kept = self._asked = 0  # hands that stay free for last receives; of them, until the next begins
         self._busy_hands = 0
         self._now = 0
@@ -114,6 +115,8 @@ class Pool:
     def _received(self, event: events.MessagesReceived) -> None:
         """Adds received messages. Messages of a group wait for earlier messages of the group."""
         self._letters.claimed(bool(event.turns), self.claim)
+        at = event.took_all_at
+        self._claims_again = 0 if at is None else min(at, self._now) + self.rules.claim_interval
         if not event.turns:
             self._release_hands()
             return self._wake() if self._letters and not self._letters.more else None
@@ -358,8 +361,11 @@ class Pool:
         if event.paused or self._letters.asked:  # the last round brought no message
             self._letters.claimed(messages=False, claim=None if event.paused else self.claim)
         moves = self._hand_in()
-        if claims and event.may_linger and (until := self._lingers_until()) > self._now:
-            return self._do(events.Linger(until))
+        if claims and event.may_linger and not (self._letters or self._failures or self._behind):
+            if (until := rests_until(self._done, self._claims_again, self.next_event())) > self._now:
+                return self._do(holds.WaitUntil(until))
+            if (until := lingers_until(self._done)) > self._now:
+                return self._do(events.Linger(until))
         behind, self._behind = self._behind, []
         self._return(behind)  # before the one that failed: the group stays blocked, which keeps its order
         due, failures = self._due()
@@ -376,12 +382,6 @@ class Pool:
             return self._do(events.Receive(room, at))
         instants = [instant for instant in (at, event.not_before if room else None) if instant is not None]
         self._do(holds.WaitUntil(min(instants, default=None)))
-
-    def _lingers_until(self) -> int:
-        """Returns until when all finished messages may wait for the next claim; 0 if they may not wait."""
-        if self._letters or self._failures or self._behind or any(done.due is not None for done in self._done):
-            return 0
-        return min((done.until for done in self._done if not done.job.context.lost), default=0)
 
     def _hand_in(self) -> bool:
         """Adds all ``_letters`` to the next round if one is due. Returns True if so: a claim must move them."""

@@ -37,6 +37,7 @@ from lakequeue.entry_verbs import (
     linger,
     receive_for_hands,
     settings,
+    took_all,
     wait_for_more,
 )
 from lakequeue.errors import (
@@ -124,7 +125,8 @@ class QueueLoop(RunLoop):
             fifo=self.queue.fifo,
             largest=known.profile_rules.max_batch,
             weight=options.weight,
-            linger=linger(self.queue),
+            linger=max(linger(self.queue), options.claim_interval_micros),
+            claim_interval=options.claim_interval_micros,
             gathers=not (self.queue.fifo or known.pace or known.group_in_flight_limit or low_cap),
             pause=lambda failures: duration_micros(self.outages.policy.pause(failures)),
             claims=lambda free: FreeHands(partial(self._locked, free)),
@@ -275,7 +277,9 @@ class QueueLoop(RunLoop):
             observer.received(messages, received_at)
         now = to_micros(received_at)
         kept = {message.receipt_handle: hold_of(message, now) for message in messages}
-        self.report(events.MessagesReceived(self._turns(messages, now), kept))
+        claimed_at = messages[-1].received_at
+        took_all_at = to_micros(claimed_at) if claimed_at is not None and took_all(self.queue) else None
+        self.report(events.MessagesReceived(self._turns(messages, now), kept, took_all_at))
 
     def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
         turns: dict[str, Turn] = {}

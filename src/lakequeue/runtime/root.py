@@ -40,6 +40,8 @@ microseconds.
 """
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Microseconds that a handled message waits for the next claim, on disks and on stores."""
+REMOTE_CLAIM_INTERVAL = 1_000_000
+"""Microseconds between claims that take all messages, on stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
 """Microseconds between checks of a queue's catalog row, on disks and on stores."""
@@ -158,7 +160,9 @@ class Root:
         self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
         self._idle_poll_interval = poll_interval or (POLL_INTERVAL if local else IDLE_POLL_INTERVAL)
         # under a clock that is set by hand nothing waits unless it must
-        self.linger = (LINGER if local else REMOTE_LINGER) if isinstance(clock, SystemClock) else 0
+        waits = isinstance(clock, SystemClock)
+        self.linger = (LINGER if local else REMOTE_LINGER) if waits else 0
+        self.claim_interval = REMOTE_CLAIM_INTERVAL if waits and not local else 0
         self.row_interval = ROW_INTERVAL if local else REMOTE_ROW_INTERVAL
         self.path = store.root
         self.clock = clock

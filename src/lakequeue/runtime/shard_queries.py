@@ -71,6 +71,11 @@ class ShardQueries(ShardTable[Request, Answer]):
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
+    def took_all(self) -> bool:
+        """True if the last claim of the state in memory took all messages."""
+        with self._held():
+            return self._machine is not None and self._machine.took_all
+
     def is_drained(self, now: int) -> bool:
         """True if a claim would find nothing: the last one took everything, and nothing changed since."""
         with self._held():

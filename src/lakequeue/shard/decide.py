@@ -255,10 +255,15 @@ class ShardMachine:
 
     def is_drained(self, now: int) -> bool:
         """True if a claim would find nothing: the last claim took everything, and only deletes followed."""
-        if self._drained is None:
+        if self._drained is None or not self.took_all:
             return False
-        end, event = self._drained
-        return end == self.log.end and (event is None or max(now, self.now) < event)
+        event = self._drained[1]
+        return event is None or max(now, self.now) < event
+
+    @property
+    def took_all(self) -> bool:
+        """True if the last claim took all messages, and only deletes followed."""
+        return self._drained is not None and self._drained[0] == self.log.end
 
     def _note(self, command: Command, result: Result) -> None:
         """Notes the effect of a command on ``is_drained``."""
