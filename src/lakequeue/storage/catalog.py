@@ -1,4 +1,6 @@
-"""The catalog: a row of ``queues`` for each queue incarnation. A fence per queue name guards each MERGE."""
+"""The catalog: the table ``queues``, with one row for each queue incarnation. A fence for each queue name guards
+changes.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ from lakequeue.storage.stores import CHECKS
 from lakequeue.storage.table_version import TableVersion
 
 CREATION = 3600.0
-"""Longest creation of a queue on object stores, in seconds."""
+"""Maximum seconds for creating a queue on an object store. A slower creation adds no row to the catalog."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds for removing orphaned tables on object stores. Orphans have no catalog row and no messages."""
+"""Seconds after which tables on an object store are removed, if they have no catalog row and no messages."""
 
 NO_DIRECTORY = "does not exist (is its volume mounted, is the path right?)"
 
@@ -46,7 +48,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class QueueRow:
-    """A queue incarnation. Instants are in microseconds, attributes in wire names."""
+    """A queue incarnation. Instants are in microseconds. Attributes have their wire names."""
 
     name: str
     region: str
@@ -59,7 +61,7 @@ class QueueRow:
     attributes_version: int = 1
     tags: Mapping[str, str] = attrs.field(factory=dict)
     move_tasks: str | None = None
-    """Redrives requested over HTTP, as JSON for the server."""
+    """Redrives that were requested over HTTP, as JSON for the server."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
 
@@ -69,7 +71,7 @@ class QueueRow:
 
     @property
     def redrive(self) -> RedrivePolicy | None:
-        """The redrive policy of the queue; None without a policy."""
+        """The redrive policy of the queue, or None without a policy."""
         wanted = "RedrivePolicy" in self.attributes  # Parsing all attributes takes longer.
         return QueueAttributes.from_wire(self.attributes).redrive if wanted else None
 
@@ -88,7 +90,9 @@ class Catalog:
         self._known: dict[str, list[QueueRow]] = {}  # By file.
 
     def rows(self) -> list[QueueRow]:
-        """Returns all rows, also of deleted queues. Raises QueueClientError if there is no readable table."""
+        """Returns all rows, also of deleted queues. Raises QueueClientError if the table is missing or
+        unreadable.
+        """
         opened = self._table is not None
         table = self._open()
         if opened:
@@ -116,21 +120,21 @@ class Catalog:
         return self._rows
 
     def release(self) -> None:
-        """Closes the handle. The next call opens a new handle."""
+        """Closes the handle on the table. The next call opens a new handle."""
         self._table = None
 
     def live(self, region: str, name: str) -> QueueRow | None:
-        """Returns the queue with this name that is not deleted; None if it does not exist."""
+        """Returns the queue with this name that is not deleted. Returns None if there is no such queue."""
         self.rows()
         return self._living.get((region, name))
 
     def incarnation(self, key: str) -> QueueRow | None:
-        """Returns the row of an incarnation; None if the catalog has no such row."""
+        """Returns the row of a queue incarnation. Returns None if the catalog has no such row."""
         self.rows()
         return self._by_key.get(key)
 
     def hidden(self, region: str, name: str) -> list[str]:
-        """Returns keys of queues that lost their row (DUR-7). The queues have this name, and messages."""
+        """Returns keys of queues that have this name, and messages, but no row in the catalog (DUR-7)."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
         unknown = [key for key in queues.folders(beginning=prefix) if key not in self._by_key]
         found = [key for key in unknown if holds_messages(self._engine, queues / key)]
@@ -139,15 +143,19 @@ class Catalog:
         return [key for key in found if key not in self._by_key]
 
     def transact(self, decide: Callable[[], Decision[_T]], busy: str) -> _T:
-        """Decides on the newest rows, commits, and returns the value; see ``transaction.transact``."""
+        """Decides on the newest rows, commits, and returns the value of the decision; see
+        ``transaction.transact``.
+        """
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
-        """Returns a change, with value ``value``, that writes rows. ``fence`` is the fence of the rows' names."""
+        """Returns a change that writes ``rows`` and has the value ``value``. ``fence``: the fence of the rows'
+        names.
+        """
         return self._merge(rows, fence, "put", value)
 
     def remove(self, row: QueueRow) -> Change[None]:
-        """Returns the change that removes a loaded row."""
+        """Returns the change that removes ``row`` from the catalog."""
         return self._merge([row], self.fence(row.place), "del", None)
 
     def _merge(self, rows: Sequence[QueueRow], fence: Ids, op: str, value: _T) -> Change[_T]:
@@ -156,23 +164,25 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns the fence for changing rows of some queue names. The fence has an application id per name. Every
-        change of a row raises the version.
+        """Returns the fence for changing the rows of some queue names.
+
+        The fence has an application id for each name. Every change of a row with that name raises the id's
+        version.
         """
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
     def sweep(self) -> Freed:
-        """Removes unneeded files and log entries of ``queues``. Removes tables of queues without a row."""
+        """Removes unneeded files and log entries of ``queues``, and the tables of queues that have no row."""
         table = self._engine.open(layout.queues_path(self.root))
         return self._remove_orphans() + cleaning.sweep(table, layout.QUEUES_RETENTION)
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
-        """Protects new queues' tables from removal during the block.
+        """Protects the tables of new queues from removal during the block.
 
-        Yields a function: True while the tables are protected. On object stores, protection lasts ``longest``
-        seconds.
+        Yields a function that returns True while the tables are protected. On object stores, the protection ends
+        after ``longest`` seconds.
         """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
@@ -180,10 +190,11 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Like ``creating``, for queues that are copied into this root. Protects for at most a day.
+        """Protects the tables of queues that are copied into this root, like ``creating``. On object stores, for a
+        day.
 
         Raises:
-            QueueClientError: another copy is running. Detected only on local disks.
+            QueueClientError: another copy into this root is running. Detected only on local disks.
         """
         queues = f"{self.root}/q"
         self._engine.store.folder(queues).make()
@@ -195,7 +206,7 @@ class Catalog:
             yield alone.enter_context(self.creating(ORPHAN_SECONDS / 2))
 
     def _remove_orphans(self) -> Freed:
-        """Removes tables of deleted queues and of failed creations."""
+        """Removes the tables of deleted queues and of failed creations. Keeps tables that hold messages."""
         freed = Freed()
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
@@ -216,7 +227,7 @@ class Catalog:
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:
-        """Creates a missing root and its ``queues`` table.
+        """Creates the root and its ``queues`` table, unless they exist.
 
         Args:
             mode: permission bits of the directory of a new local root. The umask is ignored.
@@ -295,12 +306,12 @@ class Catalog:
 
 
 def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
-    """Returns the rows of a snapshot of the catalog. Raises the errors of ``rows_by_file``."""
+    """Returns the rows of one version of the catalog. Raises the errors of ``rows_by_file``."""
     return [row for rows in rows_by_file(table.read(table.files()), root) for row in rows]
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns the rows of catalog files, one list per file.
+    """Returns the rows of catalog files, as one list for each file.
 
     Raises:
         QueueClientError: a file has another layout version.
@@ -327,7 +338,7 @@ def _advice(version: int) -> str:
 
 
 def _row(found: Mapping[str, Any]) -> QueueRow:
-    """Checks and builds a row. Raises ValueError if lakequeue did not write it (DUR-71)."""
+    """Builds a row from stored values. Raises ValueError if lakequeue cannot have written the values (DUR-71)."""
     row = QueueRow(**found)
     queue_folder(row.key, row.region, row.name)
     shard_count(row.shards)
@@ -341,19 +352,19 @@ def _row(found: Mapping[str, Any]) -> QueueRow:
 
 
 def table_of(rows: Sequence[QueueRow]) -> pa.Table:
-    """Converts rows to a table of the catalog's schema."""
+    """Converts rows to an Arrow table with the catalog's schema."""
     cells = [{name: _cell(value) for name, value in attrs.asdict(row).items()} for row in rows]
     return pa.Table.from_pylist(cells, schema=layout.QUEUES)
 
 
 def lost_row(root: str, key: str, name: str) -> DamagedTable:
-    """Returns the error for a queue without its row (DUR-7)."""
+    """Returns the error for a queue that has messages but no row in the catalog (DUR-7)."""
     reason = f"has messages, and no row in the catalog; `lakequeue repair {name}` lists it again"
     return DamagedTable(layout.tables_path(root, key), None, reason)
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """True if messages were sent to an undeleted queue. Also true for a damaged log (DUR-7)."""
+    """True if messages were sent to a queue that was not deleted. Also true if a log is damaged (DUR-7)."""
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))

@@ -1,4 +1,4 @@
-"""Checks names from storage. No path may leave its table or the root (DUR-70)."""
+"""Checks names that were read from storage. No path may leave its table or the root (DUR-70)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST = 1024
 """Maximum characters of a name, as in S3. Longer names are refused."""
 MOST_SHARDS = 1_024
 SHOWN = 60
-"""Maximum characters of a refused name in an error."""
+"""Maximum characters of a refused name that an error text shows."""
 
 # Allows names by this package, delta-rs and Spark, which encode unusual characters in partition values. Names of
 # data files never begin with "_" or ".", as names of logs, locks and lists do.
@@ -25,15 +25,15 @@ _SHARD = re.compile("0|[1-9][0-9]{0,4}", re.ASCII)
 
 
 class Misplaced(ValueError):
-    """A name from storage leaves its table or is invalid. The text has one line."""
+    """Raised if a name from storage leaves its table, or is invalid. The error text has one line."""
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:
-    """Returns a data file's path below its table. The path comes from a log or a manifest.
+    """Returns the path of a data file, relative to its table. The path comes from a log or a manifest.
 
     Args:
         name: the name as found. Must be relative, of plain characters, without ``..``.
-        encoded: True if the name is URL-encoded, as in Delta logs. The check decodes the name once.
+        encoded: True if the name is URL-encoded, as in Delta logs. The name is decoded once before the check.
 
     Raises:
         Misplaced: the path leaves the table or is invalid.
@@ -45,7 +45,9 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """Returns a queue's directory below ``q``. Raises Misplaced unless ``key`` belongs to region and name."""
+    """Returns the name of a queue's directory below ``q``. Raises Misplaced unless ``key`` fits the region and the
+    name.
+    """
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")
         if expected == name_hash(region, name) and _INCARNATION.fullmatch(incarnation):
@@ -54,18 +56,20 @@ def queue_folder(key: object, region: object, name: object) -> str:
 
 
 def shard_count(found: object) -> int:
-    """Returns the number of shards in a row. Raises Misplaced unless it is from 1 to ``MOST_SHARDS``."""
+    """Returns the number of shards in a catalog row. Raises Misplaced unless the number is from 1 to
+    ``MOST_SHARDS``.
+    """
     if isinstance(found, int) and 1 <= found <= MOST_SHARDS:
         return found
     raise Misplaced(f"has a queue of {shown(found)} shards")
 
 
 def shard_folders(names: Iterable[str]) -> list[int]:
-    """Returns the shard numbers among the directories of a queue."""
+    """Returns the shard numbers among the directory names of a queue, in order."""
     return sorted(int(name) for name in names if _SHARD.fullmatch(name))
 
 
 def shown(found: object) -> str:
-    """Quotes a value from storage for an error: one line, of limited length."""
+    """Quotes a value from storage for an error text, in one line of limited length."""
     text = ascii(found if not isinstance(found, (str, bytes)) else found[: SHOWN + 1])
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,7 +1,7 @@
-"""Removes unused files, old log entries and empty directories. Removes deleted queues.
+"""Removes unused files, old log entries, empty directories and deleted queues.
 
-The compactor and busy committers on disks call this module. Local files are removed under the table's exclusive
-lock (``locks``). Files of object stores are removed only after days. All functions may run twice, or be
+The compactor calls this module, and so do busy committers on disks. Local files are removed under the table's
+exclusive lock (``locks``). Files of object stores are removed only after days. All functions may run twice, or be
 interrupted.
 """
 
@@ -30,19 +30,19 @@ from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.store_failures import first_line
 
 VACUUM_EVERY = 100
-"""Number of commits to a local table between two vacuums."""
+"""Number of commits to a local table between two checks for unused files."""
 VACUUMING = "lakequeue-vacuum"
 """Name of the thread that removes unused files."""
 PATIENCE = 5.0
-"""Seconds to wait for a table's exclusive lock. Then the step is left to the compactor's next pass."""
+"""Seconds to wait for a table's exclusive lock. After this time, the step is left to the compactor's next pass."""
 _BATCH = 100
-"""Number of files that are removed under one lock. Commits wait for the lock."""
+"""Maximum number of files to remove under one lock. Commits wait for the lock."""
 _NEEDED = "_needed"
-"""Directory of lists. A list names the files needed during one ``vacuum``."""
+"""Directory of lists. Each list names the files that the table needed during one pass of ``vacuum``."""
 _LISTS = 8
-"""About this many lists in ``_NEEDED`` are kept."""
+"""Approximate number of lists that the directory ``_NEEDED`` keeps."""
 _PINS = "_pinned"
-"""File that ``pin_files`` touches. Records the time of the last call."""
+"""Name of the file that ``pin_files`` touches, to record the time of the last call."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
 """Seconds for which uncommitted files are kept, by directory; see ``staged_files`` and ``staged_sends``."""
@@ -50,7 +50,9 @@ _log = logging.getLogger("lakequeue")
 
 
 def pin_files(messages: Folder) -> None:
-    """Keeps all files of the messages table for ``PINNED_HOURS``. Call it before loading a snapshot."""
+    """Keeps all files of the messages table for ``PINNED_HOURS`` hours. Call ``pin_files`` before loading a
+    snapshot.
+    """
     if messages.local is None:
         return  # On a store all files stay longer anyway.
     with contextlib.suppress(OSError):
@@ -58,7 +60,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Starts a due ``vacuum`` in a thread. Checks every ``VACUUM_EVERY`` commits, only on disks. Never fails."""
+    """Starts a due ``vacuum`` in a thread, every ``VACUUM_EVERY`` commits to a table on a disk. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 
@@ -79,12 +81,12 @@ def vacuum(
     """Removes data files that no version needed within the retention. Returns the number and size of removed
     files.
 
-    Delta's log does not say when a file was removed. Each due pass writes a list of the needed files. The newest
-    list older than the retention decides. A removed file is older than the list. Files in this list or later lists
-    stay.
+    Delta's log does not say when a file was removed. So each due pass writes a list of the needed files. The
+    newest list that is older than the retention decides: a file is removed if it is older than this list, and if
+    neither this list nor a later list names it.
 
     Args:
-        table: any table of the root. Local tables' snapshots are not read.
+        table: any table of the root. The loaded snapshot of a local table is not used.
         retention: how long files stay.
         waiting: uncommitted files of bulk sends, which stay. None keeps all bulk files.
         patience: seconds to wait for the table's lock.
@@ -129,7 +131,9 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Returns data files written before ``instant``; uncommitted files only after the time in ``_WAITING``."""
+    """Returns the data files written before ``instant``. Uncommitted files count only after the time in
+    ``_WAITING``.
+    """
 
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))
@@ -142,7 +146,9 @@ def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
 
 
 def _needed_now(table: Table, folder: Folder, patience: float) -> set[str]:
-    """Returns the files of all local versions in the log. On object stores, returns the newest version's files."""
+    """Returns the files of all versions in the log of a local table. On object stores, returns the newest
+    version's files.
+    """
     if folder.local is None:
         table.refresh()
         return {file.name for file in table.files()}
@@ -188,7 +194,9 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Removes old log entries, and first writes a due checkpoint; see ``trim_log``. Returns number and size."""
+    """Writes a checkpoint if due, and removes old log entries with ``trim_log``. Returns the number and size of
+    removed files.
+    """
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
@@ -197,14 +205,15 @@ def trim(table: Table, retention: layout.Retention) -> Freed:
 
 
 def sweep(table: Table, retention: layout.Retention) -> Freed:
-    """Removes unneeded log entries and files of a table. Returns their number and size."""
+    """Removes unneeded log entries and files of a table. Returns the number and size of removed files."""
     return trim(table, retention) + vacuum(table, retention)
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes unneeded local data (DUR-65). ``seconds``: age of the oldest reads that keep data. Raises LockHeld.
+    """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld if the table is
+    locked.
 
-    Earlier readers miss files and must begin again. Examples: leases, DataFrames, views.
+    A lease, a DataFrame or a view that began earlier misses files, and must begin again.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
@@ -234,8 +243,9 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 
 
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
-    """Removes the directory of a queue without a row. Keeps the directory if a file is newer than ``until``.
-    Raises LockHeld.
+    """Removes the directory of a queue that has no row. Raises LockHeld if one of its tables is locked.
+
+    Keeps the directory if a file is newer than ``until``, which is in seconds.
     """
     with ExitStack() as alone:
         if folder.local is not None:

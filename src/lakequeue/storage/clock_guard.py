@@ -1,4 +1,4 @@
-"""Detects a wrong clock before a commit. A clock that is ahead would expire messages for good."""
+"""Detects a wrong clock before a commit, because a clock that is ahead would expire messages for good."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable: seconds without commits before a clock check. Default: a day."""
+"""Environment variable with the seconds since the last commit after which a commit checks the clock. Default: a
+day.
+"""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
-"""Seconds by which a clock may differ from the storage's. Beyond that, checks fail and S3 refuses requests."""
+"""Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
 SECOND_LOOK = 2.0
-"""Seconds before a wrong clock is read again. A starting machine may still set its clock."""
+"""Seconds before a wrong clock is read again, because a starting machine may still set its clock."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
-"""File of a table. Touching the file reads the storage's clock."""
+"""Name of a table's file that is touched to read the storage's clock."""
 _STAMP_SECONDS = 60.0
-"""Seconds for which a reading of the storage's clock holds."""
+"""Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""Last reading per object store: storage time and monotonic time."""
+"""For each object store, the storage's time and the monotonic time at the last reading, in seconds."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """The signature of ``ClockGuard.check_expiry``."""
@@ -40,7 +42,9 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Compares the process's clock with the storage's. Checks commits after a long pause (DUR-82). Thread-safe."""
+    """Compares the process's clock with the storage's clock before a commit after a long pause (DUR-82).
+    Thread-safe.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,23 +52,25 @@ class ClockGuard:
         # Offset at which a read could not compare the clock with the storage's.
         self._incomparable: float | None = None
         self.now: Callable[[], int] | None = None
-        """The clock of the process. None for a manual clock, which is never checked."""
+        """Function that reads the process's clock. None for a manual clock, which is never checked."""
         self.ahead = _ahead()
-        """Longest unchecked pause between commits, in microseconds."""
+        """Longest pause between two commits, in microseconds, that needs no clock check."""
 
     def was_set_back(self, instant: int) -> bool:
-        """True if the clock now shows less than ``instant``. The clock has shown ``instant`` before."""
+        """True if the clock, which has shown ``instant`` before, now shows an earlier time."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """True if ``instant`` precedes the last commit by over ``TOLERANCE``."""
+        """True if ``instant`` is more than ``TOLERANCE`` seconds before ``last``, the instant of the last
+        commit.
+        """
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
-        """Raises QueueClientError for a wrong clock. Changes nothing.
+        """Raises QueueClientError if the clock is wrong, before the commit changes anything.
 
         Args:
-            instant, last: instants of this and the last commit, in microseconds.
+            instant, last: instants of this commit and of the last commit, in microseconds.
             where: path of the table, for the error.
             create: True to create the local file whose time is compared.
         """
@@ -87,7 +93,7 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read omits messages as expired. Checks only if the last commit is long ago.
+        """Checks the clock before a read omits messages as expired, if the last commit is long ago.
 
         Raises:
             QueueClientError: the clock is wrong, and ``expired`` returned True.
@@ -104,13 +110,17 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """True if the clock was set since the last check. Also true without a check."""
+        """True if a read should check the clock, because the clock was set since the last check or was never
+        checked.
+        """
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Raises QueueClientError if the clock is wrong (DUR-82). The limit is ``TOLERANCE``."""
+        """Raises QueueClientError if the clock differs from the storage's clock by more than ``TOLERANCE`` seconds
+        (DUR-82).
+        """
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
         difference = self._difference(self.now)
@@ -124,12 +134,16 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns how many seconds the clock is ahead of storage. Does not count the answer's delay."""
+        """Returns by how many seconds the clock is ahead of the storage's clock. The delay of the answer does not
+        count.
+        """
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns the clock minus the monotonic clock, in seconds; None if a check found the clock right."""
+        """Returns the clock minus the monotonic clock, in seconds. Returns None if a check found the clock
+        right.
+        """
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 
@@ -150,7 +164,7 @@ def _ahead() -> int:
 
 
 def storage_now(table: Folder) -> float:
-    """Returns the storage's time in seconds (DUR-84). Raises QueueClientError for a wrong clock."""
+    """Returns the storage's time in seconds (DUR-84). Raises QueueClientError if this machine's clock is wrong."""
     place = "/".join(table.uri.split("/")[:3])
     stamp, at = _stamps.get(place, (0.0, -_STAMP_SECONDS))
     now = stamp + time.monotonic() - at
@@ -171,12 +185,14 @@ def storage_now(table: Folder) -> float:
 
 
 def _offset_text(ahead: float) -> str:
-    """Formats a difference in seconds, as in ``0:20:00 ahead of``."""
+    """Formats the difference of two clocks, in seconds, as in ``0:20:00 ahead of``."""
     return f"{timedelta(seconds=round(abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'}"
 
 
 def _stamped(table: Folder, create: bool = True) -> float:
-    """Writes a file and returns its time in seconds. Without ``create``, a local file must exist."""
+    """Touches a file of the table, and returns the file's time in seconds. Without ``create``, a local file must
+    exist.
+    """
     if table.local is not None:
         return no_links.stamp(table.path(_STAMP), create=create)
     table.write(_STAMP, b"")

@@ -1,4 +1,4 @@
-"""Notes of the compactor. Passes skip an unchanged queue with a recent note."""
+"""Notes of the compactor about queues without work. A pass skips an unchanged queue that has a recent note."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 LONGEST_REST = 24 * 3600 * MICROS
-"""Maximum microseconds between two whole passes over a queue."""
+"""Maximum microseconds between two whole passes over a queue, even if nothing changes."""
 _FILE = "_passes.json"
 
 _log = logging.getLogger("lakequeue")
@@ -28,31 +28,37 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Note:
-    """A queue in which a whole pass found nothing. Instants are in microseconds by the root's clock."""
+    """Notes that a whole pass over a queue found nothing to do. Instants are in microseconds by the root's
+    clock.
+    """
 
     versions: Sequence[Sequence[int]]
-    """Versions of each shard's ledger and messages before the pass."""
+    """Versions of each shard's ledger and messages tables, before the pass."""
     attributes_version: int
     since: int
     """Instant of the first pass that found nothing to do."""
     at: int
     """Instant of the last whole pass."""
     stands_until: int | None
-    """Instant at which the depth changes without a commit: by a timeout, a delay or retention; None if never."""
+    """Instant at which a timeout, a delay or retention changes the depth without a commit. None if there is no
+    such instant.
+    """
     depth: Mapping[str, Any]
-    """The fields of a ``StatsRow`` at the last whole pass."""
+    """The queue's depth at the last whole pass, as the fields of a ``StatsRow``."""
 
     def stands(self, now: int) -> bool:
-        """True if the noted depth still holds at ``now``. Only valid if no process has committed since."""
+        """True if the noted depth still holds at ``now``, provided that no process has committed since the
+        note.
+        """
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """True if a pass may skip the queue. A longer idle time allows a longer rest."""
+        """True if a pass may skip the queue at ``now``. A queue that was idle for longer is skipped for longer."""
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:
-        """Returns the depth at an instant before ``stands_until``."""
+        """Returns the depth of the queue at ``now``, which must be before ``stands_until``."""
         age = self.depth["oldest_age"]
         return StatsRow(**{**self.depth, "oldest_age": None if age is None else age + (now - self.at) / MICROS})
 
@@ -62,20 +68,24 @@ class CompactionNotes:
     """The notes of a root."""
 
     ended_at: int | None = None
-    """Instant of the last whole pass's end, in microseconds; None if unknown."""
+    """Instant at which the last pass over the whole root ended, in microseconds. None if unknown."""
     notes: dict[str, Note] = attrs.field(factory=dict)
     """The note of each queue, keyed by queue key."""
 
 
 class NotesCache:
-    """The notes of a root in this process. Reads them again after their file changed. Thread-safe."""
+    """Keeps the notes of a root in this process. Reads the notes again when their file has changed.
+    Thread-safe.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loaded: tuple[Mark, CompactionNotes] | None = None
 
     def newest(self) -> Mapping[str, Note]:
-        """Returns the last pass's notes by queue key. Reading 10,000 notes takes a tenth of a second."""
+        """Returns the notes of the last pass, keyed by queue key. Reading 10,000 notes takes a tenth of a
+        second.
+        """
         try:
             mark = self._store.folder(layout.stats_path(self._store.root)).entry(_FILE).mark
         except FileNotFoundError:
@@ -87,7 +97,7 @@ class NotesCache:
 
 
 def load(store: Store, root: str) -> CompactionNotes:
-    """Reads the notes of the last pass. Empty if the file is missing or unreadable."""
+    """Reads the notes of the last pass. Returns no notes if the file is missing or unreadable."""
     loaded = CompactionNotes()
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
@@ -112,7 +122,7 @@ def save(store: Store, root: str, notes: CompactionNotes) -> None:
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
-    """True if the queue has no commits since the note. False if a bulk send has begun."""
+    """True if no process has committed to the queue since the note, and no bulk send is waiting."""
     if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
         return False
     for shard, versions in enumerate(note.versions):

@@ -1,5 +1,5 @@
-"""Files that show running consumers, one per run. Consumers replace a file every minute. The end of a run removes
-the file.
+"""Files that show running consumers. Each run has one file, which is replaced every minute, and removed when the
+run ends.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""Lifetime of a file in seconds. Older files show no running consumer."""
+"""Seconds for which a file shows a running consumer. A consumer with an older file was killed, or cannot write."""
 KEPT_SECONDS = 3600
-"""Age in seconds at which the compactor removes a file."""
+"""Seconds after which the compactor removes a file."""
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
-    """Writes or replaces the file of a run. Does not recreate a removed root."""
+    """Writes or replaces the file of a consumer's run. Does nothing if the directory of a local root was
+    removed.
+    """
     folder = store.folder(root)
     if folder.local is None or folder.folders("queues"):
         _folder(store, root).offer(_name(number), content.json().encode())
@@ -28,7 +30,7 @@ def remove(store: Store, root: str, number: str) -> None:
 
 
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
-    """Returns the last report of each running consumer. Oldest processes come first. ``now`` is in
+    """Returns the last report of each running consumer, with the oldest process first. ``now`` is in
     microseconds.
     """
     folder = _folder(store, root)
@@ -40,7 +42,7 @@ def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
 
 
 def remove_old(store: Store, root: str, now: int) -> Freed:
-    """Removes files of killed consumers, and files without a report."""
+    """Removes the files of consumers that were killed, and files that hold no report."""
     folder, since = _folder(store, root), now - KEPT_SECONDS * MICROS
 
     def is_old(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Copies tables: the files of a snapshot, and a new log. The new log has all application ids, and no history."""
+"""Copies tables: the files of a snapshot, and a new Delta log with all application ids and no history."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ _KINDS = {
     "schedules": (layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES),
     "stats": (layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES),
 }
-"""Schema, partitions and properties, by kind of table."""
+"""Schema, partition columns and properties, by kind of table."""
 
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``waiting``: bulk files committed only by other shards so far."""
+    """A table's snapshot to copy. ``waiting``: files of bulk sends that only other shards have committed so
+    far.
+    """
 
     table: Table
     path: str
@@ -61,11 +63,11 @@ class Copier:
 
     @property
     def done(self) -> int:
-        """Number of copied files. Includes files that a later snapshot lacks."""
+        """Number of copied files. Files that a later snapshot lacks also count."""
         return len(self._copied)
 
     def missing(self, snapshot: TableSnapshot) -> int:
-        """Returns the number of files not copied yet."""
+        """Returns the number of files of a snapshot that are not copied yet."""
         return len(self._missing(snapshot))
 
     def _missing(self, snapshot: TableSnapshot) -> list[LiveFile]:
@@ -73,7 +75,9 @@ class Copier:
         return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
-        """Copies missing files of a snapshot. Lost files raise StaleSnapshot, DamagedTable or ReplacedLog."""
+        """Copies the missing files of a snapshot. Raises StaleSnapshot, DamagedTable or ReplacedLog if a file is
+        gone.
+        """
         source, target = snapshot.table.folder, self._folder(snapshot)
 
         def copy(file: LiveFile) -> None:
@@ -88,7 +92,7 @@ class Copier:
         (source if source.local is None else target).for_each(copy, self._missing(snapshot))
 
     def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
-        """Checks the copied files, and writes a Delta log. ``transactions``: the application ids of the log.
+        """Checks the copied files, and writes a Delta log with the application ids ``transactions``.
 
         Raises:
             DamagedTable: a copied file is missing or has a wrong size.

@@ -1,1 +1,1 @@
-"""Bulk sends. Files are written first, listed in a manifest, and committed."""
+"""Bulk sends. Files are written first, then listed in a manifest, and then committed."""

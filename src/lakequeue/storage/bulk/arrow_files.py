@@ -1,4 +1,4 @@
-"""Writes the files of a bulk send from Arrow rows. Needs no JVM."""
+"""Writes the files of a bulk send from Arrow rows, without a JVM."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
-"""Minimum number of parts for sorting FIFO rows. Sorting loads one part at a time."""
+"""Minimum number of parts into which FIFO rows are divided for sorting. Sorting loads one part at a time."""
 
 
 def check_order(schema: pa.Schema, order_by: str | None) -> None:
-    """Raises InvalidParameterValue if values of ``order_by`` cannot be compared."""
+    """Raises InvalidParameterValue if values of the column ``order_by`` cannot be compared."""
     if order_by is None:
         return
     type_ = schema.field(order_by).type
@@ -48,7 +48,9 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Sorts rows by message group, in parts, through temporary files. Yields each part's shard and rows."""
+    """Sorts the rows of a FIFO queue by message group, through temporary files. Yields the shard and the rows of
+    each part.
+    """
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
         paths: dict[int, str] = {}
@@ -66,7 +68,7 @@ def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tupl
 
 
 def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Divides rows by the hash of their groups. Yields part numbers and rows."""
+    """Divides rows by the hash of their message groups. Yields the number and the rows of each part."""
     groups = rows["group_id"].dictionary_encode()  # whose hash also determines the shard
     hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
     place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
@@ -86,9 +88,11 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Maximum bytes of rows in a standard queue's file. With several shards, files are smaller."""
+"""Bytes of rows after which a standard queue's file is full. The value is divided by the number of shards."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of bits for a row's position in its partition. The bits above hold the partition, as in Spark."""
+"""Number of low bits of a row number that count the rows of a partition. The higher bits hold the partition, as in
+Spark.
+"""
 
 
 @attrs.frozen
@@ -96,10 +100,10 @@ class Written:
     """Results of writing one partition.
 
     Attributes:
-        files: one file for each priority. Empty if a broken rule ends the send.
+        files: one file for each priority. Empty without rows, or if a broken rule ends the send.
         given: names of the columns that the rows have.
         broken: number of rows that break each rule, by rule name.
-        refused: file of the rows that break rules, if diverted.
+        refused: file of the rows that break rules, if such rows are diverted.
         refused_rows: number of rows that break any rule, diverted or dropped.
     """
 
@@ -120,11 +124,11 @@ def write_partition(
     """Checks and writes one partition of a bulk send. Holds about one row group in memory.
 
     Args:
-        messages: directory for the files, from ``staging.messages``.
+        messages: folder for the files, from ``staging.messages``.
         staging: the attempt at the send.
-        partition: number of the partition. Pass ``gather`` one result for each partition.
+        partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
         batches: the rows. ``check_columns`` must have accepted the columns.
-        in_order: True for sorted FIFO rows. The rows must be complete groups of one shard.
+        in_order: True if the rows of a FIFO queue are already sorted, as complete message groups of one shard.
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
@@ -137,9 +141,9 @@ def write_partition(
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
-    """Returns the manifest of a send. Commits nothing. Files keep the order of the partitions.
+    """Returns the manifest of a bulk send, with the files of all partitions in order. Commits nothing.
 
-    With ``bad_rows``, drops or diverts rows that break rules. Sorts FIFO rows, unless ``in_order``.
+    With ``bad_rows``, drops or diverts rows that break rules. Sorts the rows of a FIFO queue, unless ``in_order``.
 
     Raises:
         InvalidParameterValue: rows break a rule. No file is left.
@@ -171,7 +175,7 @@ def _settle(
     broken: Mapping[str, int],
     refused: Sequence[DataFile | None],
 ) -> None:
-    """Drops or diverts rows that break rules. Without ``bad_rows``, raises the error instead."""
+    """Drops or diverts rows that break rules. Without ``bad_rows``, raises the error for these rows."""
     if staging.bad_rows is None:
         staging.rules.refuse(given, broken)
     elif broken:
@@ -181,7 +185,9 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes the rows of a send, uncommitted. Returns the manifest, and the number of refused rows."""
+    """Checks and writes the rows of a bulk send, but commits nothing. Returns the manifest, and the number of
+    refused rows.
+    """
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)
     refused = checked.refused
@@ -204,7 +210,9 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Groups pieces into files of about ``size`` bytes. Consume each file's pieces before the next file."""
+    """Groups pieces of rows into files of about ``size`` bytes. The caller must read all pieces of a file before
+    the next file.
+    """
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes
@@ -217,7 +225,9 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Iterates over a partition's checked and numbered rows. Rows that break rules go to ``refused``."""
+    """Checks and numbers the rows of a partition. Iterating yields the rows. Rows that break rules go to
+    ``refused``.
+    """
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
@@ -257,7 +267,9 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes the rows of a FIFO queue, sorted by group. Calls ``check``, which may raise, before each part."""
+    """Writes the rows of a FIFO queue, sorted by message group. Calls ``check``, which may raise, before each
+    part.
+    """
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []
@@ -270,7 +282,7 @@ def write_sorted(
 def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Writes numbered rows in order, one file for each priority. Returns the files."""
+    """Writes numbered rows in order, into one file for each priority. Returns the files."""
     files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
     with ExitStack() as opened:
@@ -298,7 +310,7 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 
 @contextmanager
 def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Writes a file. Yields the function that takes each piece of its rows."""
+    """Yields a function that writes a piece of rows into the file, in another thread."""
     writing = None
     with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
 
@@ -315,7 +327,7 @@ def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.Reco
 
 
 def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
-    """Returns rows with all columns of ``messages`` except partition columns."""
+    """Returns the rows with all columns of the table ``messages`` except partition columns."""
     rules, count = staging.rules, len(rows)
     columns = {
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
@@ -336,7 +348,7 @@ def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
 
 
 def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Returns the MD5s of send and row numbers as UUIDs."""
+    """Returns a message id for each row: the MD5 of send id and row number, in the format of UUIDs."""
     begun = hashlib.md5(f"{send_id}-".encode(), usedforsecurity=False)
     digests = []
     for number in numbers.tolist():
@@ -353,7 +365,7 @@ def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
-    """Returns deduplication ids. Missing ids are derived from bodies (DDP-4)."""
+    """Returns the deduplication ids. A missing id is derived from the body of its message (DDP-4)."""
     ids = [
         hashlib.sha256(body.encode()).hexdigest() if id is None else id
         for id, body in zip(given.to_pylist(), bodies.to_pylist(), strict=True)
@@ -362,7 +374,9 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows into a temporary file, to sort later. Returns no file if there are no rows."""
+    """Writes numbered rows into a temporary file, for sorting later. Returns an empty list if there are no
+    rows.
+    """
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

@@ -18,7 +18,7 @@ from lakequeue.storage.store_failures import first_line
 
 ORDER, NUMBER = "_order", "_number"
 _ROWS = 2_048
-"""Number of rows to convert at once."""
+"""Maximum number of rows to convert at once."""
 _NAMES = {
     pa.null(): "void",
     pa.bool_(): "boolean",
@@ -51,12 +51,14 @@ _TYPES = {
 
 
 def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Returns names and types of columns. Types have Spark's names."""
+    """Returns the names and types of columns. Types have the names that Spark uses."""
     return [(field.name, type_name(field.type)) for field in schema]
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns Spark's name of a type, else Arrow's. A list of (key, value) is a map."""
+    """Returns the name that Spark gives to an Arrow type, or Arrow's name. A list of key-value pairs counts as a
+    map.
+    """
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -74,7 +76,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Converts rows to the types of ``messages``. Each batch is about one row group."""
+    """Converts rows to the types of the table ``messages``. Yields batches of about one row group."""
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -90,7 +92,7 @@ def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[p
 
 
 def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
-    """Yields converted rows. A piece is at most about a row group."""
+    """Yields converted rows, in pieces of at most about one row group."""
     try:
         converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:
@@ -135,7 +137,7 @@ def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Decodes dictionaries and views. Some functions of Arrow refuse both."""
+    """Returns a column without dictionaries or views, because some functions of Arrow refuse both."""
     if pa.types.is_dictionary(column.type):
         values = _plain(column.dictionary)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
@@ -144,7 +146,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _attributes(column: pa.Array) -> pa.MapArray:
-    """Converts message attributes to their type in ``messages``."""
+    """Converts message attributes to their type in the table ``messages``."""
     type_ = _TYPES["message_attributes"]
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), type_)
@@ -172,13 +174,13 @@ def _attributes(column: pa.Array) -> pa.MapArray:
 
 _REFUSED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x{FFFE}\x{FFFF}]"
 ALLOWED = r"[\t\n\r\x20-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]"
-"""Regular expression for an allowed character of a message."""
+"""Regular expression for one allowed character of a message."""
 _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
 
 def has_refused(bodies: pa.StringArray) -> pa.Array:
-    """Returns True for texts with control characters or noncharacters."""
+    """Returns a mask that is True for texts with control characters or noncharacters."""
     if not _suspicious(bodies):
         return pa.repeat(False, len(bodies))
     return pc.match_substring_regex(bodies, _REFUSED)
@@ -203,7 +205,9 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Returns for each broken rule a mask of its rows. ``given``: the columns that the caller gave."""
+    """Returns, for each broken rule, a mask of the rows that break the rule. ``given``: columns that the caller
+    sent.
+    """
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
 
@@ -262,7 +266,7 @@ def _attribute_bytes(attributes: pa.MapArray) -> pa.Array:
 
 
 def _attributes_refused(attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
-    """True for rows with too many, invalid or repeated attributes."""
+    """Returns a mask that is True for rows with too many, invalid or repeated attributes."""
     entries, place = _entries(attributes)
     good = pc.fill_null(_allowed(entries), False).to_numpy(zero_copy_only=False)
     bad = np.bincount(place[~good], minlength=len(attributes)) > 0

@@ -1,4 +1,4 @@
-"""Rows that break a rule without ending their send: dropped, or diverted to a Delta table."""
+"""Drops rows that break a rule, or diverts the rows to a Delta table. The other rows are sent."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _log = logging.getLogger("lakequeue")
 _INPUT = [*(layout.MESSAGES.field(name) for name in INPUT_COLUMNS), pa.field(PRIORITY, pa.float64())]
 _REFUSED = pa.schema([("reason", pa.string()), *_INPUT])
 COLUMNS = pa.schema([("queue", pa.string()), ("refused_at", layout.INSTANT), *_REFUSED])
-"""Columns of the table. ``reason`` names all rules that the row breaks."""
+"""Columns of the table for diverted rows. ``reason`` names all rules that the row breaks."""
 
 OnBadRow = Literal["fail", "drop", "divert"]
 
 
 def option_problems(on_bad_row: str, table: str | None) -> list[str]:
-    """Returns the problems of the options ``onBadRow`` and ``badRows``."""
+    """Returns texts about wrong values of the options ``onBadRow`` and ``badRows``. Empty if both are valid."""
     known = get_args(OnBadRow)
     if on_bad_row not in known:
         return [f"option onBadRow is {on_bad_row}, it must be {', '.join(known[:-1])} or {known[-1]}"]
@@ -53,14 +53,16 @@ def option_problems(on_bad_row: str, table: str | None) -> list[str]:
 
 @attrs.frozen
 class BadRows:
-    """Treatment of rows that break a rule: diverted to ``table``, or dropped if ``table`` is None."""
+    """Treatment of rows that break a rule. The rows are diverted to ``table``, or dropped if ``table`` is None."""
 
     queue: str
     store: Store
     table: str | None = None
 
     def prepare(self) -> None:
-        """Creates a missing table. Raises InvalidOptions if the table has other columns."""
+        """Creates the table for diverted rows, if missing. Raises InvalidOptions if an existing table has other
+        columns.
+        """
         if self.table is None:
             return
         engine = Engine(self.store)
@@ -72,7 +74,7 @@ class BadRows:
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
     def divert(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
-        """Adds refused rows to ``table`` in one commit. Removes the rows' files.
+        """Adds refused rows to ``table`` in one commit, and removes the files of these rows.
 
         Without a table, only logs the refused rows. Call ``divert`` before ``write_manifest``.
 
@@ -80,8 +82,8 @@ class BadRows:
             messages: the folder of the files.
             files: files from ``RefusedRows``.
             key: key of the send.
-            by: the queue and its rules. Repetitions have equal ``key`` and ``by``.
-            said: text for the log. Names broken rules with numbers of rows.
+            by: text that names the queue and its rules. A repetition of the send has equal ``key`` and ``by``.
+            said: text for the program's log, with the broken rules and their numbers of rows.
         """
         if self.table is not None:
             app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"
@@ -107,7 +109,7 @@ class BadRows:
 
 
 class RefusedRows:
-    """Counts refused rows. Writes the rows that get diverted."""
+    """Counts the refused rows of a partition. Writes these rows into a file, unless they are dropped."""
 
     def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
         self._messages = messages
@@ -120,7 +122,9 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Writes the rows that break rules. Returns the other rows. ``broken``: a mask for each broken rule."""
+        """Takes out the rows that break rules, and returns the other rows. ``broken``: for each broken rule, a
+        mask of its rows.
+        """
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules
@@ -143,7 +147,7 @@ class RefusedRows:
         self._target.write_batch(rows)
 
     def file(self) -> DataFile | None:
-        """Closes the file of refused rows, and returns it; None if no row was written."""
+        """Closes and returns the file of refused rows. Returns None if no row was written."""
         self._opened.close()
         if self._target is None:
             return None

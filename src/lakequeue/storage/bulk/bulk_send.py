@@ -1,6 +1,7 @@
-"""Bulk sends. Files are written once, and committed to each shard.
+"""Sends many rows as files. Files are written once, and then committed to each shard.
 
-Each commit carries the send's application id. The manifest names the shards. Any process can commit missing files.
+Each commit carries the send's application id, and the manifest of the send names the shards. So any process can
+commit the files that an interrupted send left.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
 UNFINISHED = 60.0
-"""Seconds before other processes may complete an interrupted bulk send."""
+"""Seconds after which other processes may complete an interrupted bulk send."""
 
 Stage = Callable[[Folder, Staging], Manifest]
-"""Checks and writes the rows of a send. May run in any process."""
+"""Function that checks and writes the rows of a send, and returns the manifest. It may run in any process."""
 
 
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
-    """Sends the rows that ``stage`` writes. Returns the number of added rows; 0 if ``key`` was sent before.
+    """Sends the rows that ``stage`` writes. Returns the number of added rows, or 0 if ``key`` was sent before.
 
-    On FIFO queues, adds no repeated deduplication id (DDP-1). Reuses the files of an earlier attempt. ``stage``
-    runs only if no attempt left files.
+    On FIFO queues, skips messages with a repeated deduplication id (DDP-1). If an earlier attempt at the send left
+    files, commits these files, and does not call ``stage``.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
         OverLimit: the rows exceed the cap on stored messages (QUE-21).
         StaleAttributes: nothing was sent; repeat with the newest attributes.
-        QueueClientError: storage failed; ``outcome_unknown`` is set after a commit to another shard.
+        QueueClientError: storage failed. ``outcome_unknown`` is set if another shard already has its rows.
     """
     manifest = None
     if not key.anonymous:
@@ -78,7 +79,7 @@ def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | No
 
 
 def abandoned(target: SendTarget) -> list[Manifest]:
-    """Returns bulk sends that reached only some of their shards. Skips sends younger than a minute."""
+    """Returns bulk sends that reached some of their shards, but not all. Skips sends younger than a minute."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
         if time.time() - manifest.written_at < UNFINISHED:
@@ -90,7 +91,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes old manifests, unless only some shards have their send. Returns the files of incomplete sends by
+    """Removes old manifests, except of sends that reached only some shards. Returns the files of these sends, by
     shard.
     """
     waiting_files: dict[int, list[str]] = {}
@@ -106,11 +107,11 @@ def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
 
 
 def complete(target: SendTarget, manifest: Manifest) -> int:
-    """Commits the files for the remaining shards. Returns the number of messages.
+    """Commits the files of a bulk send to the shards that lack the send. Returns the number of new messages.
 
     Raises:
         OverLimit, StaleAttributes, RequestThrottled: nothing was sent.
-        QueueClientError: storage failed; ``outcome_unknown`` is set after a commit to another shard.
+        QueueClientError: storage failed. ``outcome_unknown`` is set if another shard already has its rows.
     """
     reached = set(reached_shards(target.open, manifest))
     if len(manifest.shards) > 1:  # all are checked before the first commit

@@ -1,6 +1,6 @@
-"""Commits the files of a bulk send to one shard.
+"""Commits the files of a bulk send to one shard. The commit sets the offsets of the messages.
 
-The commit sets the offsets. A lost race costs another commit, not another write. No lock is held while writing.
+A lost race costs another commit, but the files are not written again. No lock is held while files are written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Attempts to remove duplicates before this process's small sends wait."""
+"""Number of attempts that remove duplicates without the lock. One more attempt makes small sends of this process
+wait.
+"""
 
 
 class ShardCommit:
-    """The commit of a bulk send to one shard."""
+    """Commits a bulk send to one shard."""
 
     def __init__(self, target: SendTarget, manifest: Manifest, shard: int) -> None:
         self._target = target
@@ -38,7 +40,9 @@ class ShardCommit:
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
-        """Adds the files. Returns the number of new messages. ``reached_another``: another shard has the send."""
+        """Adds the files. Returns the number of new messages. ``reached_another``: True if another shard already
+        has the send.
+        """
         table = self._table
         for patient in [*[True] * PATIENCE, False]:
             if self._duplicates is not None:
@@ -63,7 +67,7 @@ class ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Chooses the files to add. Answers None if there are new duplicates."""
+        """Decides which files to add. If ``patient``, answers None when new duplicates must be removed first."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

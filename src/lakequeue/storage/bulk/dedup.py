@@ -25,12 +25,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """Returns the send instant for a commit at ``now``: not before the last stored message."""
+    """Returns the send time for a commit at ``now``. The time is never before that of the last stored message."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Returns files with only the first message per deduplication id."""
+    """Returns the files with only the first message of each deduplication id. Rewrites files that have repeated
+    ids.
+    """
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -48,12 +50,14 @@ def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool)
 
 
 class Duplicates:
-    """Drops staged duplicates of messages from the last five minutes."""
+    """Removes staged messages whose deduplication id was sent in the last five minutes."""
 
     def __init__(
         self, messages: Folder, staged: Sequence[DataFile], by_group: bool, purged: Callable[[], int]
     ) -> None:
-        """``purged`` returns the first offset after the last purge. Earlier ids are no duplicates (DDP-13)."""
+        """``purged`` returns the first offset after the last purge. Messages before that offset are no duplicates
+        (DDP-13).
+        """
         self._messages = messages
         self._by_group = by_group
         self._purged = purged
@@ -65,7 +69,7 @@ class Duplicates:
         self._written: dict[str, tuple[Mask, DataFile]] = {}
 
     def check(self, table: Table, now: int) -> bool:
-        """Looks for duplicates in the loaded snapshot. Returns True if ``files`` stay the same."""
+        """Looks for duplicates in the loaded snapshot. Returns True if ``files`` still returns the same list."""
         instant = opened_at(table, now)
         self._follow(table, instant - WINDOW)
         sent = self._sent.filter(pc.greater(self._sent["sent_at"], instant - WINDOW))
@@ -76,7 +80,7 @@ class Duplicates:
         return self._left is not None
 
     def files(self) -> list[DataFile]:
-        """Returns the files to commit, without duplicates."""
+        """Returns the files to commit, without the duplicate messages."""
         if self._left is None:
             self._left = list(self._remaining())
         return self._left
@@ -105,7 +109,7 @@ class Duplicates:
 
 
 def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
-    """Returns deduplication ids. With ``by_group``, adds the groups (DDP-2, DDP-14)."""
+    """Returns deduplication ids. With ``by_group``, joins each id with its message group (DDP-2, DDP-14)."""
     ids = rows["dedup_id"].cast(pa.large_string())
     if not by_group:
         return ids
@@ -114,7 +118,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns messages sent after ``horizon``, from offset ``first`` on. Skips moved messages."""
+    """Returns the messages with deduplication ids that were sent after ``horizon``, from offset ``first`` on."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

@@ -1,4 +1,4 @@
-"""Reads the messages of a lease from their files. Returns Arrow batches, or a Spark DataFrame."""
+"""Reads the messages of a lease from their files, as Arrow batches or as a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 SEQUENCE_NUMBER = """
     CAST(10000000000000000000BD + ((`offset` * 1024 + shard) * 256 + `offset` * 37 % 256) AS STRING)
 """
-"""``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
+"""SQL expression for ``sequence_numbers.sequence_number``, with columns ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
-"""Maximum number of ranges in a Spark filter. More ranges would slow the planner."""
+"""Maximum number of ranges in a Spark filter. More ranges would slow down Spark's planner."""
 _BUCKET = 8
 """Number of low bits of a position to drop. Spark joins messages with ranges by the remaining bits."""
 _COLUMNS = (
@@ -45,12 +45,12 @@ _COLUMNS = (
 
 
 class LeasePlace(NamedTuple):
-    """Adjacent messages of one lease in one file. ``first_position`` and ``last_position`` are included."""
+    """Adjacent messages of one lease in one file. Both ``first_position`` and ``last_position`` are included."""
 
     path: str
     """URI or path of the file, not URL-encoded."""
     whole: bool
-    """True if the file has no other messages."""
+    """True if the place has all messages of the file."""
     shard: int
     base_offset: int
     opened_at: int
@@ -58,12 +58,14 @@ class LeasePlace(NamedTuple):
     last_position: int
     receive_count: int = 1
     size: int = 0
-    """Bytes of the file; 0 if unknown."""
+    """Size of the file in bytes, or 0 if unknown."""
 
 
 @attrs.frozen
 class LeaseColumns:
-    """Values of a lease from which receipt handles are computed. A query plan may show ``lease_key``."""
+    """Values from which the receipt handles of a lease are computed. Spark's query plans may show
+    ``lease_key``.
+    """
 
     key: str
     lease_id: str
@@ -72,7 +74,9 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """Returns a lease's messages, with the columns of ``Lease.messages``. Spark reads the files by their paths."""
+    """Returns the messages of a lease, with the columns of ``Lease.messages``. Spark reads the files without the
+    Delta log.
+    """
     from pyspark.sql import functions as F
 
     whole, parts = [place for place in places if place.whole], [place for place in places if not place.whole]
@@ -141,7 +145,7 @@ def _read(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
-    """Returns the places as rows, with unique file names."""
+    """Returns a DataFrame with one row for each place. The column ``s_file`` holds file names without folders."""
     from pyspark.sql import functions as F
 
     schema = (
@@ -158,7 +162,7 @@ def _table(spark: SparkSession, places: Sequence[LeasePlace]) -> DataFrame:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """Returns the OR of conditions as a balanced tree."""
+    """Joins conditions by OR, as a balanced tree."""
     from pyspark.sql import functions as F
 
     if len(conditions) < 2:
@@ -183,7 +187,7 @@ SCHEMA = pa.schema(
         ("sequence_number", pa.string()),
     ]
 )
-"""Columns of ``Lease.messages``, with Arrow's types."""
+"""Columns of ``Lease.messages``, with their Arrow types."""
 
 MESSAGE_SCHEMA = pa.schema([field for field in SCHEMA if field.name not in ("delay_seconds", "shard", "offset")])
 """The columns of ``SCHEMA`` that a received message has."""
@@ -201,7 +205,9 @@ def message_table(messages: Sequence[Message]) -> pa.Table:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns ``SCHEMA``, or some of its columns in order. Raises InvalidParameterValue for an unknown name."""
+    """Returns ``SCHEMA``, or only ``columns`` in the order of ``columns``. Raises InvalidParameterValue for an
+    unknown name.
+    """
     if columns is None:
         return SCHEMA
     names = [columns] if isinstance(columns, str) else columns
@@ -214,7 +220,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
-    """Groups places by file, and sorts them by offset."""
+    """Groups places by file. Sorts the places of each file by position."""
     found: dict[str, list[LeasePlace]] = {}
     for place in places:
         found.setdefault(place.path, []).append(place)
@@ -224,7 +230,9 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields messages of one file, by row group. Omits erased messages if ``columns`` has ``body``."""
+    """Yields the messages at places of one file, by row group. Omits erased messages if the batches have
+    ``body``.
+    """
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)
@@ -255,16 +263,16 @@ def read_places(
 
 @attrs.frozen
 class LeaseTask:
-    """Messages of a lease, for one task in any process."""
+    """Messages of a lease that one task reads, in any process."""
 
     store: Store
     places: Sequence[Sequence[LeasePlace]]
-    """Places of the messages, one list per file."""
+    """Places of the messages, with one list for each file."""
     lease: LeaseColumns
     columns = SCHEMA.names
 
     def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Yields some columns of the messages, without opening the root."""
+        """Yields the messages with the columns ``columns``, without opening the root."""
         for of_file in self.places:
             yield from read_places(self.store, of_file, self.lease, columns)
 
@@ -278,7 +286,7 @@ def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
 
 
 class _PlacedRows(NamedTuple):
-    """Rows of a place in a row group. Excludes ``stop``."""
+    """Rows ``start`` to ``stop`` of a row group, which hold messages of ``place``. ``stop`` is excluded."""
 
     start: int
     stop: int
@@ -292,7 +300,9 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields rows, first position and places per row group. Another program's file is one group."""
+    """Yields the rows, the first position and the places of each row group. A file of another program counts as
+    one row group.
+    """
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -306,7 +316,9 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields each row group with messages of the lease: its number, its first position, and its rows by place."""
+    """Yields each row group that has messages of the lease, as its number, its first position, and its rows by
+    place.
+    """
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group
@@ -325,7 +337,7 @@ def _row_groups(
 
 
 class _Rows:
-    """Rows of a row group. Adds the columns of a lease."""
+    """Rows of one row group, with the columns that a lease adds."""
 
     def __init__(self, rows: pa.Table, place: LeasePlace, lease: LeaseColumns) -> None:
         self._rows = rows
@@ -350,13 +362,13 @@ class _Rows:
         return pa.array([sequence_number(self._place.shard, offset) for offset in offsets.tolist()], field.type)
 
     def _stored(self, name: str, type_: pa.DataType) -> pa.Array:
-        """Returns a column in one piece, with the expected type."""
+        """Returns a stored column as one array of the expected type."""
         column = self._rows[name]
         return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).cast(type_)
 
 
 def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseColumns) -> pa.Array:
-    """Returns the receipt handles of many offsets."""
+    """Returns the receipt handles of the messages at ``offsets``."""
     before, after = around(lease.key, lease.lease_id)
     before = f"{before}{shard}{BETWEEN}"
     begun, ending = hashlib.sha256((lease.lease_key + before).encode()), after.encode()

@@ -25,30 +25,30 @@ from lakequeue.storage.folder import Folder
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
-"""Age limit of uncommitted files, in seconds. VACUUM removes files of twice this age."""
+"""Maximum age of uncommitted files of a bulk send, in seconds. VACUUM removes files of twice this age."""
 
 
 @attrs.frozen
 class SendKey:
-    """Identifies a bulk send. A repeated send has the same key."""
+    """Identifies a bulk send. A repetition of the send has the same key."""
 
     app_id: str
     version: int
     files: str
-    """Name of the manifest and its files. Message ids derive from the name."""
+    """Name of the send's manifest and files. Message ids are derived from this name."""
     of_stream: bool = False
     anonymous: bool = False
-    """True if the caller gave no id. Nobody can repeat the send."""
+    """True if the caller gave no send id. Nobody can repeat an anonymous send."""
 
     @classmethod
     def of_send(cls, send_id: str) -> SendKey:
-        """Returns the key of a caller's send id. Raises InvalidParameterValue if the id cannot be stored."""
+        """Returns the key for a caller's send id. Raises InvalidParameterValue if the send id cannot be stored."""
         check_text("send_id", send_id)
         return cls(layout.bulk_id(send_id), 1, send_id)
 
     @classmethod
     def of_batch(cls, stream: str, batch: int) -> SendKey:
-        """Returns the key of a stream's micro-batch. Batches arrive in order, from 0 on."""
+        """Returns the key of a stream's micro-batch. Batch numbers begin at 0 and increase."""
         return cls(layout.stream_id(stream), batch + 1, f"stream-{stream}-{batch}", of_stream=True)
 
     @classmethod
@@ -57,13 +57,13 @@ class SendKey:
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """True if a shard's loaded log has this send. Later batches of the stream also count."""
+        """True if a shard's loaded log has this send, or a later batch of the same stream."""
         return _reached(table, self.app_id, self.version)
 
 
 @attrs.frozen
 class WaitingFile:
-    """An uncommitted file below the ``messages`` table of a shard."""
+    """An uncommitted file of a bulk send, below a shard's ``messages`` table."""
 
     shard: int
     file: DataFile
@@ -72,11 +72,11 @@ class WaitingFile:
 
 @attrs.frozen
 class Manifest:
-    """Uncommitted files of a bulk send. Each shard takes one commit."""
+    """Lists the uncommitted files of a bulk send. Each shard takes one commit."""
 
     send_id: str
     app_id: str | None
-    """Application id that marks the send in each shard. None for an anonymous send to one shard."""
+    """Application id that marks the send in each shard's log. None for an anonymous send to one shard."""
     version: int
     files: Sequence[WaitingFile]
     """Files in the order of the DataFrame's partitions."""
@@ -104,7 +104,7 @@ class Manifest:
 
 
 def load_manifest(tables: Folder, send_id: str) -> Manifest | None:
-    """Returns the manifest of a bulk send of this queue; None if it does not exist."""
+    """Returns the manifest of a bulk send. Returns None if there is no manifest."""
     return _load(tables, _manifest_name(send_id))
 
 
@@ -132,7 +132,7 @@ def _load(tables: Folder, name: str) -> Manifest | None:
 
 
 def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
-    """Returns a manifest. Raises ValueError for files of another send (DUR-70)."""
+    """Parses a manifest. Raises ValueError if the manifest names files of another send (DUR-70)."""
     send_id, files = plain["send_id"], []
     for each in plain["files"]:
         file, shard = DataFile(**each["file"]), each["shard"]
@@ -147,7 +147,7 @@ def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
 
 
 def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:
-    """Writes the manifest unless the send has one. Returns the stored manifest."""
+    """Writes the manifest, unless the send already has a manifest. Returns the stored manifest."""
     stored = attrs.filters.exclude(attrs.fields(Manifest).written_at)
     text = json.dumps(attrs.asdict(manifest, filter=stored, value_serializer=_plain)).encode()
     # two attempts agree on one
@@ -164,7 +164,7 @@ def forget(tables: Folder, send_id: str) -> None:
 
 
 def discard(tables: Folder, send_id: str) -> None:
-    """Removes the manifest and files of an uncommitted send."""
+    """Removes the manifest and the files of a send that was not committed."""
     manifest = load_manifest(tables, send_id)
     if manifest is None:
         return
@@ -176,7 +176,7 @@ def discard(tables: Folder, send_id: str) -> None:
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:
-    """Returns the error for an expired bulk send. Raises QueueClientError if the clock is wrong."""
+    """Returns the error for a bulk send whose files are too old. Raises QueueClientError if the clock is wrong."""
     storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"

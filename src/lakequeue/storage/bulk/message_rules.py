@@ -13,11 +13,11 @@ from lakequeue.model.clock import MICROS
 
 INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
 PRIORITY = "priority"
-"""Additional input column for queues with priorities."""
+"""Name of the additional input column for queues with priorities."""
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
-"""Longest delay, in seconds, of profiles without a limit. Longer delays may end after the last valid instant."""
+"""Longest delay, in seconds, if the profile sets no limit. A longer delay may end after the last valid instant."""
 
 _WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -25,13 +25,13 @@ _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 
 @attrs.frozen
 class Fifo:
-    """Options of a FIFO queue for bulk sends."""
+    """Options of a FIFO queue that bulk sends use."""
 
     shards: int = 1
     content_based_deduplication: bool = False
     dedup_by_group: bool = False
     order_by: str | None = None
-    """Column that orders the messages of a group; None for the order of the rows."""
+    """Column that orders the messages of a group. None keeps the order of the rows."""
 
 
 class Rule(NamedTuple):
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
     @property
     def of_one(self) -> str:
-        """Describes one row that breaks the rule, as in ``reason``."""
+        """Describes one row that breaks the rule, as in the column ``reason``."""
         return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
 
     def describe(self, count: int) -> str:
@@ -100,11 +100,11 @@ class RowRules:
 
     @property
     def longest_delay(self) -> float:
-        """Largest delay of a row, in seconds."""
+        """Maximum delay of a row, in seconds."""
         return FOREVER if self.max_delay is None else self.max_delay
 
     def of(self, given: Collection[str]) -> list[Rule]:
-        """Returns the rules for the columns ``given``. Errors list rules in this order."""
+        """Returns the rules for rows with the columns ``given``. Error texts list the rules in this order."""
         rules = [
             Rule("missing", "have", "no body (SND-1)"),
             Rule("size", "are", f"longer than {self.max_bytes} bytes (SND-2)"),
@@ -133,11 +133,13 @@ class RowRules:
         return [*rules, Rule("characters", "have", said, InvalidMessageContents)]
 
     def describe(self, given: Collection[str], broken: Mapping[str, int]) -> str:
-        """Describes the broken rules with their numbers of rows."""
+        """Describes the broken rules, with the number of rows that break each rule."""
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises InvalidMessageContents for wrong characters, InvalidParameterValue for other broken rules."""
+        """Raises InvalidMessageContents if only characters are wrong, InvalidParameterValue if other rules are
+        broken.
+        """
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue
@@ -145,7 +147,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Returns columns, spelled as in ``messages``. Spells ``order_by`` like its column."""
+    """Returns the columns, spelled as in the table ``messages``, and ``order_by``, spelled like its column."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
@@ -158,11 +160,11 @@ def check_columns(attributes: QueueAttributes, columns: Sequence[tuple[str, str]
 
     Args:
         attributes: attributes of the queue.
-        columns: names and types, with Spark's names of types.
+        columns: names and types. Types have the names that Spark uses.
         order_by: a further column, which must exist.
 
     Raises:
-        InvalidParameterValue: a column is wrong or missing; the text names the column.
+        InvalidParameterValue: a column is wrong or missing. The text names the column.
     """
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")

@@ -17,30 +17,30 @@ from lakequeue.storage.folder import Folder
 
 
 class BulkShards(Protocol):
-    """A queue's shards in this process, by number."""
+    """The shards of a queue in this process, addressed by number."""
 
     def now(self) -> int:
-        """Returns the instant of a commit, in microseconds."""
+        """Returns the present instant, in microseconds, for a commit."""
         ...
 
     def room(self, shard: int) -> int | None:
-        """Returns how many more messages a shard may store (QUE-21); None if there is no limit."""
+        """Returns how many more messages a shard may store (QUE-21). Returns None if there is no limit."""
         ...
 
     def holding(self, shard: int) -> AbstractContextManager[None]:
-        """Blocks this process's small sends to a shard."""
+        """Makes this process's small sends to a shard wait until the block ends."""
         ...
 
     def purged(self, shard: int) -> int:
-        """Returns a shard's first offset after the last purge (DDP-13)."""
+        """Returns the first offset of a shard after the shard's last purge (DDP-13)."""
         ...
 
     def committed(self, shard: int, lost_races: int) -> None:
-        """Counts a commit to a shard, and its lost races."""
+        """Counts a commit to a shard, and the races that were lost before the commit."""
         ...
 
     def check_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit; see ``ShardLedger.check_clock``."""
+        """Checks the clock before a commit, like ``ShardLedger.check_clock``."""
         ...
 
 
@@ -52,12 +52,12 @@ class SendTarget:
     root: str
     key: str
     shards: Sequence[int]
-    """All shards, in the order in which they get files."""
+    """Numbers of all shards, in the order in which the shards get files."""
     attributes: QueueAttributes
     attributes_version: int
     here: BulkShards
     priority: int = 0
-    """Priority for rows that have none."""
+    """Priority for rows that have no priority."""
 
     @property
     def tables(self) -> Folder:
@@ -67,7 +67,7 @@ class SendTarget:
         return self.engine.open(layout.messages_path(self.root, self.key, shard))
 
     def check_room(self, shard: int, files: Sequence[DataFile]) -> None:
-        """Raises OverLimit if ``files`` exceed the message cap (QUE-21)."""
+        """Raises OverLimit if the rows of ``files`` exceed the cap on stored messages (QUE-21)."""
         room, rows = self.here.room(shard), sum(file.rows for file in files)
         if room is not None and rows > max(0, room):
             where = "The queue" if len(self.shards) == 1 else f"Shard {shard} of the queue"

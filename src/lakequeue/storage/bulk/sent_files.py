@@ -1,8 +1,7 @@
-"""The record of the files that a relay has sent.
+"""The record of the files that a relay has sent, as numbered parts in the queue's directory.
 
-The record has numbered parts in the queue's directory. Only one process can create the part of a number. The part
-decides the files of its batch. Merged parts contain only digests of the files. Parts with merged numbers are
-ignored.
+Only one process can create the part of a number, and thereby decides the files of a batch. Merged parts contain
+only digests of the files. A part is ignored if a merged part covers its number.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ FILES = pa.schema(
 _MERGED = pa.schema([("bucket", pa.int32()), ("digest", DIGEST)])
 _PART = re.compile(r"batch-(\d{19})\.parquet|sent-(\d{19})-(\d{19})\.parquet")
 BATCH = 50_000
-"""Maximum number of files of a batch."""
+"""Maximum number of files in a batch."""
 MERGE, LARGEST = 32, 32 * 2**20
-"""Number of parts that starts a merge. Merged parts grow to about ``LARGEST`` bytes."""
+"""A merge begins at ``MERGE`` parts. A merged part grows to about ``LARGEST`` bytes."""
 _BUCKETS, _CHUNK = 64, 65_536
 
 
 class SentFiles:
-    """The files that a relay has sent. ``last`` is the number of the newest batch, or 0."""
+    """The files that a relay has sent. ``last`` is the number of the newest batch, or 0 if there is no batch."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the names of the parts."""
+        """Reads the names of the parts from the folder."""
         batches: dict[int, ListedFile] = {}
         merged: dict[tuple[int, int], ListedFile] = {}
         for entry in self._folder.files():
@@ -65,13 +64,15 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Creates the part of a batch. Returns False if another process was faster."""
+        """Creates the part of a batch, and thereby decides its files. Returns False if another process was
+        faster.
+        """
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
 
     def batch(self, number: int) -> pa.Table:
-        """Reads the files of a batch. Raises QueueClientError if the record of the batch is gone."""
+        """Reads the files of a batch. Raises QueueClientError if the part of the batch is gone."""
         try:
             return self._folder.rows(_batch(number), self._folder.entry(_batch(number)).size)
         except FileNotFoundError:
@@ -80,7 +81,10 @@ class SentFiles:
             ) from None
 
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-        """Yields the files that were not sent, in batches. ``found``: path, bytes, microseconds of last change."""
+        """Yields the files of ``found`` that were not sent yet, in batches.
+
+        A file of ``found`` is its path, its bytes, and the microseconds of its last change.
+        """
         waiting: list[pa.Table] = []
         recent = [self._folder.rows(each.name, each.size, ["digest"])["digest"] for each in self._batches.values()]
         with tempfile.TemporaryDirectory(prefix="lakequeue-files-") as directory:
@@ -101,7 +105,9 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges parts if there are many. Leaves the newest batch, because its files may be unsent."""
+        """Merges parts if there are many. Leaves the part of the newest batch, because this batch may not be sent
+        yet.
+        """
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]
@@ -162,7 +168,9 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Divides files by digest into buckets. Yields bucket and path of each Arrow file."""
+    """Divides files by digest into buckets, and writes each bucket as an Arrow file. Yields the buckets with their
+    paths.
+    """
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:

@@ -28,7 +28,7 @@ COLUMNS = layout.FILES["messages"]
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
-    """Raises FileNotFoundError if VACUUM removed one of these local files. The caller holds the table's lock."""
+    """Raises FileNotFoundError if one of the local ``files`` was removed. The caller holds the table's lock."""
     gone = [] if messages.local is None else [file.path for file in files if not messages.exists(file.path)]
     if gone:
         raise FileNotFoundError(f"{len(gone)} of {len(files)} files waited too long and were removed")
@@ -41,19 +41,19 @@ def safe_name(send_id: str) -> str:
 
 
 def folder_of(send_id: str, attempt: str) -> str:
-    """Returns the directory of one attempt, relative to the table."""
+    """Returns the directory for the files of one attempt at a send, relative to the table."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
 def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a temporary file, by row group."""
+    """Yields the rows of a temporary file, one row group at a time."""
     with messages.parquet(file.path, file.size, ANY) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group, use_threads=False).to_batches()
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
-    """Returns the shard of a file's message groups."""
+    """Returns the shard to which the message groups of a file belong."""
     if shards == 1:
         return 0
     with messages.parquet(file.path, file.size) as parquet:
@@ -67,12 +67,12 @@ def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:
 
 
 def new_name(partition: int, kind: str) -> str:
-    """Returns a name for a file of a partition. Names sort in the order of partitions."""
+    """Returns a new file name for a partition. File names sort in the order of partitions."""
     return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
 
 
 class NumberedFile:
-    """Writes a file of ``messages``. Numbers its rows from 0."""
+    """Writes a file of the table ``messages``. Numbers the rows of the file from 0."""
 
     def __init__(self, messages: Folder, path: str, target: pq.ParquetWriter) -> None:
         self._messages, self._path, self._target = messages, path, target
@@ -90,7 +90,7 @@ class NumberedFile:
 
 @contextmanager
 def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
-    """Creates a file, and yields its writer for the block."""
+    """Creates a file of the table ``messages``, and yields the file's writer."""
     options: dict[str, Any] = {
         "compression": "snappy",
         "store_schema": False,  # readers know it
@@ -102,7 +102,7 @@ def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
 
 
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
-    """Writes the kept rows into a new file. Numbers the rows from 0."""
+    """Writes the kept rows of a file into a new file, and numbers these rows from 0."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with folder.parquet(file.path, file.size) as source, numbered_file(folder, path) as target:
         for rows in _row_groups(_kept(source, kept)):

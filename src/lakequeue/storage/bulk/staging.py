@@ -1,4 +1,4 @@
-"""Stages a bulk send. Writes files, assigns shards, creates the manifest."""
+"""Stages a bulk send: writes files, assigns files to shards, and writes the manifest."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lakequeue.storage.engines.data_files import DataFile
 from lakequeue.storage.folder import Folder
 
 LEAST = 100
-"""Minimum rows per shard. Smaller sends use fewer shards."""
+"""Minimum number of rows for each shard. A smaller send goes to fewer shards, or its files stay whole."""
 NEAR = 0.1
-"""Allowed relative deviation of a shard's rows from the average."""
+"""Share of the average by which a shard's number of rows may differ. The tolerance saves cutting files."""
 
 
 def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Assigns files to shards in order. Cuts files to balance the rows."""
+    """Assigns files to shards in order. Cuts files so that all shards get about equal numbers of rows."""
     rows = sum(file.rows for file in files)
     number = min(len(shards), max(len(files), rows // LEAST, 1))
     if rows < number * LEAST:  # as they are, the same number of files for each
@@ -50,7 +50,7 @@ def spread(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -
 
 
 def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequence[int]) -> list[WaitingFile]:
-    """Splits each file among the shards, by message group (FAI-5)."""
+    """Splits each file into one file for each shard, by message group (FAI-5)."""
     if len(shards) == 1:
         return [WaitingFile(shards[0], file) for file in files]
     placed: list[WaitingFile] = []
@@ -68,7 +68,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
 
 
 def _ends(sizes: Sequence[int], number: int) -> list[int]:
-    """Returns the row number at which each shard ends. Prefers ends of files. Omits the last shard."""
+    """Returns the row number at which each shard ends, except the last shard. Prefers the ends of files."""
     edges, share = np.cumsum(sizes), sum(sizes) / number
     ends = []
     for end in range(1, number):
@@ -83,10 +83,10 @@ class Staging:
 
     Attributes:
         key: the key of the send.
-        shards: all shards, in filling order. New files are below the first shard.
+        shards: all shards, in the order in which they get files. New files are written below the first shard.
         rules: the rules for the rows.
-        folder: directory of this attempt, relative to a shard's ``messages``.
-        bad_rows: treatment of rows that break a rule; None if such rows end the send.
+        folder: directory of this attempt, relative to a shard's ``messages`` table.
+        bad_rows: treatment of rows that break a rule. None if such rows end the send.
     """
 
     key: SendKey
@@ -100,15 +100,19 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at the send ``key``. All processes that write its files must use one ``attempt``."""
+        """Returns an attempt at the send ``key``. All processes that write files of the send must pass the same
+        ``attempt``.
+        """
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
-        """Returns the ``messages`` directory of the first shard."""
+        """Returns the folder of the first shard's ``messages`` table, where new files are written."""
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Calls ``write``, and stores a manifest of its files. Returns an earlier attempt's manifest if any."""
+        """Calls ``write``, and stores a manifest of the written files. If an earlier attempt stored a manifest,
+        returns that one.
+        """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
         try:
@@ -134,7 +138,7 @@ class Staging:
         return there
 
     def _spread(self, messages: Folder, files: Sequence[DataFile]) -> list[WaitingFile]:
-        """Assigns the files of each priority to its shards (JOB-5)."""
+        """Assigns each file to a shard of the file's priority (JOB-5)."""
         classes = self.rules.priorities or 1
         waiting: list[WaitingFile] = []
         for priority in range(classes):

@@ -1,4 +1,4 @@
-"""Writes the files of a bulk send in Spark's tasks. Is 2.6 times as fast as Spark's Parquet writer."""
+"""Writes the files of a bulk send in Spark's tasks, 2.6 times as fast as Spark's Parquet writer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Returns a DataFrame and its order column. If the session ignores case, spells columns as in ``messages``."""
+    """Returns the DataFrame and its order column, spelled as in ``messages`` if the session ignores case."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -41,7 +41,7 @@ def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | Non
 
 @attrs.frozen
 class TaskWriter:
-    """Writes the rows of a Spark task. Can be pickled."""
+    """Writes the rows of one Spark task. A writer can be pickled."""
 
     store: Store
     tables: str
@@ -49,7 +49,7 @@ class TaskWriter:
     in_order: bool = False
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Checks and writes the rows of this task's partition."""
+        """Checks and writes the rows of the partition of the running task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -58,7 +58,7 @@ class TaskWriter:
         return write_partition(messages, self.staging, context.partitionId(), rows, self.in_order)
 
     def pickled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the pickled result of ``write``. Yields InvalidParameterValue instead of raising."""
+        """Yields the pickled result of ``write`` as one row. An InvalidParameterValue is yielded, not raised."""
         try:
             result: Written | InvalidParameterValue = self.write(rows)
         except InvalidParameterValue as error:
@@ -69,7 +69,9 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Writes a DataFrame in one pass, groups in order (FIF-1). InvalidParameterValue: rows are unreadable."""
+    """Writes a DataFrame in one pass, with message groups in order (FIF-1). Raises InvalidParameterValue for
+    unreadable rows.
+    """
     fifo = staging.rules.fifo
     try:
         writer = TaskWriter(store, tables.uri, staging, fifo is not None)
@@ -86,7 +88,7 @@ def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list
 
 
 def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
-    """Groups rows into partitions, in order. Each partition has complete message groups of one shard."""
+    """Groups rows into partitions. Each partition has complete message groups of one shard, in order."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -108,7 +110,7 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
 
 
 def file_count(spark: SparkSession) -> int:
-    """Returns how many Spark partitions a FIFO send needs. Each partition becomes a file."""
+    """Returns the number of Spark partitions for a bulk send to a FIFO queue. Each partition becomes a file."""
     wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
     tasks = _tasks(spark)
     return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"
@@ -126,7 +128,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
-    """Returns the rows in ``count`` partitions. ``number`` is each row's partition."""
+    """Returns the rows in ``count`` partitions. The column ``number`` holds the partition of each row."""
     from pyspark.sql import functions as F
 
     if hasattr(df, "repartitionById"):  # since Spark 4.1
