@@ -1,4 +1,4 @@
-"""Content of a Delta log: entries, checkpoints, and the table's state."""
+"""The content of a Delta log: entries, checkpoints, and the table's state."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-"""File that names the newest checkpoint, for other programs. This package lists the directory instead."""
+"""Path of the file that names the newest checkpoint for other programs. This package lists the directory
+instead.
+"""
 LAST_VERSION = 2**63 - 1
-"""Highest possible version. Files with higher numbers do not belong to a log."""
+"""Highest possible version. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
-"""Metric of a commit: the number of its entry's lines. Reveals torn entries."""
+"""Name of the commit metric that holds the number of lines of the entry. A wrong number reveals a torn entry."""
 BASE, NEWEST = "base", "newest"
-"""Metrics of a commit: the previous entry's token, and the previous version's newest file."""
+"""Names of two commit metrics: the previous entry's token, and the previous version's newest file."""
 ANSWERS = "answers"
-"""Metric of a commit: the requests that it applied, and their answers, as JSON."""
+"""Name of the commit metric that holds the requests that the commit applied, and their answers, as JSON."""
 REPAIRED = "repair"
-"""Token of an entry that replaces an unreadable entry."""
+"""Token of an entry that a repair wrote in place of an unreadable entry."""
 TOKEN = "lakequeue.token "
-"""Prefix of an application id in a checkpoint. The rest is the token of the checkpoint's entry."""
+"""Prefix of an application id in a checkpoint. The rest of the id is the token of the checkpoint's entry."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
-"""Text before an entry's checksum, and the checksum's placeholder. The checksum is a hexadecimal CRC-32."""
+"""Text before the checksum of an entry, and placeholder for the checksum, which is a hexadecimal CRC-32."""
 _READER, _WRITER = 1, 2
-"""Newest reader and writer protocol versions without unsupported features."""
+"""Newest reader and writer version of the Delta protocol that require no unsupported feature."""
 _NAMED_FEATURES = (3, 7)
-"""Reader and writer version whose tables list features by name."""
+"""Reader and writer version of the Delta protocol with which a table lists its features by name."""
 _FEATURES = {"appendOnly", "invariants"}
-"""Features of writer version 2. lakequeue's tables use none."""
+"""Features that writer version 2 includes. lakequeue's tables use none of these features."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
 _ACTIONS: dict[str, dict[str, Any]] = {
     "protocol": {
@@ -68,23 +70,23 @@ CHECKPOINT = pa.schema({name: pa.struct(fields) for name, fields in _ACTIONS.ite
 
 
 class LiveFile(NamedTuple):
-    """A data file of a snapshot, from the log."""
+    """A data file of a snapshot, as described in the log."""
 
     path: str
-    """Path as in the log, URL-encoded."""
+    """Path of the file as in the log, URL-encoded."""
     name: str
-    """Path below the table's directory."""
+    """Path of the file below the table's directory, not URL-encoded."""
     size: int
     rows: int
     partition: Mapping[str, Any]
-    """Values of the partition columns: int, bool, str, or an aware instant."""
+    """Values of the partition columns, each an int, a bool, a str, or an instant with a time zone."""
     minimum: Mapping[str, Any]
     maximum: Mapping[str, Any]
     nulls: Mapping[str, int]
     modified: int = 0
-    """Time of the file's commit, in milliseconds since the epoch. Set by the machine's clock."""
+    """Time of the file's commit, in milliseconds since 1970, by the clock of the committing machine."""
     statistics: str | None = None
-    """The file's statistics in the log, as JSON; None without statistics."""
+    """The file's statistics in the log, as JSON, or None without statistics."""
 
 
 @attrs.define
@@ -95,38 +97,38 @@ class Entry:
     removed: list[str] = attrs.field(factory=list)
     """Paths of removed files, as in the log."""
     transactions: dict[str, int] = attrs.field(factory=dict)
-    """Versions by application id."""
+    """Versions that the commit sets, by application id."""
     token: str | None = None
     program: str | None = None
-    """Name and version of the writing program; None if it is lakequeue, or unknown."""
+    """Name and version of the program that wrote the entry. None if lakequeue wrote the entry, or if unknown."""
     committed_at: int | None = None
-    """Time of the commit, in milliseconds since the epoch. Set by the machine's clock."""
+    """Time of the commit, in milliseconds since 1970, by the clock of the committing machine."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
-    """Identity of the file from which the entry was read; see ``Mark``."""
+    """Identity of the file from which the entry was read. See ``Mark``."""
     follows: Mark = ()
-    """Identity of the previous entry's file. Set only if this process committed the entry."""
+    """Identity of the previous entry's file. Set only for an entry that this process committed."""
     base: str | None = None
-    """Token of the previous entry as the writer knew it; None if the entry does not name it."""
+    """Token of the previous entry, as the writer knew it. None if the entry names no token."""
     newest: str | None = None
-    """Newest live file of the previous version. None if the entry names no file."""
+    """Newest live file of the previous version, as the writer knew it. None if the entry names no file."""
     answers: Mapping[str, Any] = attrs.field(factory=dict)
-    """The requests that the commit applied, each with its answers; see ``storage.requests``."""
+    """Requests that the commit applied, each with its answers. See ``storage.requests``."""
 
 
 def entry_name(version: int) -> str:
-    """Returns the path of a version's entry below the table."""
+    """Returns the path of a version's log entry, relative to the table."""
     return f"{LOG}/{version:020}.json"
 
 
 def has_entry(folder: Folder, version: int) -> bool:
-    """True if a log has an entry of this version. The content does not matter."""
+    """True if a log has an entry of this version. The entry may be unreadable."""
     return folder.exists(entry_name(version))
 
 
 def checkpoint_name(version: int) -> str:
-    """Returns the path of a version's checkpoint below the table."""
+    """Returns the path of a version's checkpoint, relative to the table."""
     return f"{LOG}/{version:020}.checkpoint.parquet"
 
 
@@ -136,25 +138,25 @@ def is_table(folder: Folder) -> bool:
 
 @attrs.frozen
 class Listing:
-    """Entries and checkpoints of a log by version. Omits checkpoints in several parts or with a unique name."""
+    """Entries and checkpoints of a log, by version. Omits checkpoints in several parts or with a unique name."""
 
     entries: dict[int, ListedFile]
     checkpoints: dict[int, ListedFile]
 
     @property
     def readable_from(self) -> int:
-        """The lowest version that can be loaded: 0, or a checkpoint that still has its entry."""
+        """Lowest version that can be loaded: 0, or a version with a checkpoint and its entry."""
         return min({0, *self.checkpoints} & self.entries.keys())
 
     @property
     def gap(self) -> int:
-        """First version after the oldest entry that has no entry; ``LAST_VERSION`` if the log has no entries."""
+        """First missing version after the oldest entry. ``LAST_VERSION`` if the log has no entries."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Lists a log; with ``after``, only the names that sort after this name."""
+    """Lists a log. With ``after``, lists only names that sort after ``after``."""
     kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
@@ -164,7 +166,7 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
 
 
 def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
-    """Returns the versions with entries, and the versions with checkpoints. Opens no file."""
+    """Returns the versions that have an entry, and the versions that have a checkpoint. Opens no file."""
     found: dict[str, set[int]] = {"json": set(), "checkpoint.parquet": set()}
     for match in filter(None, map(_LOG_FILE.fullmatch, folder.names(LOG))):
         if int(match[1]) <= LAST_VERSION:
@@ -173,15 +175,15 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists a table's Parquet files, oldest first. Includes files outside the log. Omits files moved aside by
-    repairs.
+    """Lists a table's Parquet files, oldest first, also those missing from the log. Omits files that a repair
+    moved aside.
     """
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
 
 def live_file(add: Mapping[str, Any]) -> LiveFile:
-    """Builds a file from its ``add`` action. Raises Misplaced if the path leaves the table (DUR-70)."""
+    """Returns the file of an ``add`` action. Raises Misplaced if the file's path leaves the table (DUR-70)."""
     stats = json.loads(add.get("stats") or "{}")
     partition = {name: _value(name, text) for name, text in dict(add["partitionValues"]).items()}
     return LiveFile(
@@ -214,7 +216,7 @@ def parse(data: bytes) -> Entry:
 
 
 def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
-    """Builds an entry from its actions. Raises ValueError if actions of the commit are missing."""
+    """Builds an entry from the actions of a commit. Raises ValueError if an action is missing."""
     entry = Entry()
     for action in actions:
         if add := action.get("add"):
@@ -244,7 +246,7 @@ def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
 
 
 def signed(data: bytes) -> bytes:
-    """Sets the checksum, if the first line has a place."""
+    """Sets the checksum in an entry. Returns ``data`` unchanged if the first line has no place for a checksum."""
     before, mark, rest = data.partition(_CHECKSUM)
     if not mark or b"\n" in before:
         return data
@@ -254,7 +256,7 @@ def signed(data: bytes) -> bytes:
 
 
 def read_entry(folder: Folder, version: int) -> Entry:
-    """Reads a log entry. Raises FileNotFoundError, or DamagedTable if ``parse`` refuses its content."""
+    """Reads a log entry. Raises FileNotFoundError, or DamagedTable if ``parse`` refuses the content."""
     data, mark = folder.read_marked(entry_name(version))
     try:
         entry = attrs.evolve(parse(data), mark=mark)
@@ -269,11 +271,11 @@ def read_entry(folder: Folder, version: int) -> Entry:
 
 @attrs.define
 class TableState:
-    """A version of a table by its log."""
+    """State of a table at one version, built from the log."""
 
     version: int = -1
     live: dict[str, LiveFile] = attrs.field(factory=dict)
-    """Files of the version by path. The file that was added last is the last."""
+    """Files of the version, by path. The file that was added last comes last."""
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
@@ -281,13 +283,13 @@ class TableState:
     lost_files: bool = False
     """True if another program removed files without replacing them."""
     token: str | None = None
-    """Token of this version's commit. None if unknown."""
+    """Token of the commit of this version. None if unknown."""
 
     def files(self) -> list[LiveFile]:
         return list(self.live.values())
 
     def apply(self, entry: Entry) -> None:
-        """Applies the entry of the next version."""
+        """Applies the log entry of the next version."""
         self.lost_files |= bool(entry.removed) and not entry.added and entry.token is None
         for path in entry.removed:
             self.live.pop(path, None)
@@ -302,16 +304,18 @@ class TableState:
 
     @property
     def newest(self) -> str | None:
-        """Name of the file that was added last; None without files."""
+        """Name of the file that was added last. None if the version has no files."""
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
-        """False if ``entry`` names another predecessor (DUR-86). ``entry`` belongs to the next version."""
+        """False if ``entry``, the log entry of the next version, names another predecessor (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if ``found`` was left over by a restore: the newest file that it knows no longer exists (DUR-86)."""
+    """True if a restore left ``found`` over, because the newest file that ``found`` names no longer exists
+    (DUR-86).
+    """
     if folder.local is None or found.newest is None:
         return False
     try:
@@ -322,7 +326,7 @@ def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
 
 
 def read_checkpoint(folder: Folder, version: int) -> TableState:
-    """Reads a checkpoint. Raises FileNotFoundError. Raises DamagedTable for an empty, torn or malformed file."""
+    """Reads a checkpoint. Raises FileNotFoundError, or DamagedTable for an empty, torn or malformed file."""
     data = folder.read(checkpoint_name(version))
     try:
         with reader(pa.BufferReader(data), CHECKPOINT) as file:
@@ -344,7 +348,7 @@ def read_checkpoint(folder: Folder, version: int) -> TableState:
 
 
 def obstacles(found: Entry | TableState) -> list[str]:
-    """Returns the table's features and properties unknown to lakequeue."""
+    """Returns the features and properties of the table that lakequeue does not know."""
     protocol = found.protocol or {}
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES
     unknown = sorted(f"the feature {name}" for name in named)

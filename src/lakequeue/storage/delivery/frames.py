@@ -1,4 +1,6 @@
-"""Rows of a Spark DataFrame for a delivery table: tasks write files, this process commits them (TAB-30)."""
+"""Appends the rows of a Spark DataFrame to a delivery table. Tasks write files, this process commits the files
+(TAB-30).
+"""
 
 from __future__ import annotations
 
@@ -33,31 +35,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PIECE = 128 << 20
-"""Bytes of rows that a task collects for one file."""
+"""Bytes of rows that a task collects before it writes a file."""
 _OLD = 3_600
-"""Age in seconds. ``VACUUM`` may have removed older uncommitted files."""
+"""Age in seconds from which uncommitted files are looked for, because ``VACUUM`` may have removed them."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
 """Placeholder identity for appends to a task's temporary table."""
 
 
 @attrs.frozen
 class TaskFiles:
-    """A task's files in the table's directory. No log entry names the files. Can be pickled."""
+    """Files that a task wrote into the table's directory. No log entry names these files yet. Can be pickled."""
 
     files: Sequence[AddAction] = ()
     rows: int = 0
     columns: str = ""
-    """The columns of the files as JSON; empty without rows."""
+    """Columns of the files as JSON. Empty if there are no rows."""
 
 
 @attrs.frozen
 class RowsTask:
-    """Writes the rows of a Spark task into files. Can be pickled.
+    """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
 
-    Does not open the delivery table. A temporary table applies the same columns, constraints and errors.
+    Rows go through a temporary table, which has the same columns and constraints, and raises the same errors.
 
     Attributes:
-        store: reaches the delivery table.
+        store: store of the delivery table.
         log: first entry of the temporary table's log.
     """
 
@@ -66,7 +68,7 @@ class RowsTask:
     merge_schema: bool
 
     def pickled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a row with the pickled result or error."""
+        """Yields one row with the result of ``write``, or with its error. Both are pickled."""
         result: TaskFiles | Exception
         try:
             result = self.write(_pieces(batches))
@@ -76,7 +78,7 @@ class RowsTask:
         yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
     def write(self, pieces: Iterable[pa.Table]) -> TaskFiles:
-        """Writes rows into the delivery table's files. Raises RowsRefused, TableUnavailable."""
+        """Writes the rows into files in the delivery table's directory. Raises RowsRefused or TableUnavailable."""
         rows = 0
         with TemporaryDirectory(prefix="lakequeue-rows-") as scratch:
             snapshot = None
@@ -127,7 +129,9 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """A DataFrame to append, computed once unless the table changes. ``merge_schema``: the table gets new columns.
+    """The rows of a DataFrame to append. The DataFrame is computed only once, unless the table changes.
+
+    ``merge_schema``: True if the table gets new columns of the DataFrame.
 
     Raises:
         QueueClientError: the DataFrame's session was stopped.
@@ -146,11 +150,11 @@ class FrameRows:
         self._began = 0.0
 
     def _known(self, name: str) -> str:
-        """Lowers a column's name if the session ignores case."""
+        """Returns a column's name, in lower case if the session ignores case."""
         return name if self._df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
 
     def schema(self) -> pa.Schema:
-        """Returns the schema of a new table for the rows. Raises the errors of ``new_schema``."""
+        """Returns the schema for a new table with these rows. Raises the errors of ``new_schema``."""
         return new_schema(arrow_schema(self._df.schema).empty_table())
 
     @property
@@ -159,8 +163,8 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Returns the files with the rows. Writes the files at the first call. Writes again if the files no longer
-        fit or exist.
+        """Returns the files with the rows. Writes the files at the first call, or if they no longer fit the table
+        or exist.
 
         Raises:
             RowsRefused: the table does not accept a row.
@@ -174,12 +178,12 @@ class FrameRows:
         return self._written.files
 
     def _are_gone(self, snapshot: DeltaDeliverySnapshot) -> bool:
-        """Checks only old files. True if a file is missing."""
+        """True if one of the files no longer exists. Files younger than ``_OLD`` seconds are not checked."""
         is_old = abs(time.time() - self._began) >= _OLD
         return is_old and not snapshot.target.has_files([file.path for file in self._written.files])
 
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns columns of the files that the table lacks."""
+        """Returns the columns that the files have and the table lacks."""
         from deltalake import Field
 
         known = set(snapshot.schema.names)
@@ -196,7 +200,7 @@ class FrameRows:
         return TaskFiles(files, sum(part.rows for part in parts), columns)
 
     def _run(self, writer: RowsTask, snapshot: DeltaDeliverySnapshot) -> Sequence[Any]:
-        """Runs ``writer`` in Spark's tasks. Returns a ``TaskFiles`` or an error per task."""
+        """Runs ``writer`` in Spark's tasks. Returns for each task a ``TaskFiles`` or an error."""
         spelled = {self._known(name): name for name in snapshot.schema.names}
         df = self._df.toDF(*(spelled.get(self._known(name), name) for name in self._df.columns))
         with quiet_about_pandas():
@@ -204,7 +208,9 @@ class FrameRows:
 
 
 def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
-    """Builds the first log entry of an equal, empty table. ``columns``: the schema as JSON."""
+    """Returns the first log entry of an empty table with the delivery table's properties. ``columns``: the schema
+    as JSON.
+    """
     protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
     versions: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,

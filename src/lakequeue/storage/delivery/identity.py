@@ -1,4 +1,4 @@
-"""The identity of a delivery in its table's log. Needs no ``deltalake``."""
+"""The identity of a delivery in the log of its table. Needs no ``deltalake``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import attrs
 
 
 class CommitRefused(Exception):
-    """The commit did not land, or its outcome is unknown. Read the table again."""
+    """Raised if a commit did not land, or if its outcome is unknown. The caller reads the table again."""
 
 
 @attrs.frozen
 class DeliveryIdentity:
-    """One delivery in its table's log.
+    """Identifies one delivery in the log of its table.
 
     Attributes:
         app_id: application id of one slot of a shard; see ``application_id``.
@@ -26,10 +26,10 @@ class DeliveryIdentity:
 
     @property
     def version(self) -> int:
-        """Application id's version in the commit of the rows."""
+        """Version of the application id in the commit of the rows."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Application id's version in a block. A block is a commit that forbids the rows."""
+        """Version of the application id in a block. A block is a commit after which the rows cannot land."""
         return 2 * self.number + 1

@@ -1,4 +1,4 @@
-"""Rows for a delivery table, in its columns and types. Errors name the column (TAB-23)."""
+"""Converts rows to the columns and types of a delivery table. Errors name the column (TAB-23)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from lakequeue.errors import RowsRefused
 
 
 def is_frame(rows: object) -> bool:
-    """Returns True for a DataFrame of Spark or Spark Connect."""
+    """True for a DataFrame of Spark or Spark Connect."""
     return type(rows).__module__.startswith("pyspark.sql.")
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Converts a handler's result to an Arrow table. ``schema`` gives the types of dicts.
+    """Converts a handler's result to an Arrow table. ``schema``: the delivery table's schema, used for rows that
+    are dicts.
 
     Raises:
         RowsRefused: a value does not fit its column.
-        TypeError: ``rows`` is no Arrow data, data frame, or dicts.
+        TypeError: ``rows`` is not Arrow data, a data frame, or a list of dicts.
     """
     if isinstance(rows, pa.Table):
         return rows
@@ -56,7 +57,7 @@ def _of_dicts(rows: Sequence[Mapping[str, object]], schema: pa.Schema | None) ->
 
 
 def new_schema(rows: pa.Table) -> pa.Schema:
-    """Returns the schema of a new delivery table. Raises RowsRefused for a column with only NULLs."""
+    """Returns the schema of a new delivery table for ``rows``. Raises RowsRefused if a column has only NULLs."""
     for field in rows.schema:
         if pa.types.is_null(field.type):
             raise RowsRefused(
@@ -66,7 +67,9 @@ def new_schema(rows: pa.Table) -> pa.Schema:
 
 
 def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Table:
-    """Returns rows in the columns and types of a table. Raises RowsRefused with the name of a column."""
+    """Returns the rows with the columns and types of a table. Raises RowsRefused, which names the column, if a
+    value does not fit.
+    """
     names = set(schema.names)
     extra = [name for name in rows.column_names if name not in names]
     if extra and not merge_schema:
@@ -89,7 +92,9 @@ def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Tabl
 
 
 def refused_columns(rows: pa.Table, configuration: Mapping[str, str], text: str) -> RowsRefused:
-    """Returns the error for rows that break a table's constraint. Names the constraints and their columns."""
+    """Returns the error for rows that break a constraint of the table. The error names the constraints and their
+    columns.
+    """
     prefix = "delta.constraints."
     constraints = {name[len(prefix) :]: sql for name, sql in configuration.items() if name.startswith(prefix)}
     known = [name for name in rows.column_names if any(_mentions(sql, name) for sql in constraints.values())]

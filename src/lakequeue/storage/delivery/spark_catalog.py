@@ -1,4 +1,4 @@
-"""Delivery tables by name in a Spark session's catalogs."""
+"""Finds and creates delivery tables by name in the catalogs of a Spark session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def location(spark: SparkSession, name: str) -> str | None:
-    """Returns the path or URI of a catalog's Delta table. None if the table does not exist. Raises
+    """Returns the path or URI of a Delta table in a catalog. Returns None if there is no table. Raises
     TableUnavailable.
     """
     from pyspark.errors import PySparkException
@@ -34,7 +34,7 @@ def location(spark: SparkSession, name: str) -> str | None:
 
 
 def create(spark: SparkSession, name: str, schema: Callable[[], pa.Schema]) -> None:
-    """Creates an empty Delta table in a catalog if missing."""
+    """Creates an empty Delta table in a catalog, unless the table exists. Raises TableUnavailable."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -1,4 +1,4 @@
-"""Reads and creates delivery tables. Appends the rows of deliveries. Blocks deliveries (TAB-20)."""
+"""Reads and creates delivery tables, appends the rows of deliveries, and blocks deliveries (TAB-20)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ImportError as missing:
     raise MissingPackage.of("delivering into a table", "delta", missing) from None
 
 LEASE = "lakequeue lease "
-"""Prefix of the lease id in a commit's userMetadata."""
+"""Prefix of the lease id in the userMetadata of a delivery's commit."""
 _WRITABLE = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
     *("v2Checkpoint", "timestampNtz"),
@@ -44,11 +44,13 @@ _FORGETS = (
     f"`lakequeue decide QUEUE`, then run ALTER TABLE … UNSET TBLPROPERTIES ('{_RETENTION}')"
 )
 _SEARCHED = 2_000
-"""Number of newest log entries searched for a delivery's commit. Older commits count as unknown."""
+"""Maximum number of newest log entries that are searched for a delivery's commit. Older commits count as
+unknown.
+"""
 _KEPT = 16
-"""Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own."""
+"""Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own snapshot."""
 _TRIES = 5
-"""Times that ``deltalake`` repeats a commit after a lost race."""
+"""Maximum number of times that ``deltalake`` repeats a commit after a lost race."""
 
 
 def _properties(lease_id: str, *transactions: Transaction) -> CommitProperties:
@@ -69,20 +71,20 @@ def _appending(delivery: DeliveryIdentity) -> CommitProperties:
 
 
 class WrittenRows(Protocol):
-    """Rows in files that Spark's tasks wrote before the commit."""
+    """Rows that Spark's tasks write into files before the commit."""
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]: ...
     def new_columns(self, snapshot: DeltaDeliverySnapshot) -> list[Field]:
-        """Returns columns of the files that the table lacks."""
+        """Returns the columns that the files have and the table lacks."""
         ...
 
 
 class DeltaDeliveryTable:
-    """A delivery table by path or URI. The table need not exist.
+    """A delivery table with a path or URI. The table need not exist.
 
     Args:
-        syncs: flushes rows to disk before their messages are deleted (DUR-1).
-        root: the queue's root. No delivery table may be inside.
+        syncs: True to flush rows to disk before their messages are deleted (DUR-1).
+        root: the queue's root. A delivery table inside the root is refused.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], root: str, syncs: bool = True) -> None:
@@ -97,7 +99,9 @@ class DeltaDeliveryTable:
         return self.store.folder(self.uri)
 
     def read(self) -> DeltaDeliverySnapshot | None:
-        """Returns the newest snapshot, or None without a table. Raises TableUnavailable, UnsupportedTable."""
+        """Returns the newest snapshot. Returns None if the table does not exist. Raises TableUnavailable,
+        UnsupportedTable.
+        """
         if is_inside(self.uri, self._root):
             raise UnsupportedTable(self.uri, "it is inside the root of the queue")
         with self._errors():
@@ -108,7 +112,9 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot if still newest, else reads one. Threads never share a snapshot."""
+        """Returns a kept snapshot if it is still the newest, else reads the newest. Threads never share a
+        snapshot.
+        """
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -120,7 +126,9 @@ class DeltaDeliveryTable:
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
-        """Returns the identity of a log entry's file, or None."""
+        """Returns a value that changes if the log entry of ``version`` is replaced. Returns None if there is no
+        such entry.
+        """
         with self._errors():
             try:
                 return self._folder.entry(entry_name(version))[1:]
@@ -128,7 +136,7 @@ class DeltaDeliveryTable:
                 return None
 
     def create(self, schema: pa.Schema) -> None:
-        """Creates the table without rows, unless it exists. Only one of several processes creates it."""
+        """Creates the table without rows, unless the table exists. Only one of several processes creates it."""
         with self._errors(), TemporaryDirectory() as scratch:
             DeltaTable.create(scratch, schema)
             made = LocalFolder(scratch).read(entry_name(0))
@@ -153,7 +161,7 @@ class DeltaDeliveryTable:
     # --- entries
 
     def entry(self, version: int) -> list[dict[str, Any]] | None:
-        """Returns the actions of a log entry; None if it does not exist."""
+        """Returns the actions of the log entry of a version. Returns None if there is no such entry."""
         try:
             text = self._folder.read(entry_name(version))
         except FileNotFoundError:
@@ -161,12 +169,14 @@ class DeltaDeliveryTable:
         return [json.loads(line) for line in text.splitlines() if line]
 
     def has_files(self, names: Iterable[str]) -> bool:
-        """Returns True if all these files of the table exist. Raises TableUnavailable."""
+        """True if all the files ``names`` of the table exist. Raises TableUnavailable."""
         with self._errors():
             return all(map(self._folder.exists, names))
 
     def sync(self, version: int) -> None:
-        """Syncs log entries and their files to disk (TAB-24). ``version``: the newest entry."""
+        """Syncs new log entries and their files to a local disk (TAB-24). ``version``: the newest entry to
+        sync.
+        """
         folder = self._folder
         if folder.local is None or not self.store.syncs or version <= self._synced:
             return
@@ -189,14 +199,14 @@ class DeltaDeliveryTable:
 
 @attrs.frozen
 class DeltaDeliverySnapshot:
-    """One version of a delivery table. Refuses commits if the delivery was settled since."""
+    """One version of a delivery table. Refuses a commit of a delivery that was settled after this version."""
 
     target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
-    """Identity of the file of the newest log entry. Another identity means that the entry was replaced."""
+    """Identity of the file of the newest log entry. A changed identity means that the entry was replaced."""
     _versions: dict[str, int] = attrs.field(factory=dict, init=False)
-    """Known versions by application id. Finding a version takes milliseconds."""
+    """Known versions by application id, because finding a version takes milliseconds."""
 
     @property
     def table_id(self) -> str:
@@ -211,7 +221,7 @@ class DeltaDeliverySnapshot:
         return pa.schema(self.handle.schema().to_arrow())
 
     def problem(self) -> str | None:
-        """Returns why no delivery into the table is possible; None if it is possible."""
+        """Returns why rows cannot be delivered into the table. Returns None if rows can be delivered."""
         configuration, protocol = self.handle.metadata().configuration, self.handle.protocol()
         features = set(protocol.writer_features or ())
         if features & _CATALOG:
@@ -226,23 +236,24 @@ class DeltaDeliverySnapshot:
         return f"has features {', '.join(unknown)}, which cannot be written without Spark" if unknown else None
 
     def check(self) -> None:
-        """Raises UnsupportedTable if no delivery into the table is possible."""
+        """Raises UnsupportedTable if rows cannot be delivered into the table."""
         problem = self.problem()
         if problem is not None:
             raise UnsupportedTable(self.target.uri, problem)
 
     def delivered(self, app_id: str) -> int:
-        """Returns the newest version of an application id; -1 if the table has none."""
+        """Returns the newest version of an application id, or -1 if the table does not have the id."""
         if app_id not in self._versions:
             found = self.handle.transaction_version(app_id)
             self._versions[app_id] = -1 if found is None else int(found)
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery or of its block. Returns the ``app_id`` version and a lease id.
+        """Finds the commit of a delivery or of its block. Returns the version of ``app_id`` in the commit, and the
+        lease id.
 
-        The lease id is None if the user wrote. ``(-1, None)``: the whole log has no such commit. None: unknown,
-        because older entries were not searched.
+        The lease id is None if the user made the commit. Returns ``(-1, None)`` if the whole log has no such
+        commit. Returns None if unknown, because older log entries were not searched.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):
@@ -259,7 +270,7 @@ class DeltaDeliverySnapshot:
         return None if newest >= _SEARCHED else (-1, None)
 
     def append(self, delivery: DeliveryIdentity, rows: pa.Table | WrittenRows, merge_schema: bool = False) -> None:
-        """Appends rows as a delivery. Raises RowsRefused; CommitRefused if the commit may not have landed."""
+        """Appends rows as a delivery. Raises RowsRefused, or CommitRefused if the commit may not have landed."""
         if not isinstance(rows, pa.Table):
             return self._add(delivery, rows)
         fitting = columns_of(rows, self.schema, merge_schema)
@@ -299,7 +310,7 @@ class DeltaDeliverySnapshot:
             )
 
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Commits an entry that forbids rows of these deliveries. Raises the errors of ``append``."""
+        """Commits an entry after which no rows of these deliveries can land. Raises the errors of ``append``."""
         blocks = [_transaction(each, each.block) for each in deliveries]
         properties = _properties(deliveries[0].lease_id, *blocks)
         with self._commit():

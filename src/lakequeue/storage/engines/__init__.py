@@ -1,1 +1,1 @@
-"""The two engines. Commits of both engines use one fence."""
+"""The two engines, and the fence that guards the commits of both engines."""

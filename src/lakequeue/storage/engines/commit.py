@@ -1,4 +1,4 @@
-"""One commit under a fence. A token in the log proves that the commit landed."""
+"""Commits a change under a fence. A token in the log proves that the commit landed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from lakequeue.storage.snapshot import ReplacedLog
 from lakequeue.storage.store_failures import first_line, unanswered_version
 
 OLDEST_BASE = 1.0
-"""Seconds for which a check of the log counts. Object stores only, see docs/internals/fence.md."""
+"""Seconds for which a check of an object store's log is valid. See docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""Duration in seconds. Longer commits search the log for their token. The process may have been suspended."""
+"""Seconds after which a commit searches the log for its token, because the process may have been suspended."""
 TRIM_EVERY = 100
-"""Number of commits between attempts to trim a local log."""
+"""Number of commits between two attempts to trim a local log."""
 _UNANSWERED = 2
-"""Maximum number of repeats of a commit without an answer. A late request of each attempt may still land."""
+"""Maximum number of repeats of a commit that got no answer. A late request of each attempt may still land."""
 _T_co = TypeVar("_T_co", covariant=True)
 Ids = Mapping[str, int]
-"""Application ids with versions."""
+"""Application ids with their versions."""
 
 
 @attrs.frozen
@@ -39,24 +39,26 @@ class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
-    """Application ids whose versions the decision relies on: 0 for an id that was never committed."""
+    """Application ids with the versions on which the decision relies. An id that was never committed has version
+    0.
+    """
     ids: Ids
-    """Versions of application ids that the commit sets."""
+    """Application ids with the versions that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Makes the commit with these application ids and this token."""
+    """Makes the commit, with application ids and a token as arguments."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
     """Called after a lost race, on the newest snapshot. Returns True if another process made the same change."""
     counts: Ids = MappingProxyType({})
-    """Numbers of changed messages, by kind such as ``send``."""
+    """Numbers of changed messages, by kind of change such as ``send``."""
     late: bool = False
-    """True to decide before waiting for the turn. Another process may make the change meanwhile."""
+    """True to decide before waiting for the turn to commit. Another process may make the change meanwhile."""
     patient: bool = True
-    """If ``late``, True to wait while other processes commit."""
+    """True to wait for the turn even while other processes commit. Used only if ``late`` is True."""
 
 
 class Ended(Enum):
-    """Outcome of an attempt at a commit. All outcomes except ``LANDED`` load the newest snapshot."""
+    """Outcome of an attempt to commit. After any outcome except ``LANDED``, the newest snapshot is loaded."""
 
     LANDED = auto()
     """The change is committed, maybe by another process."""
@@ -67,7 +69,9 @@ class Ended(Enum):
 
 
 class Commit:
-    """A commit in progress. The caller must lock the handle from the decision on."""
+    """A commit in progress. The caller must lock the table's handle from the decision until the outcome is
+    known.
+    """
 
     def __init__(self, table: Table, change: Change[object]) -> None:
         """Prepares a commit on the loaded snapshot of a table."""
@@ -76,20 +80,20 @@ class Commit:
         self._lineage = table.lineage
         self._token = new_token(change.counts, table.lost_races)
         self._stale = 0
-        """Number of attempts that failed because files were missing. The second failure means damage."""
+        """Number of attempts that failed because files were missing. The second such failure means damage."""
         self._unanswered = 0
-        """Number of attempts without an answer."""
+        """Number of attempts to which storage gave no answer."""
         self._unanswered_version = 0
-        """Newest version that a late request may still create."""
+        """Newest version that a late request of an unanswered attempt may still create."""
         self._before_unanswered = 0
-        """Version before the first unanswered attempt. The search for the token starts after this version."""
+        """Version before the first unanswered attempt. The search for the token begins after this version."""
 
     def attempt(self) -> Ended:
-        """Tries to commit once. Returns the outcome.
+        """Tries to commit once, and returns the outcome.
 
         Raises:
-            QueueClientError: storage failed, or the lock was held too long. With ``outcome_unknown``, the commit
-                may have landed or still land.
+            QueueClientError: storage failed, or other processes held the table's lock too long. With
+                ``outcome_unknown``, the commit may have landed or may still land.
         """
         table = self._table
         if table.state.strays:
@@ -109,18 +113,22 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises QueueClientError if an attempt may still land. Do not repeat the change after the error."""
+        """Raises QueueClientError if an attempt may still land. After the error, the change must not be
+        repeated.
+        """
         if self._table.version < self._unanswered_version:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
     def _holds(self) -> bool:
-        """True if the fence holds, on the same log."""
+        """True if the fence holds on the loaded snapshot, and the log was not replaced."""
         fence = self._change.fence.items()
         same = self._table.lineage is self._lineage  # a restored log may have the same numbers again
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds, and the log is intact. If False, loads the newest snapshot."""
+        """True if the fence holds, and the log still has the loaded snapshot's entry. If False, loads the newest
+        snapshot.
+        """
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -138,7 +146,7 @@ class Commit:
         return False
 
     def _came_late(self) -> Ended:
-        """Returns LANDED if an earlier attempt has landed. Otherwise returns LOST."""
+        """Returns LANDED if an earlier attempt at this commit has landed, else LOST."""
         late = TimeoutError("no answer came")
         if self._unanswered_version and _landed(self._table, self._token, self._before_unanswered, late):
             return Ended.LANDED
@@ -146,7 +154,10 @@ class Commit:
         return Ended.LOST
 
     def _try(self, wall: float, machine: float) -> Ended:
-        """Writes the commit. ``wall``, ``machine``: wall and monotonic clock, in s, when the attempt began."""
+        """Writes the commit, and returns the outcome.
+
+        ``wall`` and ``machine`` are the wall clock and the monotonic clock, in seconds, when the attempt began.
+        """
         table = self._table
         base = table.version
         try:
@@ -168,7 +179,7 @@ class Commit:
         return Ended.TRY_AGAIN if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
-        """Returns if the commit may be repeated. Otherwise raises the error of the attempt."""
+        """Returns normally if the commit may be repeated after ``error``. Otherwise raises an error."""
         table = self._table
         self._stale += isinstance(error, StaleSnapshot)
         claimed = unanswered_version(error, tried)
@@ -187,10 +198,11 @@ class Commit:
 
 
 def is_base_in_log(table: Table) -> bool:
-    """True if decisions on the loaded snapshot may commit (DUR-80).
+    """True if decisions on the loaded snapshot may be committed (DUR-80). The log must still have the snapshot's
+    entry.
 
-    The log must still have the snapshot's entry. Object stores are asked every ``OLDEST_BASE`` seconds. Returns
-    False if a store has a newer version.
+    On object stores, checks the log every ``OLDEST_BASE`` seconds. Returns False if the log then has a newer
+    version.
 
     Raises:
         ReplacedLog: the log was replaced.
@@ -204,7 +216,9 @@ def is_base_in_log(table: Table) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """True if a commit after ``base`` has the token. QueueClientError: the log does not show the outcome."""
+    """True if a commit after version ``base`` has the token. Raises QueueClientError if the log does not show the
+    outcome.
+    """
     try:
         table.refresh()
         landed = table.landed(token, base)

@@ -1,4 +1,4 @@
-"""Reasons for refused commits. Also tells storage failures from other errors."""
+"""Reasons for refused commits. Distinguishes storage failures from other errors."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ import json
 from lakequeue.storage.snapshot import LogTrimmed
 
 LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
-"""Packages whose exceptions are storage failures."""
+"""Packages whose exceptions count as storage failures."""
 
 
 class LostRace(Exception):
-    """Another commit came first. Reload, decide again, and repeat."""
+    """Raised if another commit came first. The caller loads the newest snapshot, decides again, and repeats the
+    commit.
+    """
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
-    """Files of the loaded snapshot are gone. Load the newest snapshot."""
+    """Raised if files of the loaded snapshot are gone. The caller loads the newest snapshot."""
 
 
 class StaleAttributes(Exception):
-    """The queue's attributes changed since messages were validated; validate again."""
+    """Raised if the queue's attributes changed after messages were validated. The caller validates the messages
+    again.
+    """
 
 
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
-"""Further types of storage failures: file errors, lost races, and unreadable logs."""
+"""Further exceptions that count as storage failures: file errors, lost races, and unreadable logs."""
 
 
 def is_storage_failure(error: Exception) -> bool:
-    """True if storage or one of its libraries failed; False for errors of this package's own code."""
+    """True if storage or one of its libraries failed. False for errors of this package's own code."""
     if isinstance(error, _FAILURES):
         return True
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}

@@ -1,4 +1,4 @@
-"""Tokens of commits. The token in the log shows if the commit landed. Tokens also record lost races."""
+"""Tokens of commits. A token in the log shows that its commit landed. Tokens also record lost races."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from lakequeue.storage.delta_log import read_entry
 from lakequeue.storage.folder import Folder
 
 _LOST = "lost_races"
-"""Field with the number of races lost before the commit."""
+"""Field of a token with the number of races that were lost before the commit."""
 
 
 def new_token(counts: Mapping[str, int], lost: int) -> str:
-    """Returns a commit's token. Contains counts of changed messages and lost races."""
+    """Returns a new token for a commit, with the numbers of changed messages and of lost races."""
     return json.dumps({**counts, _LOST: lost, "commit": uuid.uuid4().hex})
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Counts readable commits and their lost races. Reads ``most`` versions up to ``version``."""
+    """Counts the readable commits among the last ``most`` versions up to ``version``, and the races lost before
+    them.
+    """
 
     def lost(number: int) -> int | None:
         try:

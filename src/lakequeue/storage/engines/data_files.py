@@ -1,4 +1,4 @@
-"""The files of a commit, for both engines."""
+"""The data files of a commit, as both engines describe them in the log."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lakequeue.model.clock import from_micros
 _STATISTICS = {"first_offset", "last_offset"} | {
     *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
 }
-"""Columns with statistics in the Delta log."""
+"""Columns whose minimum, maximum and number of NULLs are in the Delta log."""
 
 
 _FEW = 16
-"""Maximum rows for which Python computes minimum and maximum."""
+"""Maximum number of rows for which Python computes minimum and maximum. Arrow computes them for more rows."""
 
 
 @attrs.frozen
 class DataFile:
-    """A Parquet file below the table, with its log record."""
+    """A Parquet file below the table's directory, with its record in Delta's log."""
 
     path: str
-    """Path relative to the table. Separated by ``/``, and not URL-encoded."""
+    """Path relative to the table, with ``/`` as separator, and not URL-encoded."""
     size: int
     rows: int
     partition: Mapping[str, str]
-    """Partition values in Delta's form (instants: ``2026-01-01 00:00:00.000000``)."""
+    """Partition values in Delta's form. An instant is written as ``2026-01-01T00:00:00.000000Z``."""
     minimum: Mapping[str, Any] = attrs.field(factory=dict)
-    """Minimum value by column. Text columns are included only if all values are equal."""
+    """Minimum of each column with statistics. A text column is included only if all its values are equal."""
     maximum: Mapping[str, Any] = attrs.field(factory=dict)
     nulls: Mapping[str, int] = attrs.field(factory=dict)
 
@@ -51,7 +51,7 @@ class DataFile:
 
 
 class Description:
-    """Collects the statistics of a file's rows."""
+    """Collects the statistics of a file's rows while the rows are written."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -59,7 +59,7 @@ class Description:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Adds further rows of the file."""
+        """Adds further rows of the file to the statistics."""
         self.rows += len(rows)
         for place, name in enumerate(rows.schema.names):
             if name in _STATISTICS:
@@ -92,7 +92,7 @@ def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
-    """Assigns consecutive offsets and one send instant to message files."""
+    """Gives message files consecutive offsets, beginning with ``first``, and the send instant ``sent_at``."""
     base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
         found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))
@@ -101,7 +101,7 @@ def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile
 
 
 def partition_text(value: object) -> str:
-    """Returns a partition value in Delta's form."""
+    """Returns a partition value as text in Delta's form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):

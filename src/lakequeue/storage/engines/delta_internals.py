@@ -1,7 +1,7 @@
-"""Access to Delta's log and transactions through py4j. The interfaces are not public.
+"""Accesses Delta's log and transactions through py4j. Their interfaces are not public.
 
-Only ``engine="spark"`` uses this module. Other releases may have other classes. docs/operation/spark.md lists the
-tried releases. No other module knows Delta's classes.
+Only ``engine="spark"`` uses this module, and no other module knows Delta's classes. Other releases of Delta may
+have other classes. docs/operation/spark.md lists the releases that were tried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_TOKEN = 3
-"""Parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns, predicate."""
+"""Number of parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns,
+predicate.
+"""
 
 
 _SESSION = {
@@ -35,7 +37,7 @@ _SESSION = {
 
 
 def require(spark: SparkSession) -> None:
-    """Raises QueueClientError if a session cannot commit through Delta. Remote sessions cannot."""
+    """Raises QueueClientError if a session cannot commit through Delta, because it is remote or has no Delta."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise QueueClientError(
@@ -52,7 +54,7 @@ def require(spark: SparkSession) -> None:
 
 
 class SparkDeltaLog:
-    """The Delta log of one table. Methods activate ``session`` while they run."""
+    """The Delta log of one table. Its methods make ``session`` the active Spark session while they run."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
         self._session = session
@@ -66,7 +68,9 @@ class SparkDeltaLog:
             return self._java.update(False, self._none, self._none)
 
     def removals(self, snapshot: Any, partition: Mapping[str, Sequence[int | bool | str]]) -> list[Any]:
-        """Returns actions that remove the files with these partition values. Pass the actions to ``commit``."""
+        """Returns the actions that remove a snapshot's files with these partition values. ``commit`` takes the
+        actions.
+        """
         texts = {name: set(map(partition_text, among)) for name, among in partition.items()}
 
         def is_among(file: Any) -> bool:
@@ -87,8 +91,8 @@ class SparkDeltaLog:
         """Commits on a snapshot. Delta checks for conflicts with every later commit.
 
         Args:
-            snapshot: snapshot of the decision.
-            actions: JSON of Delta's log, or removals of the snapshot.
+            snapshot: snapshot on which the change was decided.
+            actions: actions of Delta's log as JSON, or results of ``removals``.
             frames: rows to write and add.
             app_ids: application ids. A later commit with an equal id is a conflict.
             token: user metadata of the commit.
@@ -113,8 +117,10 @@ class SparkDeltaLog:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
 
     def _operation(self, token: str) -> Any:
-        """Returns ``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``, as history shows it.
-        Newer releases have more parameters at the end, all optional.
+        """Returns ``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``, which the table's
+        history shows.
+
+        Newer releases of Delta have more parameters at the end, all optional.
         """
         name = "org.apache.spark.sql.delta.DeltaOperations$Write"
         [constructor] = _class(self._jvm, name).getConstructors()
@@ -126,7 +132,9 @@ class SparkDeltaLog:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active session during the block. Delta's code uses the active session."""
+    """Makes a session the thread's active Spark session during the block, because Delta's code uses the active
+    session.
+    """
     from pyspark.sql import SparkSession
 
     jvm: Any = session._jvm
@@ -143,7 +151,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """Returns a session for commits, on the same context."""
+    """Returns a new session on the same Spark context, with the settings that commits need."""
     with active(spark):
         session = spark.newSession()
     for name, value in _SESSION.items():
@@ -153,7 +161,7 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def lost_races() -> Iterator[None]:
-    """Turns Delta's conflicts into ``LostRace``."""
+    """Turns Delta's conflict errors into ``LostRace`` during the block."""
     from delta import exceptions
 
     # siblings in Python, without a common base
@@ -174,7 +182,7 @@ def lost_races() -> Iterator[None]:
 
 
 def _class(jvm: Any, name: str) -> Any:
-    """Returns a class from the session's loader. Only this loader knows added jars."""
+    """Returns a Java class from the session's class loader. Only this loader knows added jars."""
     return jvm.java.lang.Class.forName(name, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
 
 

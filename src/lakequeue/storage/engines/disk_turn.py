@@ -1,10 +1,10 @@
-"""Turns to commit to a table on a local disk.
+"""Turns to commit to a table on a local disk. While one process has the turn and commits, other processes wait.
 
-One process commits while other processes wait. Turns only save work, because the fence refuses stale commits. A
-process without a turn may lose a race. See docs/internals/fence.md.
+Turns only save work, because the fence refuses stale commits. A process that commits without a turn may lose a
+race. See docs/internals/fence.md.
 
-There are two locks. The turn's holder has one lock. The process next in line has the other lock. No process takes
-two turns while another waits.
+There are two locks. The process that has the turn holds one lock, and the process that is next in line holds the
+other lock. So no process takes two turns in a row while another process waits.
 """
 
 from __future__ import annotations
@@ -21,41 +21,45 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds to wait for the holder's next sign of life. Waiting processes continue without a turn afterwards."""
+"""Seconds without a sign of life from the process that has the turn, after which waiting processes commit without
+a turn.
+"""
 FRESH = 0.05
-"""Minimum seconds between two signs of life. Each sign is a write to the disk."""
+"""Minimum seconds between two signs of life of a process, because each sign is a write to the disk."""
 LONGEST = 5.0
-"""Maximum seconds of waiting for a turn. The process commits without a turn afterwards."""
+"""Maximum seconds for which a process waits for a turn. After this time, the process commits without a turn."""
 POLL = 0.001
-"""Maximum seconds of the first pauses, for the next process. Later processes pause up to three times as long."""
+"""Maximum seconds of the first pauses of the process next in line. Processes behind it pause up to three times as
+long.
+"""
 PATIENCE = 1 / 16
-"""Maximum pause, as a share of the time waited."""
+"""Maximum pause between two attempts to take the turn, as a share of the time waited."""
 
 
 TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
-"""Lock files of a table."""
+"""Names of a table's lock files for turns. The process that is next in line holds the first file's lock."""
 
 
 _mine = Held()
 
 
 class DiskTurn(NamedTuple):
-    """A turn of a process, or permission to continue without."""
+    """A process's turn to commit, or its permission to commit without a turn."""
 
     still_here: Callable[[], None] = lambda: None
-    """Shows a sign of life to the waiting processes."""
+    """Shows a sign of life, so that other processes go on waiting for this turn."""
     waited: bool = False
-    """True if another process had the turn."""
+    """True if the process had to wait for another process's turn."""
 
 
 @contextmanager
 def turn(
     table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
 ) -> Iterator[DiskTurn]:
-    """Waits for the turn to commit. Holds the turn during the block. Reentrant.
+    """Waits for the turn to commit, and holds the turn during the block. Reentrant.
 
-    The block runs without the turn after ``longest`` seconds. ``until()`` ends the wait by returning True. A
-    holder without signs of life loses the turn.
+    The block runs without the turn after ``longest`` seconds, or if ``until()`` returns True, or if the process
+    that has the turn shows no sign of life.
     """
     local = local_path(table_path) or ""
     try:

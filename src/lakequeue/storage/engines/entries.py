@@ -1,7 +1,8 @@
-"""Entries of a Delta log, written by the point engine.
+"""Writes the entries of a Delta log for the point engine. An entry has one line of JSON for each action of a
+commit.
 
-An entry has one JSON line for each action. Writing an entry takes one request. The request fails after any commit
-since the snapshot. delta-rs needs five requests to an object store.
+Writing an entry takes one request to an object store, where delta-rs needs five. The request fails if any commit
+came after the snapshot.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def entry(
     base: TableState | None = None,
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the actions of a commit.
+    """Returns the actions of a commit. The entry names ``base`` as the version before (DUR-86).
 
-    The entry names ``base`` as the version before (DUR-86). ``answers`` is a JSON object with answers by request.
+    ``answers``: a JSON object with the answers to the requests that the commit applies, by request.
     """
     now = _now()
     return _with_info(
@@ -65,7 +66,7 @@ def first_entry(
     files: Iterable[DataFile] = (),
     transactions: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Returns the commit that creates a table. May include files and application ids."""
+    """Returns the log entry that creates a table. The entry may also add files and set application ids."""
     now = _now()
     metadata = {
         "id": str(uuid.uuid4()),
@@ -125,7 +126,7 @@ def _with_info(
     others: Sequence[Mapping[str, Any]],
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Adds the description of a commit before its other actions."""
+    """Returns the actions of a commit with a description of the commit before them."""
     newest = None if base is None else next(reversed(base.live), None)
     named = {BASE: base and base.token, NEWEST: newest, ANSWERS: answers}
     metrics = {
@@ -149,7 +150,7 @@ def _ids(transactions: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def add_action(file: DataFile, now: int) -> dict[str, Any]:
-    """Returns the action that adds a file; ``now`` in milliseconds."""
+    """Returns the action that adds a file to the table. ``now`` is in milliseconds."""
     return {
         "path": quote(file.path, safe="/="),
         "partitionValues": dict(file.partition),
