@@ -1,10 +1,10 @@
-"""Queues for asyncio: the methods of the synchronous classes as coroutines, with the same names and errors.
+"""Queues for asyncio. Methods have the names and errors of the synchronous classes.
 
 A waiting receive holds no thread. Other calls run in threads of the ``LakeQueue``. Concurrent calls share commits.
 
-A cancelled call does not begin, or ends in its thread. So a cancelled send or change may take effect. Messages
-claimed by a cancelled ``receive`` or ``lease`` become visible at once, or at the end of their visibility timeout
-if storage fails or the process dies. Their receive count includes this receive.
+A cancelled call never begins, or ends in a thread. A cancelled send or change may still take effect. A cancelled
+``receive`` or ``lease`` releases claimed messages at once. After a failure or crash, the visibility timeout
+releases them. Their receive count includes this receive.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _answering(
     answer: Callable[[_Result, LoopThreads], _Answer],
     undo: Callable[[_Result], object] | None = None,
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
-    """Turns a method into a coroutine, and wraps its result for asyncio."""
+    """Turns a method into a coroutine. Wraps the result for asyncio."""
     run = _verb(method, undo)
 
     @functools.wraps(method)
@@ -123,7 +123,7 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """Turns a receive into a coroutine that waits without a thread. A cancelled receive releases its messages."""
+    """Turns a receive into a coroutine. Waits without a thread. A cancelled receive releases its messages."""
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
@@ -184,9 +184,9 @@ class Lease(_AsyncFace[sync_lease.Lease]):
 
     @asynccontextmanager
     async def keep_alive(self, policy: Renewal) -> AsyncIterator[Lease]:
-        """Extends the lease until the block settles the lease or ends. See ``lakequeue.Lease``.
+        """Extends the lease while the block runs. Stops when the block settles the lease. See ``lakequeue.Lease``.
 
-        Spark jobs of the block run in other threads. A lost lease does not cancel them.
+        Spark jobs of the block run in other threads. A lost lease does not cancel Spark jobs.
         """
         kept = self._sync.keep_alive(policy)
         await self._threads(kept.__enter__, lambda _: kept.__exit__(None, None, None))
@@ -303,10 +303,10 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
 
 
 class Sender(_AsyncFace[sync_sender.Sender]):
-    """``lakequeue.Sender`` for asyncio; get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
+    """``lakequeue.Sender`` for asyncio. Get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
 
-    ``send`` returns when the message is stored, so concurrent tasks share commits. Messages are stored in the
-    order of the calls. A cancelled call withdraws its message if no commit has begun.
+    ``send`` returns when the message is stored. Concurrent tasks share commits. Messages are stored in the order
+    of the calls. A cancelled call withdraws its message before a commit begins.
     """
 
     def __init__(self, queue: Queue, sync: sync_sender.Sender, threads: LoopThreads) -> None:
@@ -354,10 +354,10 @@ class Schedules(_AsyncFace[sync_schedules.Schedules]):
 
 
 class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProperties):
-    """``lakequeue.LakeQueue`` for asyncio. ``async with`` ends its threads once all cancelled calls have ended.
+    """``lakequeue.LakeQueue`` for asyncio. ``async with`` ends the threads after all cancelled calls.
 
     Args:
-        threads: maximum number of threads, 1 to 1,024; the other arguments are as for ``lakequeue.LakeQueue``.
+        threads: maximum number of threads, 1 to 1,024. For other arguments, see ``lakequeue.LakeQueue``.
     """
 
     _threads: OwnThreads
@@ -396,7 +396,7 @@ class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProp
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Ends the threads, closes the tables and clears this process's caches. Deletes nothing."""
+        """Ends the threads, closes the tables and clears caches. Deletes nothing."""
 
         def close() -> None:
             self._threads.close()

@@ -1,7 +1,7 @@
-"""The tree of errors: refusals by the service, failures of the environment, contradictory options.
+"""The tree of errors: service refusals, environment failures, contradictory options.
 
-Codes, legacy codes and HTTP statuses are those of SQS (ERR-6). ``cmq_code`` is set on queues of the ``cmq``
-profile (ERR-7). All errors survive pickling.
+Codes, legacy codes and HTTP statuses match SQS (ERR-6). Queues of the ``cmq`` profile set ``cmq_code`` (ERR-7).
+All errors survive pickling.
 """
 
 from __future__ import annotations
@@ -65,24 +65,24 @@ def escaped(text: object) -> str:
 
 
 class LakeQueueError(Exception):
-    """Base class of all errors that this package raises on purpose."""
+    """Base class of all errors that this package raises."""
 
 
 class QueueServiceError(LakeQueueError):
     """The service understood the request and refused it. Nothing was changed (ERR-1, ERR-8).
 
     Attributes:
-        code: name of the error, equal to the name of the class.
+        code: name of the error, equal to the class's name.
         message: sentence for people, with the names of the Python API.
-        template: the message with ``{}`` for each of ``names``, which have other spellings on the wire.
+        template: the message with ``{}`` for each of ``names``. Names have other spellings on the wire.
         http_status: status under which SQS sends this error.
-        sender_fault: True if the caller has to change the request, False if the service is to blame.
+        sender_fault: True if the caller has to change the request. False if the service is to blame.
         request_id: fresh UUID of the refused request.
-        legacy_code: code in the older query protocol, by default the same.
+        legacy_code: code in the older query protocol. Equals ``code`` by default.
         default_message: message of an error without one.
         status: HTTP status of the class.
-        cmq_code: number of the same error in CMQ, on ``cmq`` queues only.
-        hint: valid values, such as a range, if the message lacks them.
+        cmq_code: the error's number in CMQ, only on ``cmq`` queues.
+        hint: valid values, such as a range, if not in ``message``.
         cmq_module_code: the more exact number of CMQ, if known.
     """
 
@@ -140,7 +140,7 @@ class QueueNameExists(QueueServiceError):
 
 
 class QueueDeletedRecently(QueueServiceError, prefixed=True):
-    """A queue of this name was deleted less than a cool-down ago (QUE-14). Wait, then create the queue."""
+    """A queue of this name was deleted recently (QUE-14). Wait for the cool-down, then create the queue."""
 
     default_message = (
         "You must wait 60 seconds after deleting a queue before you can create another with the same name."
@@ -148,14 +148,14 @@ class QueueDeletedRecently(QueueServiceError, prefixed=True):
 
 
 class ReceiptHandleIsInvalid(QueueServiceError):
-    """The text is not a receipt handle of this queue (RCP-9). Use the handle of a receive."""
+    """The text is no receipt handle of this queue (RCP-9). Use the handle of a receive."""
 
     default_message = "The input receipt handle is invalid."
     status = 404
 
 
 class MessageNotInflight(QueueServiceError, prefixed=True):
-    """The message is not in flight, so its visibility cannot change (RCP-12). Receive the message again."""
+    """The message is not in flight: its visibility cannot change (RCP-12). Receive the message again."""
 
     default_message = "The specified message isn't in flight."
 
@@ -186,7 +186,7 @@ class BatchEntryIdsNotDistinct(QueueServiceError, prefixed=True):
 
 
 class InvalidBatchEntryId(QueueServiceError, prefixed=True):
-    """A batch entry's id is too long, or contains forbidden characters (BAT-5)."""
+    """A batch entry's id is too long or malformed (BAT-5)."""
 
     default_message = (
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
@@ -210,7 +210,7 @@ class InvalidMessageContents(QueueServiceError):
 
 
 class InvalidAttributeName(QueueServiceError):
-    """The attribute does not exist, or cannot be set here (QUE-2, QUE-23, QUE-26)."""
+    """The attribute is unknown, or not settable (QUE-2, QUE-23, QUE-26)."""
 
     default_message = "Unknown attribute."
 
@@ -222,7 +222,7 @@ class InvalidAttributeValue(QueueServiceError):
 
 
 class InvalidParameterValue(QueueServiceError):
-    """An argument is out of range, or does not fit this queue."""
+    """An argument is out of range, or does not fit the queue."""
 
     default_message = "Invalid value for a parameter."
 
@@ -274,7 +274,7 @@ class RequestThrottled(QueueServiceError):
 
 
 class ResourceNotFoundException(QueueServiceError):
-    """A move task, or a queue in a move task, does not exist."""
+    """A move task or its queue does not exist."""
 
     default_message = "The resource does not exist."
     status = 404
@@ -304,7 +304,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
-        """Builds the error for a feature, ``what``, from an import's error."""
+        """Builds the error for a feature from an import error."""
         from importlib import metadata  # Takes 30 ms.
 
         try:
@@ -460,7 +460,7 @@ CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
 """CMQ's module code by CMQ's number. Only numbers of rewinds have one."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers if some or all deletes of a batch failed (ERR-7)."""
+"""CMQ's numbers for deletes of a batch: some or all failed (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Delivery:
-    """Identity and table for your own write into a delivery table (TAB-28).
+    """Identity and table for your own write (TAB-28).
 
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
-        table: the ``deltalake.DeltaTable`` on which it was checked that this lease may still deliver. Write once.
-            With ``deltalake`` and polars, write through this object: a write by path is not fenced, so its rows
-            could arrive after another process has blocked the delivery.
+        table: the checked ``deltalake.DeltaTable``: this lease may still deliver. Write once. With ``deltalake``
+            and polars, write through this object. A write by path is not fenced: rows may arrive after another
+            process blocked the delivery.
     """
 
     app_id: str
@@ -82,24 +82,24 @@ class Lease:
 
     @property
     def messages(self) -> DataFrame:
-        """Returns the messages as a lazy DataFrame. The files that it reads stay for 24 hours.
+        """Returns the messages as a lazy DataFrame. The files of the DataFrame stay for 24 hours.
 
-        Columns: message_id, body, receipt_handle, sent_at, message_attributes, group_id, delay_seconds,
+        Columns: message_id, body, receipt_handle, sent_at, message_attributes, group_id; delay_seconds,
         receive_count, shard, offset, dedup_id, sequence_number.
         """
         return operations.frame(self._runtime)
 
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Returns the messages as Arrow record batches with the columns of ``messages``, without Spark.
+        """Returns the messages as Arrow record batches, without Spark. ``messages`` lists the columns.
 
-        Batches are read on demand, so memory holds two batches, usually a few MiB. The files stay for 24 hours.
+        Batches are read on demand. Memory holds two batches, usually a few MiB. The files stay for 24 hours.
 
         Args:
             columns: the columns to read, in this order; None for all. Fewer columns are read faster.
 
         Raises:
             InvalidParameterValue: a column is unknown.
-            QueueClientError: storage failed, in this call or while batches are read.
+            QueueClientError: storage failed in this call, or while batches are read.
         """
         named = [columns] if isinstance(columns, str) else columns
         chosen = None if named is None else list_of("columns", named, str, "a column's name")
@@ -113,7 +113,7 @@ class Lease:
         """Makes the lease end in this many seconds.
 
         Raises:
-            InvalidParameterValue: the timeout is out of range, or exceeds 12 h in total (VIS-9).
+            InvalidParameterValue: the timeout is out of range. Or the total exceeds 12 h (VIS-9).
             LeaseLost: the lease no longer holds any message.
         """
         now = self._queue.now()
@@ -126,16 +126,16 @@ class Lease:
 
     @contextmanager
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
-        """Extends the lease in the background until the block ends or settles it.
+        """Extends the lease in the background while the block runs. Stops when the block settles the lease.
 
-        A busy Spark delays no extension. If the lease is lost, Spark jobs of the block's thread are cancelled.
+        A busy Spark delays no extension. A lost lease cancels Spark jobs of the block's thread.
 
         Args:
             policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease and its timeout.
 
         Raises:
-            LeaseLost: at the end of the block, if the lease no longer holds any message.
-            QueueDoesNotExist: at the end of the block, if the queue was deleted.
+            LeaseLost: the lease holds no message at the block's end.
+            QueueDoesNotExist: the queue was deleted. Raised at the block's end.
         """
         check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
         if self._heartbeat is not None:
@@ -191,16 +191,17 @@ class Lease:
     def delete_except(
         self, failed: DataFrame | Iterable[str | tuple[str, str | None]] | Mapping[str, str | None] | Any
     ) -> LeaseCounts:
-        """Deletes all messages except ``failed``, which become visible.
+        """Deletes all messages except ``failed``. Failed messages become visible.
 
-        A reason of up to 1 KiB is kept with its message: ``attempts`` and dead letters show it (JOB-10).
+        A reason of up to 1 KiB is kept. ``attempts`` and dead letters show the reason (JOB-10).
 
         Args:
-            failed: receipt handles or message ids of the lease, alone or in pairs with a reason; or a Spark,
-                polars, pandas or Arrow table with ``receipt_handle`` or ``message_id``, and optionally ``reason``.
+            failed: receipt handles or message ids of the lease. Or pairs of a handle or id, and a reason. Or a
+                Spark, polars, pandas or Arrow table. Columns of a table: ``receipt_handle`` or ``message_id``, and
+                optionally ``reason``.
 
         Raises:
-            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease, or a reason is no
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease. Or a reason is no
                 text.
             LeaseLost: the lease no longer holds any message.
         """
@@ -210,20 +211,20 @@ class Lease:
     # --- the delivery table
 
     def append(self, rows: Any, *, merge_schema: bool = False) -> int:
-        """Appends rows to the delivery table, each once, then deletes the messages. Returns the number of rows.
+        """Appends rows to the delivery table, then deletes the messages. Returns the number of rows.
 
-        After any failure, either the rows are in the table once, or the messages are still in the queue.
+        Each row is appended once. A failure loses nothing: the rows arrived, or the messages stay.
 
         Args:
-            rows: an Arrow table, batches or a reader, a frame of Spark, polars or pandas, or a list of dicts.
+            rows: an Arrow table, batches, reader, or a list of dicts. Or a frame of Spark, polars or pandas.
                 Without rows, the messages are only deleted.
             merge_schema: True to add columns that the table does not have.
 
         Raises:
-            RowsRefused: the table does not accept these rows, and the lease has its messages. Append other rows.
-            LeaseLost: another process has the messages or has blocked these rows.
-            TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived,
-                and the messages stay undecided until the table can be read.
+            RowsRefused: the table does not accept these rows. The lease keeps the messages. Append other rows.
+            LeaseLost: another process has the messages, or blocked these rows.
+            TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived.
+                The messages stay undecided until the table can be read.
             UnsupportedOperation: the queue has no delivery table.
             MissingPackage: ``deltalake`` is not installed.
 
@@ -257,12 +258,12 @@ class Lease:
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery of this lease, for your own write into the table; see docs/guides/tables.md.
+        """The delivery of this lease, for your own write. See docs/guides/tables.md.
 
-        Commit on the handle ``table`` with ``app_id`` and ``version``, then call ``delivered``.
+        Commit on ``table`` with ``app_id`` and ``version``, then call ``delivered``.
 
         Raises:
-            LeaseLost: another process has decided that this lease may not deliver.
+            LeaseLost: another process has blocked the delivery of this lease.
             TableUnavailable: the table does not exist, or cannot be reached.
             UnsupportedOperation: the queue has no delivery table.
         """
@@ -272,10 +273,10 @@ class Lease:
         return Delivery(identity.app_id, identity.version, table)
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages, if the table has the commit of ``delivery``.
+        """Deletes the messages, if the table has the delivery's commit.
 
         Raises:
-            LeaseLost: another process has decided that this lease may not deliver.
+            LeaseLost: another process has blocked the delivery of this lease.
             QueueClientError: the table has no such commit.
             TableUnavailable: the table cannot be reached.
 
@@ -300,7 +301,7 @@ class Lease:
 
 
 def failed_of(failed: Any) -> dict[str, str | None]:
-    """Returns handles or message ids with their reasons, from ``delete_except``'s argument."""
+    """Parses the argument of ``delete_except``. Returns reasons by handle or message id."""
     found: Iterable[Any]
     if hasattr(failed, "toLocalIterator"):  # A Spark DataFrame.
         columns = _columns(failed.columns)

@@ -118,7 +118,7 @@ class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
     A ``with`` block closes the queue's tables at its end. A later call opens the tables again. A Queue can be
-    pickled like a ``LakeQueue``. A copy never means a later queue of the name (JOB-13).
+    pickled like a ``LakeQueue``. A copy never refers to a queue created later (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted. Every method raises QueueClientError if
     storage fails. RequestThrottled means that other processes won every race. Nothing was changed: try again.
@@ -237,7 +237,7 @@ class Queue(QueueProperties):
                 show the name during flight.
 
         Raises:
-            OverLimit: a standard queue has reached its cap on messages in flight.
+            OverLimit: a standard queue reached its cap on messages in flight.
             InvalidParameterValue: an argument is out of range.
 
         RCV-3, RCV-4, RCV-5, LPL-1, ATT-1, ATT-3, MSA-4, INF-3
@@ -294,7 +294,7 @@ class Queue(QueueProperties):
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
             MessageNotInflight: the message was released. On strict queues: the timeout has ended.
-            InvalidParameterValue: the timeout is out of range. Or all timeouts exceed 12 h. Or the receipt is not
+            InvalidParameterValue: the timeout is out of range. Or the total exceeds 12 h. Or the receipt is not
                 the latest.
 
         VIS-1, VIS-4, RCP-12, VIS-9
@@ -373,10 +373,10 @@ class Queue(QueueProperties):
     ) -> SentRows:
         """Sends every row of Arrow data in one commit. Returns the number of messages.
 
-        On a standard queue, memory holds one batch of the reader. Memory also holds a few row groups of 4 MiB. On
-        a FIFO queue, all rows wait in a directory. The directory is temporary, in ``TMPDIR``: rows are sorted by
-        group. Memory holds a sixteenth of the rows, or the largest group. For object stores, files of up to 256
-        MiB also wait there.
+        On standard queues, memory holds one batch of the reader. Memory also holds a few row groups of 4 MiB. On a
+        FIFO queue, all rows wait in a directory. The directory is temporary, in ``TMPDIR``: rows are sorted by
+        group. Memory holds a sixteenth of the rows, or one group. For object stores, files also wait there: up to
+        256 MiB.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``. Or anything with
@@ -413,7 +413,7 @@ class Queue(QueueProperties):
             visibility_timeout: seconds; None for the queue's timeout.
 
         Raises:
-            OverLimit: a standard queue has reached its cap on messages in flight.
+            OverLimit: a standard queue reached its cap on messages in flight.
             InvalidParameterValue: an argument is out of range.
 
         INF-3
@@ -716,7 +716,7 @@ class Queue(QueueProperties):
         """Removes the content of a message for good. Returns False if the content was removed before.
 
         Deletes the message, in any state, from history too. The row in the log keeps message id and times. It
-        loses body, attributes, sender, trace header, group, deduplication id. On a FIFO queue, the ids still count
+        loses body, attributes, sender, trace header, group, deduplication id. On FIFO queues, the ids still count
         for five minutes. Call the method again after five minutes there. A local disk loses the files at once. An
         object store loses the files after 48 hours. docs/operation/erasing.md lists where copies remain.
 

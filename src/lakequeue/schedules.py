@@ -17,10 +17,10 @@ from lakequeue.operations.schedules import OpenSchedules
 
 
 class Schedules:
-    """The schedules of a root and region; get them from ``LakeQueue.schedules``. Thread-safe.
+    """The schedules of a root and region. Get them from ``LakeQueue.schedules``. Thread-safe.
 
-    Due messages are sent by ``lakequeue serve``, ``consume`` and ``schedule run``, the compaction job, and
-    programs that use ``run_due`` or ``running``. Each message is sent once, even if several of them run (JOB-7).
+    The commands ``serve``, ``consume`` and ``schedule run`` send due messages. The compaction job, ``run_due`` and
+    ``running`` also send them. Each message is sent once, even by several processes (JOB-7).
     """
 
     def __init__(self, runtime: OpenSchedules) -> None:
@@ -40,30 +40,30 @@ class Schedules:
         priority: int = 0,
         update: bool = False,
     ) -> Schedule:
-        """Adds a schedule, or returns an equal one, so that every program may begin with this call.
+        """Adds a schedule, or returns an equal one. Every program may begin with this call.
 
-        Messages have the attributes ``schedule``, its name, and ``scheduled_at``, the due time in UTC. On FIFO
-        queues they have deduplication ids of their own.
+        Attributes of the messages: ``schedule`` (name) and ``scheduled_at`` (due time in UTC). On FIFO queues,
+        each message has its own deduplication id.
 
         Args:
             name: 1 to 80 letters, digits, ``-``, ``_`` and ``.``; unique in the region.
             queue: name of an existing queue.
             body: body of the messages, within the limits of the queue.
-            cron: minute, hour, day of the month, month and day of the week, as ``0 2 * * *``; at most 200
-                characters. As in Debian's cron, a day must match both day fields if one begins with ``*``, else
-                either.
-            tz: IANA name of the time zone of ``cron``. A time that is skipped when clocks go forward is due at
-                that moment. In an hour that comes twice, a fixed time is due the first time.
-            at: instead of ``cron`` and ``tz``, the only time. The schedule is removed afterwards.
-            missed: which times are sent late, if no process was running then: the ``last``; ``all``, 100 each
-                minute; or ``none`` older than 5 minutes.
+            cron: minute, hour, day of month, month, day of week. Example: ``0 2 * * *``. At most 200 characters.
+                If a day field begins with ``*``, both must match. Otherwise one day field must match. Debian's
+                cron has equal rules.
+            tz: IANA name of the time zone of ``cron``. When clocks go forward, skipped times are due at once. A
+                fixed time in a repeated hour: due the first time.
+            at: the only time, instead of ``cron`` and ``tz``. The schedule is removed afterwards.
+            missed: times to send late, if no process was running. ``last``: the last time. ``all``: all times, 100
+                each minute. ``none``: no time older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
-            update: True to replace another schedule of this name. A paused schedule stays paused, and a message
-                that is due already is still sent.
+            update: True to replace another schedule of this name. A paused schedule stays paused. A message that
+                is already due is still sent.
 
         Raises:
-            InvalidParameterValue: an argument is wrong, the name is taken, or the root has 1,000 schedules.
+            InvalidParameterValue: an argument is wrong, or the name is taken. Or the root has 1,000 schedules.
             QueueDoesNotExist: the queue does not exist.
             QueueServiceError: the queue refuses such a message.
 
@@ -121,7 +121,7 @@ class Schedules:
         self._change(name, lambda row: None)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once, even if it is paused. Its times do not change.
+        """Sends a schedule's message at once, even if paused. The due times do not change.
 
         Raises:
             InvalidParameterValue: no schedule has this name.
@@ -131,9 +131,9 @@ class Schedules:
         return self._runtime.run_now(name)
 
     def run_due(self) -> int:
-        """Sends the due messages. Returns the number of messages that this call sent (JOB-7).
+        """Sends the due messages. Returns the number of messages sent by this call (JOB-7).
 
-        A refused message keeps its due time, and the reason as ``last_error``. The other messages are sent.
+        A refused message keeps the due time. ``last_error`` has the reason. The other messages are sent.
         """
         return self._runtime.run_due()
 

@@ -47,13 +47,14 @@ class Sender:
         priority: int | None = None,
         at: datetime | None = None,
     ) -> Future[SendResult]:
-        """Adds a message, with the arguments of ``Queue.send``. It is stored once the future has a result.
+        """Adds a message, with the arguments of ``Queue.send``. The message is stored once the future has a
+        result.
 
-        ``result()`` of the future waits, and then returns the result or raises the error of ``Queue.send``.
-        ``cancel()`` withdraws a message that still waits. Messages are stored in the order of the calls. A message
-        that is refused, or fails, does not stop later messages. A delay begins with the commit.
+        ``result()`` of the future waits for the send. ``result()`` raises the errors of ``Queue.send``.
+        ``cancel()`` withdraws a message that still waits. Messages are stored in the order of the calls. A failed
+        or refused message does not stop later messages. A delay begins with the commit.
 
-        The call blocks while 1,000 messages, or 8 MiB, wait behind a commit.
+        The call blocks while 1,000 messages, or 8 MiB, wait.
 
         SND-19
         """
@@ -62,10 +63,10 @@ class Sender:
         return self._collector.add(entry, at)
 
     def flush(self) -> None:
-        """Commits at once, and returns when all messages that were added before are stored, or have failed.
+        """Commits at once. Returns when all earlier messages are stored or have failed.
 
         Raises:
-            LakeQueueError: a message failed, and its future was dropped before a result was requested or a
-                callback added. Only the first such error since the last flush is raised.
+            LakeQueueError: a message failed, and its future was dropped unused. Unused: no result was requested,
+                and no callback added. Only the first such error since the flush before.
         """
         self._collector.flush()

@@ -34,12 +34,12 @@ class _ClockWait:
 class ManualClock:
     """A clock that only ``advance`` moves.
 
-    ``advance`` stops at each instant at which a wait ends, until all participants wait again, so tests do not
+    ``advance`` stops at the end of each wait. ``advance`` continues once all participants wait again. Tests do not
     depend on the machine's speed.
 
     Args:
         start: first instant, aware; 2026-01-01 UTC by default.
-        patience: real seconds after which ``advance`` gives up on a participant.
+        patience: real seconds until ``advance`` gives up on a participant.
     """
 
     def __init__(self, start: datetime | None = None, *, patience: float = 60.0) -> None:
@@ -111,9 +111,9 @@ class ManualClock:
                 self._changed.notify_all()
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves time forward, with a stop at the end of each wait. Returns when all participants wait.
+        """Moves time forward. Stops at the end of each wait. Returns when all participants wait.
 
-        Inside an event loop use ``advance_async``, because this method blocks the loop.
+        Blocks an event loop. Use ``advance_async`` inside a loop.
 
         Raises:
             AssertionError: a participant did not wait again within the clock's patience.

@@ -1,8 +1,8 @@
-"""Renewal policies: arithmetic that says when to extend a receipt, and by how much.
+"""Renewal policies: compute when to extend a receipt, and by how much.
 
-``HeartbeatRenewal`` checks every receipt at regular ticks and extends those about to end (HBN).
-``ComputedRenewal`` computes for each receipt when to extend it next (HNS). Both are pure: one scheduler serves
-both (PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
+``HeartbeatRenewal`` checks every receipt at regular ticks (HBN). It extends receipts that are about to end.
+``ComputedRenewal`` computes the next extension of each receipt (HNS). Both are pure: one scheduler serves both
+(PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Hold:
         visible_at: end of the receipt unless it is extended.
         timeout: visibility timeout of the receipt.
         attempted_at: instant of the last attempt to extend the receipt. None without an attempt.
-        failed: True if that attempt failed and may be repeated.
-        exhausted: True if the receipt reaches twelve hours, its limit, so that nothing extends it (HBN-22).
+        failed: True if the last attempt failed and may be repeated.
+        exhausted: True if the receipt reaches its limit of twelve hours. No policy extends an exhausted receipt
+            (HBN-22).
     """
 
     received_at: int
@@ -53,8 +54,8 @@ class Hold:
         Args:
             received_at: start of the receipt, by the queue's clock.
             visible_at: end of the receipt, by the queue's clock.
-            now: the present by the holder's clock. If the holder's clock is behind, the receipt is moved back, so
-                that it does not start after ``now``; None if the holder uses the queue's clock.
+            now: the present by the holder's clock. None: the holder uses the queue's clock. A receipt that starts
+                after ``now`` is moved back.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
@@ -81,8 +82,8 @@ class Hold:
 class Renewal(Protocol):
     """A renewal policy, for consumers and ``Lease.keep_alive``. Any object with these members is a policy.
 
-    A policy is arithmetic: it reads no clock and extends nothing itself. Instants are whole microseconds since the
-    epoch by the queue's clock. Durations without a unit are whole microseconds.
+    A policy is arithmetic: it reads no clock and extends nothing. Instants are microseconds since the epoch, by
+    the queue's clock. Instants and durations without a unit are whole microseconds.
     """
 
     @property
@@ -125,20 +126,20 @@ class NoRenewal:
 
 @attrs.frozen
 class HeartbeatRenewal:
-    """Checks every receipt at each heartbeat and extends those about to end (HBN-4 to HBN-8).
+    """Checks every receipt at each heartbeat. Extends receipts that are about to end (HBN-4 to HBN-8).
 
-    A failed renewal is tried again at each heartbeat while the handler runs, even after the timeout has ended. The
-    handle works until another consumer receives the message (RCP-8).
+    While the handler runs, each heartbeat repeats a failed renewal. Repeats continue after the timeout has ended.
+    The handle works until another consumer receives the message (RCP-8).
 
     Args:
         visibility_timeout: timeout of every receive and of each extension. Replaces the queue's timeout.
         extension_threshold: remaining time of a receipt at which it is extended.
         heartbeat_interval: time between two checks. 0 or less switches extension off (PRF-9).
         disable_extension: True to switch extension off. Preferred over an interval of 0 (HBN-16).
-        strict_options: True to refuse intervals of 0 or less, and to check options even if nothing is extended.
-        initial: timeout of every receive, if it differs from the timeout of extensions.
-            ``HeartbeatRenewal(180, extension_threshold=60, initial=120)`` receives for two minutes, and extends to
-            three minutes after one (VIS-8).
+        strict_options: True to refuse intervals of 0 or less. True also checks the options of disabled extensions.
+        initial: timeout of every receive, if extensions have another timeout. Example: ``HeartbeatRenewal(180,
+            extension_threshold=60, initial=120)`` receives for two minutes. After one minute, the policy extends
+            to three minutes (VIS-8).
 
     Raises:
         InvalidOptions: an option is out of range. Names all such options (HBN-17).
@@ -191,9 +192,10 @@ class HeartbeatRenewal:
 
 @attrs.frozen
 class ComputedRenewal:
-    """Extends each receipt late in its timeout, by the timeout plus the time that was left (HNS-2 to HNS-5).
+    """Extends each receipt late in its timeout (HNS-2 to HNS-5). The new timeout is the timeout plus the time
+    left.
 
-    A failed renewal is tried again in the time that is left, and every second after the timeout has ended. The
+    A failed renewal is repeated in the time left. After the timeout, the renewal is repeated every second. The
     handle works until another consumer receives the message (RCP-8).
 
     Args:
@@ -249,13 +251,15 @@ def renewed_timeout(remaining: int, timeout: int) -> int:
 
 
 def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
-    """Limits ``timeout`` to twelve hours after the receive, in whole seconds (HBN-22, HNS-18)."""
+    """Limits ``timeout`` to twelve hours after the receive (HBN-22, HNS-18). Rounds the limit down to whole
+    seconds.
+    """
     left = hold.received_at + LONGEST_RECEIPT - now
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 
 
 def _not_below(options: object, name: str, other: str) -> Sequence[str]:
-    """Returns the problem of a duration that is not less than another; nothing if one of the two is invalid."""
+    """Returns the problem if ``name`` is not less than ``other``. Ignores invalid durations."""
     value, limit = getattr(options, name), getattr(options, other)
     if _ANY(value) or _ANY(limit) or duration_micros(value) < duration_micros(limit):
         return ()
