@@ -222,7 +222,7 @@ class InvalidAttributeValue(QueueServiceError):
 
 
 class InvalidParameterValue(QueueServiceError):
-    """An argument is out of range, or does not fit the queue."""
+    """An argument is out of range. Or the argument does not fit the queue."""
 
     default_message = "Invalid value for a parameter."
 

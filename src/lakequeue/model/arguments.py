@@ -36,7 +36,7 @@ def check_string(parameter: str, value: object, *, optional: bool = False) -> No
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """Checks that a value, or each of its ``methods``, is callable. Raises InvalidParameterValue."""
+    """Checks that a value or its ``methods`` are callable. Raises InvalidParameterValue."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
@@ -73,9 +73,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Checks that a value is None or a mapping to texts. Raises InvalidParameterValue. The error hides all
-    values.
-    """
+    """Accepts None or a mapping to texts. Raises InvalidParameterValue. The error hides all values."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -90,7 +88,7 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or an item of another kind."""
+    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or a wrong item."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."
@@ -250,9 +248,7 @@ def check_consumer(value: Any) -> str | None:
 
 
 def check_identifier(parameter: str, value: Any) -> str | None:
-    """Returns a checked id, or None (SND-13, ATT-7). An id has 1 to 128 letters, digits and punctuation
-    characters.
-    """
+    """Returns a checked id, or None (SND-13, ATT-7). An id has 1 to 128 letters, digits and punctuation."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
     reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."

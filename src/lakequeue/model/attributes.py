@@ -1,4 +1,4 @@
-"""Queue attributes: parsing, checks, wire format, and defaults from the queue's profile (PRF-2)."""
+"""Queue attributes: parsing, checks, wire format, and defaults by profile (PRF-2)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 _LAKE = DEFAULT_PROFILE
 HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince", "DeliveryId"})
-"""Wire names of attributes that users can neither set nor see."""
+"""Wire names of attributes that users cannot set or see."""
 
 MOST_PRIORITIES = 10
 FIFO_DEDUP_MICROS = 300 * MICROS
@@ -65,8 +65,8 @@ _UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
 class QueueAttributes:
     """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited.
 
-    ``create`` checks attributes; ``from_wire`` trusts stored ones. A FIFO queue always deduplicates by the scope
-    that it was created with. A later change of the scope is shown, but has no effect (DDP-15).
+    ``create`` checks attributes; ``from_wire`` trusts stored attributes. A FIFO queue always deduplicates by its
+    first scope. A changed scope is shown, but has no effect (DDP-15).
     """
 
     profile: str = _of("Profile", "text", fixed=True)
@@ -109,9 +109,7 @@ class QueueAttributes:
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id. None: the queue takes no ids
-    (JOB-6).
-    """
+    """Seconds for which a standard queue remembers deduplication ids. None: the queue takes no ids (JOB-6)."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a message's deletion frees its deduplication id."""
     paused: str | None = _of("Paused", "text", None)
@@ -133,7 +131,7 @@ class QueueAttributes:
     def create(
         cls, profile_name: str = DEFAULT_PROFILE, fifo: bool | str = False, **arguments: Any
     ) -> QueueAttributes:
-        """Builds the attributes of a new queue, with defaults of the profile (PRF-2).
+        """Builds the attributes of a new queue. Defaults come from the profile (PRF-2).
 
         Names may be snake_case or wire names. None or "unlimited" lifts a cap.
 
@@ -181,7 +179,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses changes that need a group or id in several shards (FAI-5, JOB-6)."""
+        """Keeps limited groups and ids on one shard (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -246,13 +244,13 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """True if the queue refuses receipt handles of ended timeouts (RCP-7, RCP-8)."""
+        """True if the queue refuses ended receipts (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 
     @property
     def dedup_by_group(self) -> bool:
-        """True if each message group has its own deduplication ids (DDP-14)."""
+        """True if each group has its own deduplication ids (DDP-14)."""
         return self.created_deduplication_scope == "message_group"
 
     @property
@@ -295,7 +293,7 @@ class QueueAttributes:
 
     @property
     def groups_are_tenants(self) -> bool:
-        """True if message groups are tenants of the queue (FAI-1, FAI-4)."""
+        """True if message groups are tenants (FAI-1, FAI-4)."""
         return bool(self.fair_groups or self.group_in_flight_limit)
 
     @cached_property
@@ -405,7 +403,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[others[0]], hint=f"does not go with {one}{why}")
 
     def _check_fifo(self) -> None:
-        """Checks the attributes of a FIFO queue against each other (DDP-14)."""
+        """Checks that attributes of a FIFO queue fit together (DDP-14)."""
         if not self.profile_rules.fifo_queues:
             raise _invalid(_BY_FIELD["fifo"], hint=f"profile {self.profile} has no FIFO queues")
         if self.fifo_throughput_limit == "per_message_group_id" and self.deduplication_scope != "message_group":
@@ -449,7 +447,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the arguments by field name. Refuses a text for a number, except under a wire name."""
+    """Returns the arguments by field name. Only wire names take texts for numbers."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)
@@ -473,7 +471,7 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
-    """Sets a rewind range of True to the retention period (RWD-2). Returns the settings."""
+    """Replaces a rewind range of True by the retention (RWD-2)."""
     if settings["rewind_range"] is True:
         settings["rewind_range"] = settings["message_retention_period"]
     return settings

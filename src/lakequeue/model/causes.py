@@ -14,12 +14,12 @@ _OUTER = re.compile("FAILED|ABORT|PYTHON_EXCEPTION|INTERNAL_ERROR")
 
 
 def of_spark(error: BaseException) -> bool:
-    """Returns True for errors of PySpark and of its JVM connection."""
+    """Returns True for errors of PySpark and py4j."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error. For a Spark error, uses the innermost cause with more information."""
+    """Returns class and text of an error. For Spark errors, uses the innermost cause that explains more."""
     try:
         text = str(error)
     except Exception:  # str() of the error fails

@@ -16,7 +16,7 @@ LARGEST = 64 * 1_024
 
 @attrs.frozen
 class ConsumerProcess:
-    """A process with a running consumer, as reported at most a minute ago.
+    """A process with a running consumer. Reports are at most a minute old.
 
     Attributes:
         host: name of the machine.

@@ -32,17 +32,17 @@ class Finding:
 
 @attrs.frozen
 class Repair:
-    """A repair of a shard or of the catalog, planned or done by ``LakeQueue.repair`` (DUR-31 to DUR-36).
+    """A repair by ``LakeQueue.repair`` (DUR-31 to DUR-36). Repairs a shard or the catalog.
 
     Attributes:
         queue: name of the queue. None for the catalog.
         region: region of the queue. None for the catalog.
-        shard: number of the shard. None for the catalog and for a queue that is listed again.
+        shard: number of the shard. None for the catalog. Also None for a queue that is listed again.
         steps: the steps in order, one sentence each.
         lost: stored messages that are gone, as inclusive ranges of offsets.
         lost_ids: the known message ids in ``lost``, by offset.
-        lost_sent: for each range of ``lost``, the earliest and latest possible send time, or None.
-        again: received or deleted messages that may come again, as inclusive ranges of offsets.
+        lost_sent: earliest and latest possible send time per range of ``lost``. None for an unknown time.
+        again: received or deleted messages that may come again. The ranges of offsets are inclusive.
         again_ids: the known message ids in ``again``, by offset.
         unknown: reasons why lost or repeated messages are unknown. The repair then needs ``force``.
         notes: remarks, for example about damage that cannot be repaired.

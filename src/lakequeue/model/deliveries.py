@@ -1,4 +1,6 @@
-"""Deliveries into a Delta table (TAB). The ledger has their marks, the table has their application ids."""
+"""Deliveries into a Delta table (TAB). The ledger has the marks of deliveries. The table has their application
+ids.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class DeliveryTarget(NamedTuple):
         table: path, URI, or catalog name. None if the queue no longer has a table.
         delivery_id: random id of the queue for this table.
         table_id: id of the Delta table (``metaData.id``). None until it is recorded.
-        changed: True if the marks belong to an earlier table or delivery id. Only an operator decides them.
+        changed: True if the marks have another table or delivery id. Only an operator decides such marks.
         owner: delivery id of the queue when the marks were made.
     """
 
@@ -71,7 +73,7 @@ def application_id(delivery_id: str, shard: int, slot: int) -> str:
 
 
 def new_delivery_id() -> str:
-    """Returns a random id for a queue and its delivery table (TAB-1)."""
+    """Returns a random id for a delivery table (TAB-1)."""
     return uuid.uuid4().hex
 
 

@@ -33,7 +33,7 @@ from lakequeue.model.failures import DeadLetterReason
 
 
 def md5_of_body(body: str) -> str:
-    """Returns the MD5 of a body's UTF-8 bytes, in hex (MSA-1)."""
+    """Returns the MD5 of a UTF-8 body, in hex (MSA-1)."""
     return hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -100,15 +100,15 @@ ABSENT = Absent.ABSENT
 
 @attrs.frozen
 class SendEntry:
-    """A message to send, with either a body or a value for JSON.
+    """A message to send. Has a body, or a value for JSON.
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch; if it is None, the position in the batch is the id.
+        id: id in a batch. None: the position in the batch.
         delay: seconds or timedelta; None for the queue's delay.
-        attributes: message attributes by name, each a text, number, bytes or (type, value).
+        attributes: message attributes by name: text, number, bytes or (type, value).
         group_id: message group.
-        dedup_id: deduplication id, on FIFO queues and on queues with unique sends.
+        dedup_id: deduplication id, on FIFO queues and with unique sends.
         system_attributes: only ``AWSTraceHeader``.
         sender_id: sender as known to a server. Receivers see it as ``SenderId``.
         json: a value whose compact JSON becomes the body. ``Message.json`` returns the value.
@@ -132,11 +132,11 @@ class ValidEntry:
     """A checked message, ready to be stored.
 
     Attributes:
-        delay_micros: delay in microseconds. None on FIFO queues, which use the queue's current delay (DLY-10).
+        delay_micros: delay in microseconds. None on FIFO queues: the queue's current delay counts (DLY-10).
         dedup_id: deduplication id. Never None on FIFO queues.
         size: number of bytes that count towards batch and message limits.
-        batch: application id and version that the message's commit records in the Delta log, so that a repeated
-            send adds nothing; None if nothing is recorded.
+        batch: application id and version for the message's commit. A repeated send with both adds nothing. None:
+            no id.
     """
 
     body: str
@@ -158,8 +158,8 @@ class SendResult:
     Attributes:
         message_id: id of the message, which receivers also see.
         md5_of_body: MD5 of the body in UTF-8, in hex (MSA-1).
-        md5_of_message_attributes: MD5 of the message attributes as in SQS (MSA-2). None without attributes.
-        sequence_number: on FIFO queues, a number that grows within a message group. None on standard queues.
+        md5_of_message_attributes: MD5 of the attributes as in SQS (MSA-2). None without attributes.
+        sequence_number: on FIFO queues, a number that grows within a group. None on standard queues.
     """
 
     message_id: str
@@ -199,7 +199,7 @@ class BatchFailure:
 
     Attributes:
         id: id of the entry.
-        code: code of the error (see the page of errors), or ``ServiceUnavailable`` if storage failed.
+        code: code of the error, see docs/reference/errors.md. ``ServiceUnavailable`` if storage failed.
         message: description of the error.
         sender_fault: True if the same entry would fail again. False if storage failed.
         cmq_code: CMQ's number, only on queues of profile ``cmq``.
@@ -260,10 +260,10 @@ class _Attached:
 
 @attrs.frozen(kw_only=True)
 class Message(_Attached):
-    """A received message. Its digests are computed on access (RCV-10).
+    """A received message. Computes its digests on access (RCV-10).
 
-    A copy, for example an unpickled message, has no queue. Settle it by ``Queue.delete(message)`` or
-    ``Queue.change_visibility(message, …)``.
+    A copy, for example an unpickled message, has no queue. Settle copies by ``Queue.delete`` or
+    ``Queue.change_visibility``.
 
     Attributes:
         message_id: id that its send returned.
@@ -272,17 +272,18 @@ class Message(_Attached):
         receive_count: number of receives, including this one.
         sent_at: when the message was sent; a dead letter: first sent (DLQ-4).
         first_received_at: when the message was received for the first time.
-        message_attributes: attributes of the sender by name, as requested by the receive (MSA-4).
+        message_attributes: attributes of the sender by name. Only attributes that the receive requested (MSA-4).
         group_id: message group. None without a group.
         dedup_id: deduplication id, on FIFO queues.
-        sequence_number: on FIFO queues, a number that grows within a message group.
+        sequence_number: on FIFO queues, a number that grows within a group.
         sender_id: sender as known to ``lakequeue serve``. None if unknown.
         system_attributes: ``AWSTraceHeader`` and ``DeadLetterQueueSourceArn``, if present.
         received_at: when this receipt began, by the queue's clock.
         visible_at: when this receipt ends unless extended, by the queue's clock.
-        dead_letter_reason: last failure of a dead letter's handler. None if, for example, its consumer was killed.
-        moved_at: when the message was moved here from another queue. None if it was sent here.
-        last_receive: True if the message becomes a dead letter unless this receive deletes it (DLQ-13).
+        dead_letter_reason: last failure of a dead letter's handler. None without a failure, for example after a
+            kill.
+        moved_at: when the message came from another queue. None if the message was sent here.
+        last_receive: True if only a delete prevents a dead letter (DLQ-13).
         priority: priority of the message. 0 if the queue has no priorities.
     """
 
@@ -390,7 +391,7 @@ def sent_about(message_id: str) -> int | None:
 
 
 def is_message_id(text: str) -> bool:
-    """Returns True for a message id, False for a receipt handle."""
+    """True for a message id, False for a receipt handle."""
     return _MESSAGE_ID.fullmatch(text) is not None
 
 

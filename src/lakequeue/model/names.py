@@ -1,4 +1,4 @@
-"""Names of queues, keys of queues, and sequence numbers of messages."""
+"""Names of queues, queue keys, and sequence numbers of messages."""
 
 from __future__ import annotations
 

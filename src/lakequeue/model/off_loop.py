@@ -23,7 +23,7 @@ class OffLoop(Protocol):
 
 
 class LoopThreads:
-    """Runs work in the default threads of the running event loop."""
+    """Runs work in the default threads of the event loop."""
 
     @property
     def executor(self) -> Executor | None:

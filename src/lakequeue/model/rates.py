@@ -1,7 +1,7 @@
 """Rate limits as token buckets (JOB-11).
 
-A bucket is stored as the instant when it will be full. A message takes ``step`` nanoseconds from the bucket. The
-bucket holds ``burst`` steps. In any ``w`` nanoseconds at most ``burst + w / step`` messages pass.
+A bucket is stored as the instant of being full. A message takes ``step`` nanoseconds from the bucket. The bucket
+holds ``burst`` steps. Most messages in ``w`` nanoseconds: ``burst + w / step``.
 """
 
 from __future__ import annotations

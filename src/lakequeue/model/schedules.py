@@ -33,14 +33,14 @@ _ID = re.compile("[0-9a-f]{32}")
 
 @attrs.frozen
 class Schedule:
-    """A message that is sent to a queue of its region repeatedly, or once.
+    """A message to be sent to a queue repeatedly, or once.
 
     Attributes:
         name: unique in its region.
         region: region of the schedule and its queue.
         queue: name of the queue.
         body: body of the messages.
-        cron: five fields, for example ``0 2 * * *``; None if the message is sent once, at ``next_due``.
+        cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
         tz: IANA name of the time zone for ``cron``.
         missed: due times that get a late message: ``last``, ``all`` or ``none``.
         group_id: message group, or None.
@@ -50,7 +50,7 @@ class Schedule:
         paused: True if nothing is sent.
         last_due: due time of the last message that was sent.
         last_error: why the last attempt failed. None if it succeeded.
-        id: id of the schedule, replaced when the schedule is added again.
+        id: id of the schedule. Replaced when the schedule is added again.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Schedule:
             raise InvalidParameterValue.of(self.cron, "cron", "No time in the next 50 years fits it.")
 
     def is_like(self, other: Schedule) -> bool:
-        """Returns True if both send the same messages at the same times."""
+        """True if both send equal messages at equal times."""
         names = ["queue", "body", "cron", "tz", "missed", "group_id", "priority"]
         names += ["next_due"] if self.cron is None else []
         return all(getattr(self, name) == getattr(other, name) for name in names)
@@ -104,7 +104,7 @@ class Schedule:
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
         """Returns this schedule as stored after a send. None removes it.
 
-        ``sent``: the schedule that sent, with its next due time, or None. This schedule may have changed
+        ``sent``: the schedule that sent, or None. ``sent`` has the next due time. This schedule may have changed
         meanwhile. A changed schedule with a ``cron`` stays. It is next due after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):

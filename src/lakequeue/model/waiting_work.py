@@ -50,7 +50,7 @@ class WaitingThreads:
     """Threads that run any number of generators. A waiting generator needs no thread. Thread-safe.
 
     Args:
-        number: maximum number of threads, which end when no work is left.
+        number: maximum number of threads. Threads end when no work is left.
         name: name of the threads.
         late: see ``Clock.participant``.
     """
@@ -66,7 +66,7 @@ class WaitingThreads:
         self._waiting: dict[_Piece, datetime] = {}
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
-        """Event of the one idle thread that waits for an instant."""
+        """Event of the idle thread that waits for an instant."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
