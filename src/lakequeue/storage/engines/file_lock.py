@@ -13,25 +13,28 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
-    """A file lock of one open descriptor. Threads exclude each other, too. Not thread-safe.
+    """A file lock that belongs to one open descriptor, so threads exclude each other, too. Not thread-safe.
 
-    The lock ends with the process or this object. Closing other descriptors of the file keeps the lock.
+    The lock ends when the process ends, or when this object is deleted. Closing another descriptor of the file
+    does not release the lock.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
-        """Does not open the file. ``folder`` is an open descriptor of the directory."""
+        """Stores the path of the lock's file, without opening the file. ``folder``: descriptor of the opened
+        directory.
+        """
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
-        """True if held exclusively, False if shared, None if free."""
+        """True if this object holds the lock exclusively, False if shared, None if not at all."""
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock without waiting. Returns False if the lock is held. Also returns False if the file was
+        """Takes the lock without waiting. Returns False if another holder has the lock, or if the lock's file was
         replaced.
 
         Raises:
-            OSError: the file cannot be opened. Never creates the directory.
+            OSError: the file cannot be opened. The directory is never created.
         """
         file = self._file
         if file is None:
@@ -53,17 +56,19 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Records the time in the lock's file, for waiting processes. Does nothing unless held exclusively."""
+        """Records the time in the lock's file, for waiting processes. Does nothing unless the lock is held
+        exclusively.
+        """
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 
     @property
     def stamped(self) -> float:
-        """The holder's last stamp, in wall-clock seconds."""
+        """Time of the last ``stamp`` of the lock's holder, in seconds by the wall clock."""
         return 0.0 if self._file is None else os.fstat(self._file.fileno()).st_mtime
 
     def release(self) -> None:
-        """Releases the lock, if it is held."""
+        """Releases the lock, if held."""
         file, self._file, self.exclusive = self._file, None, None
         if file is not None:
             # a child that is being forked has the same open file
@@ -73,14 +78,14 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks of this thread by ``table_id``. May include locks that ``take`` refused."""
+    """Locks of this thread, by ``table_id``. A lock for which the thread stopped waiting may be included."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()
 
 
 def table_id(folder: int) -> tuple[int, int]:
-    """Returns the device and inode of an open directory. A rename changes neither value."""
+    """Returns the device and inode of an opened directory. Renaming the directory changes neither value."""
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
 
@@ -97,7 +102,7 @@ _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Closes a forked child's locks. An open lock would outlive the parent."""
+    """Closes the locks in a forked child, because the child would hold them after its parent's death."""
     for lock in list(_open):
         if lock._file is not None:
             lock._file.close()

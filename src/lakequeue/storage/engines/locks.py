@@ -1,10 +1,10 @@
-"""The commit lock of a table on local disks.
+"""The commit lock of a table on local disks, between threads and between processes.
 
-Threads and processes exclude each other. Commits of the point engine hold the lock shared. Removals of log entries
-or files hold the lock exclusively. Commits through Spark also hold the lock exclusively. On ``file://``, Spark may
-overwrite a concurrent entry.
+Commits of the point engine hold the lock shared. Removing log entries or files needs the lock exclusively, so
+nothing is removed during a commit. Commits through Spark also hold the lock exclusively, because Spark may
+overwrite a concurrent entry on ``file://``. Object stores need no lock.
 
-Object stores need no lock. Every wait has a deadline. The holder may be stopped.
+Every wait has a deadline, because the process that holds the lock may be stopped.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 PATIENCE = 30.0
-"""Seconds that a commit waits before it raises LockHeld."""
+"""Seconds for which a commit waits for the lock before it raises LockHeld."""
 _POLL = 0.002
 """Seconds between two attempts to take the lock."""
 LOCKS = ("_commit.lock", *TURN_LOCKS)
-"""Lock files of a table."""
+"""Names of a table's lock files."""
 
 
 class LockHeld(QueueClientError):
-    """Another process held the lock until the deadline. Nothing was changed."""
+    """Raised if another process held the lock until the deadline. Nothing was changed."""
 
 
 _mine = Held()
@@ -41,12 +41,12 @@ def committing(
 ) -> Iterator[None]:
     """Holds the table's commit lock during the block. Does nothing on object stores.
 
-    Reentrant in a thread. A shared hold cannot become exclusive. ``folder`` is a descriptor of the table's
+    A thread may nest blocks, but a shared lock cannot become exclusive. ``folder``: descriptor of the table's
     directory.
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds. None means ``PATIENCE``.
-        OSError: the directory is gone, or the lock is not writable.
+        OSError: the directory is gone, or the lock's file is not writable.
     """
     local = local_path(table_path)
     if local is None:

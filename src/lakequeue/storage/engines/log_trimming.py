@@ -1,7 +1,7 @@
-"""Keeps logs short. Writes checkpoints and removes old log entries.
+"""Keeps logs short: writes checkpoints, and removes old log entries.
 
-A checkpoint is a version as one Parquet file. Checkpoints omit removed files. ``cleaning`` keeps removed files for
-a time.
+A checkpoint holds one version of a table as a Parquet file. Checkpoints do not name removed files. ``cleaning``
+keeps removed files for a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lakequeue.storage.parquet_files import write_table
 
 
 def write_checkpoint(folder: Folder, snapshot: TableState) -> None:
-    """Writes the checkpoint of a snapshot. Names the checkpoint as the newest."""
+    """Writes the checkpoint of a snapshot, and names it as the newest checkpoint."""
     actions: dict[str, list[Mapping[str, Any]]] = {
         "protocol": [snapshot.protocol],
         "metaData": [snapshot.metadata],
@@ -82,19 +82,21 @@ def _add(file: LiveFile) -> dict[str, Any]:
 
 
 LOG_ENTRIES = 200
-"""A log that grows fast keeps this many entries. Opening a table lists all entries."""
+"""Number of entries that a fast-growing log keeps. Opening a table lists all entries of the log."""
 READING = 15.0
-"""Minimum age of removed entries, in seconds. Readers may have just listed younger entries."""
+"""Minimum age of removed entries, in seconds, because readers may have just listed younger entries."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")
-"""Files of a version that any Delta writer leaves."""
+"""Pattern for the files of a version that any Delta writer leaves in a log."""
 _log = logging.getLogger("lakequeue")
 
 
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
-    """Removes log entries below the newest old checkpoint, oldest first. Returns number and size.
+    """Removes log entries below the newest checkpoint that is old enough, oldest first. Returns their number and
+    size.
 
-    A checkpoint is old after ``retention.log_minutes``, on local disks. ``LOG_ENTRIES`` later entries also make a
-    checkpoint old. The age of the checkpoint counts, not of its commit. Missing and unreadable checkpoints are
+    On local disks, a checkpoint is old enough after ``retention.log_minutes``, or if ``LOG_ENTRIES`` entries
+    follow it. The age of the checkpoint counts, not the age of its commit. On object stores, the checkpoint and
+    its commit must both have an age of ``retention.remote_log_minutes``. Missing and unreadable checkpoints are
     ignored (DUR-3).
 
     Raises:
@@ -132,7 +134,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
 
 def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
-    """Returns the versions of a log's entries. Also returns the checkpoints by version."""
+    """Returns the versions of a log's entries, and the log's checkpoints by version."""
     if not isinstance(table, LocalFolder):
         found = listed(table)
         return found.entries, found.checkpoints
@@ -145,28 +147,29 @@ def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
 
 
 def trim_below(table: Folder, version: int) -> Freed:
-    """Removes a local log below a version. Does nothing without a checkpoint from this version on.
+    """Removes the part of a local log below a version. Does nothing unless this or a later version has a
+    checkpoint.
 
-    Returns number and size of the removed files. The caller must hold the exclusive lock.
+    Returns the number and size of the removed files. The caller must hold the exclusive lock.
     """
     above = (number for number in listed(table).checkpoints if number >= version)
     return table.remove(_below(table, version)) if any(map(partial(_holds, table), above)) else Freed()
 
 
 def _below(table: Folder, version: int) -> list[str]:
-    """Returns a log's files below a version. Remove the oldest first."""
+    """Returns the files of a log below a version, oldest first. The caller must remove the files in this order."""
     found = ((version_of(file.name), file.name) for file in table.files(LOG))
     return [name for number, name in sorted(found) if 0 <= number < version]
 
 
 def version_of(name: str) -> int:
-    """Returns the version of a log file; -1 for other files."""
+    """Returns the version of a log file. Returns -1 for any other file."""
     match = _LOG_FILE.match(name.rpartition("/")[2])
     return int(match[1]) if match else -1
 
 
 def _holds(table: Folder, version: int) -> bool:
-    """True if a readable checkpoint is on disk."""
+    """True if the checkpoint of a version is on disk and readable."""
     try:
         table.sync([checkpoint_name(version)])
         read_checkpoint(table, version)
@@ -177,7 +180,9 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if the newest checkpoint is old, and commits followed."""
+    """True if the newest checkpoint is older than half the retention, and commits have followed this
+    checkpoint.
+    """
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

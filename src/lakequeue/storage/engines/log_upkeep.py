@@ -1,4 +1,4 @@
-"""Upkeep of a table's log by committers. Trims the log. Removes entries left over by a restore."""
+"""Upkeep of a table's log by its committers: trims the log, and removes entries that a restore left over."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 TRIM_PATIENCE = 0.2
-"""Seconds that trimming waits for the table's lock. Does nothing without the lock."""
+"""Seconds for which trimming waits for the table's lock. Without the lock, nothing is trimmed."""
 
 _log = logging.getLogger("lakequeue")
 
 
 def set_aside(table: Table) -> None:
-    """Removes entries left over by a restore (DUR-86). Does nothing if the lock is held. Never fails."""
+    """Removes log entries that a restore left over, unless another process has the lock (DUR-86). Never fails."""
     try:
         with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
             table.set_aside()
@@ -29,7 +29,7 @@ def set_aside(table: Table) -> None:
 
 
 def trim(table: Table) -> None:
-    """Trims the log of a local table. Does nothing if the lock is held. Never fails."""
+    """Trims the log of a local table, unless another process has the table's lock. Never fails."""
     # on a store a long log is cheap, and the compactor trims it; a user's table of refused rows is left alone
     if local_path(table.path) is None or not dict(table.state.metadata["configuration"]).items() >= layout.OURS:
         return

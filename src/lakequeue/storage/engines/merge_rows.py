@@ -1,4 +1,4 @@
-"""MERGE on Arrow tables. Finds changed files and computes new rows."""
+"""MERGE on Arrow tables. Finds the files that change, and computes their new rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""MERGE joins files without key statistics beyond this number."""
+"""Maximum number of a partition's files without key statistics. A MERGE joins more files than this into one."""
 _JOINED_ROWS = 256
-"""Maximum rows of a file that MERGE joins. Larger files would make small changes slow."""
+"""Maximum rows of a file that a MERGE joins. Joining larger files would make small changes slow."""
 _MANY_EDGES = 16
-"""Maximum number of range ends for slices. With more ends, a filter is faster."""
+"""Maximum number of range ends for which rows are sliced. With more ends, a filter is faster than slices."""
 
 
 class FileRewrite(NamedTuple):
-    """Replaced files of one partition with their new rows. ``rows`` may be empty."""
+    """Files of one partition that a MERGE replaces, with the new rows. ``rows`` may be empty."""
 
     partition: dict[str, Any]
     removed: list[LiveFile]
@@ -80,7 +80,7 @@ def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:
 
 
 def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
-    """True if the file may hold one of the keys."""
+    """True if a row of the file may have one of the keys. ``ordered`` holds the keys."""
     if key not in file.minimum or key not in file.maximum:
         return True
     at = bisect_left(ordered, file.minimum[key])

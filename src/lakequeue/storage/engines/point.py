@@ -1,6 +1,7 @@
-"""The point engine. Commits to one Delta table in milliseconds, without a JVM.
+"""The point engine, which commits to one Delta table in milliseconds, without a JVM.
 
-The engine writes files through Arrow. ``entries`` and ``log_trimming`` write the log. ``delta_log`` reads the log.
+The engine writes data files through Arrow. ``entries`` and ``log_trimming`` write the log, ``delta_log`` reads the
+log.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Approximate size of a row group in memory, in bytes."""
 _UNPACKED = 2**14
-"""Smaller files, in bytes of memory, are not compressed."""
+"""Bytes in memory below which a file is not compressed."""
 _READS = 3
-"""Number of attempts to read the newest version again."""
+"""Maximum number of times that a failed read of the newest version is repeated."""
 _AHEAD = 4
-"""Maximum number of entries to read at once. Used by commits to object stores."""
+"""Maximum number of log entries that a commit to an object store reads at once."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
@@ -56,49 +57,56 @@ class Table(TableVersion):
     """A handle on one Delta table. Not thread-safe.
 
     All reads refer to the loaded snapshot. ``refresh`` and commits load a newer snapshot. Both engines read
-    through this class. A commit raises ``LostRace`` if another commit came first. ``landed`` shows if a failed
-    commit landed.
+    through this class.
+
+    A commit raises ``LostRace`` if another commit came first. After another error, ``landed`` returns True if the
+    commit landed in spite of the error.
     """
 
     commits_alone = False
-    """True if commits on local disks need the exclusive lock."""
+    """True if commits on local disks need the table's exclusive lock."""
     state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
-        """Opens a version of the table; None opens the newest. Older versions are read-only."""
+        """Opens a version of the table. None opens the newest version. A handle on an older version is
+        read-only.
+        """
         self.store = store
         self.folder = self._writes = store.folder(path)
         folder = self.folder
         super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.lineage = object()
-        """Lineage token. Replaced after a restore, and whenever the log may differ."""
+        """Lineage token. Replaced when the loaded log may not continue the known log, as after a restore."""
         self.lost_races = 0
-        """Races that this handle has lost since its last commit. The next commit records their number."""
+        """Number of races that this handle has lost since its last commit. The next commit records the number."""
         self._unsynced = False
         self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:
-        """Loads the newest snapshot. Raises ReplacedLog if the log was replaced. Open another handle after the
-        error.
+        """Loads the newest snapshot. Raises ReplacedLog if the log was replaced. The caller then opens another
+        handle.
         """
         self.look()
         self.sync_entries()
 
     def look(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Refreshes without fsync. A power cut may undo entries before ``sync_entries``.
+        """Loads the newest snapshot without fsync. A power cut may undo the loaded entries until ``sync_entries``
+        is called.
 
-        ``Snapshot.follow`` explains ``most`` and ``at_once``.
+        ``most`` and ``at_once`` are arguments of ``Snapshot.follow``.
         """
         self._follow(partial(Snapshot.follow, most=most, at_once=at_once))
 
     def sync_entries(self) -> None:
-        """Syncs entries that ``look`` has read to the disk. Every commit calls ``sync_entries`` first."""
+        """Syncs the entries that ``look`` has loaded to the disk. Every commit calls ``sync_entries`` first."""
         if self._unsynced:
             self.folder.sync([LOG], above=False)
             self._unsynced = False
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Refreshes. Always checks if the log was replaced. ``look`` explains the arguments."""
+        """Loads the newest snapshot, and always checks if the log was replaced. Takes the arguments of
+        ``look``.
+        """
         self._follow(partial(Snapshot.confirm, most=most, at_once=at_once))
         self.sync_entries()
 
@@ -113,14 +121,16 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """True if log files proved to be copies. Replaces ``lineage`` in this case."""
+        """Returns True and replaces ``lineage`` if files of the log proved to be copies, as after a restore."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """Commits inside ``with`` use the present directory, even if renamed. Yields its descriptor, if local."""
+        """Keeps commits of the block in the present directory, even if it is renamed. Yields a local directory's
+        descriptor.
+        """
         with self.folder.pinned() as self._writes:
             try:
                 yield self._writes.descriptor
@@ -128,7 +138,8 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_intact(self) -> bool:
-        """True if a local log still has the loaded version. A copy of the entry counts as missing.
+        """True if a local log still has the entry of the loaded version. A copy of the entry's file counts as
+        missing.
 
         Raises:
             ReplacedLog: the log has another entry of this version.
@@ -136,7 +147,9 @@ class Table(TableVersion):
         return self.state.is_in_log(self._writes) and not self._note_copy()
 
     def set_aside(self) -> None:
-        """Removes entries left over by a restore (DUR-86). The caller holds a local table's exclusive lock."""
+        """Removes log entries that a restore left over (DUR-86). The caller holds a local table's exclusive
+        lock.
+        """
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
         strays = self._load(lambda: Snapshot(self._writes, put_back=self.path in self.store.restored)).strays
@@ -152,7 +165,9 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Adopts the last commit of another handle, without reading. Thread-safe."""
+        """Adopts the last commit of ``other``, another handle of this process, without reading the log.
+        Thread-safe.
+        """
         if other._last_written is not None:
             self.state.learn(*other._last_written)
 
@@ -160,7 +175,7 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns the error for a missing file of the snapshot.
+        """Returns the error for a missing file of the loaded snapshot.
 
         StaleSnapshot: the newest snapshot lacks the file. ReplacedLog: the log went back. DamagedTable: all other
         cases.
@@ -173,11 +188,11 @@ class Table(TableVersion):
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        """Appends rows in one commit. ``rows`` has the table's schema with partition columns."""
+        """Appends rows in one commit. ``rows`` has the table's schema, with the partition columns."""
         self._create_entry("WRITE", [self.write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        """Adds files below the table in one commit. Without files, makes an empty commit."""
+        """Adds files that are already below the table, in one commit. Without files, makes an empty commit."""
         self._writes.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
 
         def fits(other: Entry) -> bool:
@@ -193,10 +208,11 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition``.
+        """Replaces the rows whose partition values are among ``partition``, by ``rows``. ``rows`` may be empty or
+        lazy.
 
-        ``rows`` may be empty or lazy. Each table of ``rows`` becomes a file. A table must not be empty. A table
-        must not span partitions. ``entries.entry`` explains ``answers``.
+        Each table of ``rows`` becomes a file. A table must not be empty, and must not have rows of two partitions.
+        ``answers`` is an argument of ``entries.entry``.
         """
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]
@@ -211,7 +227,9 @@ class Table(TableVersion):
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
-        """Replaces files by a new file per table of ``rows``. Fails after any other commit since the snapshot."""
+        """Replaces files by a new file for each table of ``rows``. Fails if any other commit came after the
+        snapshot.
+        """
         added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 
@@ -223,10 +241,11 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges ``source`` into the table. ``source`` has the table's columns and ``op`` (``put`` or ``del``).
+        """Merges ``source`` into the table. ``source`` has the table's columns, and a column ``op`` (``put`` or
+        ``del``).
 
-        Rows match if ``key`` and the partition columns are equal. Caches the rows, see ``rows``. ``answers``: see
-        ``entries.entry``.
+        Rows match if ``key`` and the partition columns are equal. The changed files' rows stay in the cache of
+        ``rows``. ``answers`` is an argument of ``entries.entry``.
         """
         partitions = self.state.partitions
         added, removed, contents = [], [], {}
@@ -239,11 +258,11 @@ class Table(TableVersion):
         self._rows |= contents
 
     def landed(self, token: str, since: int) -> bool:
-        """True if a readable commit after version ``since`` has ``token``. Refresh first."""
+        """True if a readable commit after version ``since`` has ``token``. Call ``refresh`` before."""
         return token in self.state.tokens(since)
 
     def has_read_since(self, since: int) -> bool:
-        """True if all commits after ``since`` are readable. False if there are no commits."""
+        """True if there are commits after version ``since``, and all of these commits are readable."""
         return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
@@ -259,7 +278,7 @@ class Table(TableVersion):
         return snapshot
 
     def _load(self, load: Callable[[], Snapshot]) -> Snapshot:
-        """Loads the newest version with ``load``. Starts again if the log is trimmed meanwhile."""
+        """Loads the newest version with ``load``. Calls ``load`` again if the log is trimmed meanwhile."""
 
         def renew(error: Exception) -> None:
             lists = self.folder.local is not None and is_table(self.folder)
@@ -272,11 +291,13 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls a function that reads the table. If files were removed, refreshes and calls the function again."""
+        """Calls ``read``, which reads the table. If files were removed meanwhile, refreshes the table and calls
+        ``read`` again.
+        """
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
-        """Writes rows of one partition as a file. Commits nothing."""
+        """Writes rows of one partition as a file below the table. Commits nothing."""
         return write_file(self._writes, rows, self.state.partitions)
 
     def _create_entry(
@@ -291,7 +312,8 @@ class Table(TableVersion):
     ) -> None:
         """Creates the log entry after the loaded version.
 
-        If the version is taken, asks ``fits`` about the entry. An accepted entry moves the commit one version on.
+        If another entry has this version, calls ``fits`` with the other entry. If ``fits`` accepts, tries the next
+        version.
 
         Raises:
             LostRace: another commit came first.
@@ -335,7 +357,10 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool], tries: int) -> bool:
-        """True if the next version may be tried. Loads the accepted entries."""
+        """True if ``fits`` accepts the entry that took the version, so that the next version may be tried.
+
+        Loads accepted entries. On object stores, loads a refused entry, too.
+        """
         fitting, remote = False, self.folder.local is None
         for other in self.state.upcoming(min(tries, _AHEAD) if remote else 1):  # none if a restore left it over
             fitting = not (other.metadata or other.protocol) and fits(other)
@@ -349,7 +374,9 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if the new entry's base is still logged (DUR-85). Always true on object stores."""
+        """True if the log still has the entry on which the new entry is based (DUR-85). Always True on object
+        stores.
+        """
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:
@@ -402,7 +429,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Calls ``read``. After an error of class ``gone``, calls ``renew`` and repeats."""
+    """Calls ``read``. After an error of class ``gone``, calls ``renew``, and then calls ``read`` again."""
     for _ in range(_READS):
         try:
             return read()
@@ -423,7 +450,7 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition as a file. ``rows`` includes the partition columns."""
+    """Writes rows of one partition as a file below the table. ``rows`` includes the partition columns."""
     partition = {name: rows[name][0].as_py() for name in partitions}
     return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
 
@@ -436,9 +463,9 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition as a file. Commits nothing.
+    """Writes rows of one partition as a file below the table. Commits nothing. ``data`` has no partition columns.
 
-    ``data`` excludes the partition columns. A file with a given ``name`` is not synced. See ``Table.add``.
+    A file with a given ``name`` is not synced. ``Table.add`` syncs the file before the commit.
     """
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"

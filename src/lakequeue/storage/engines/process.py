@@ -1,4 +1,4 @@
-"""Detects forks. A fork breaks the threads and connections of libraries."""
+"""Detects forks, because threads and connections of libraries do not survive a fork."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def note_use() -> None:
 
 
 def check() -> None:
-    """Raises QueueClientError in a child forked after use of storage."""
+    """Raises QueueClientError in a child process that was forked after its parent had used storage."""
     if _user not in (None, os.getpid()):
         raise QueueClientError(
             "lakequeue cannot be used after fork(), which this process came from: open LakeQueue in each worker "

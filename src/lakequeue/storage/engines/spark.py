@@ -1,7 +1,7 @@
-"""The Spark engine. Tables commit through Delta, as a reference.
+"""The Spark engine, whose tables commit through Delta. It serves as a reference for the point engine.
 
 Commits use Delta's optimistic transaction on the loaded version. Delta checks each commit against every later
-commit. Only MERGE starts its own transaction. For MERGE, the fence is a check for stale ids.
+commit. Only MERGE starts its own transaction. The fence of a MERGE is a check for stale application ids.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 _ROW_ORDER = ("position", "first_offset")
-"""Sort columns of a file. The first existing column is used."""
+"""Columns by which the rows of a file are sorted. Only the first column that the table has is used."""
 
 
 class SparkTable(Table):
-    """A handle on one Delta table. Reads need no JVM. Other sessions may commit at the same time."""
+    """A handle on one Delta table, which commits through Spark and reads without the JVM. Other sessions may
+    commit, too.
+    """
 
     commits_alone = True
 
@@ -42,7 +44,9 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot, from which commits start. Not newer than ``version``: Delta must see later commits."""
+        """Delta's snapshot, from which commits start. It is never newer than ``version``, so that Delta sees later
+        commits.
+        """
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
@@ -78,9 +82,10 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges with the first of ``transactions`` as fence.
+        """Merges with the first id of ``transactions`` as fence, because Delta's MERGE takes only one application
+        id.
 
-        Delta's MERGE takes only one application id. Each commit must raise the id's version by one.
+        Each commit must raise the version of this id by one.
         """
         from delta.tables import DeltaTable
 
@@ -121,7 +126,7 @@ class SparkTable(Table):
         token: str,
         replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
     ) -> None:
-        """Commits on the loaded version. ``replaced``: partition values whose files the commit removes."""
+        """Commits on the loaded version. ``replaced``: partition values of the files that the commit removes."""
         now = int(time.time() * 1000)
         ids = [
             json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
@@ -139,7 +144,7 @@ class SparkTable(Table):
             os.sync()  # Spark does not
 
     def _frame(self, rows: pa.Table) -> DataFrame:
-        """Returns rows as one Spark partition, in the table's order."""
+        """Returns rows as one Spark partition, sorted by the table's partition columns and row order."""
         order = [name for name in _ROW_ORDER if name in self._columns][:1]
         df = self._session.createDataFrame(rows.select(self._columns)).coalesce(1)
         keys = [*self._partitions, *order]
@@ -165,7 +170,7 @@ class SparkEngine(Engine):
 
 
 def _pruning(source: pa.Table, key: str, partitions: Sequence[str]) -> list[str]:
-    """Returns conditions that let a MERGE skip files. Conflicts become rarer, too."""
+    """Returns SQL conditions with which a MERGE skips files, and has fewer conflicts."""
     found = [
         f"t.`{name}` IN ({', '.join(map(partition_text, source[name].unique().to_pylist()))})"
         for name in partitions

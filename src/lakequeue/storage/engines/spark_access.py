@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NEWEST = "3.5.0"
-"""Hadoop's release in the newest tried pyspark."""
+"""Release of Hadoop in the newest pyspark that was tried."""
 
 READ = {
     # names of files are not patterns
@@ -27,20 +27,20 @@ READ = {
     # Spark writes checksums of pages, and verifies none by default
     "parquet.page.verify-checksum.enabled": "true",
 }
-"""Options for reading files by name."""
+"""Options with which Spark reads files by name."""
 
 _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.token")
 
 
 def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
-    """Returns Maven coordinates of Spark's file system. Empty for a local root.
+    """Returns the Maven coordinates of the file system that Spark needs for a root. Empty for a local root.
 
     Args:
-        scheme: result of ``scheme_of``.
-        hadoop: release of Hadoop in Spark; None for the newest Spark.
+        scheme: scheme of the root, from ``scheme_of``.
+        hadoop: release of Hadoop in Spark. None for the newest Spark.
 
     Raises:
-        QueueClientError: this Hadoop lacks the file system.
+        QueueClientError: this release of Hadoop lacks the file system.
     """
     provider, hadoop = PROVIDERS.get(scheme), hadoop or _NEWEST
     if provider is None or not provider.hadoop:
@@ -55,7 +55,7 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
 
 
 def arrow_schema(chosen: StructType) -> pa.Schema:
-    """Converts a Spark schema to an Arrow schema. Instants are in UTC."""
+    """Converts a Spark schema to the Arrow schema of Spark's record batches. Instants are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # From Spark 4.2 on, it has no default.
@@ -64,7 +64,7 @@ def arrow_schema(chosen: StructType) -> pa.Schema:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """True for Spark Connect. The process has no JVM."""
+    """True for a session of Spark Connect, which has no JVM in this process."""
     return getattr(spark, "_jsparkSession", None) is None
 
 
@@ -73,18 +73,18 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def allow(spark: SparkSession, store: Store) -> None:
-    """Lets a session reach an object store. Does nothing for a local root.
+    """Lets a session reach a root on an object store. Does nothing for a local root.
 
-    Spark takes its rights from its Hadoop configuration. On S3, the function adds credentials, endpoint and
-    region. The values come from the root's ``storage_options``. The settings apply to one bucket
-    (``fs.s3a.bucket.<bucket>.…``). Spark sends the settings to the executors. Any code of the driver can read the
-    settings. Plans, logs and ``SparkConf`` omit the settings. All other options stay in the driver.
+    Spark takes its rights from its Hadoop configuration. On S3, this function adds credentials, endpoint and
+    region to the configuration. The values come from the root's ``storage_options``, and apply to one bucket
+    (``fs.s3a.bucket.<bucket>.…``). Spark sends these settings to the executors. Any code of the driver can read
+    the settings, but plans, logs and ``SparkConf`` do not contain them. All other options stay in the driver.
 
-    The session's own settings for the bucket take precedence. The first options for a bucket stay in use. Expiring
-    credentials need a provider in the session.
+    The session's own settings for the bucket take precedence. If several roots have options for a bucket, the
+    first options stay in use. Credentials that expire need a provider in the session.
 
     Raises:
-        QueueClientError: Spark lacks the file system, or needs another root name.
+        QueueClientError: Spark lacks the file system, or needs another name of the root.
     """
     scheme = scheme_of(store.root)
     context: Any = getattr(spark, "_jsc", None)
@@ -110,7 +110,7 @@ def allow(spark: SparkSession, store: Store) -> None:
 
 
 def require_atomic_commits(store: Store) -> None:
-    """Refuses stores where two Spark commits could overwrite each other.
+    """Refuses stores on which two commits through Spark could overwrite each other.
 
     Raises:
         QueueClientError: the root is on S3.
@@ -144,7 +144,7 @@ def quoted(name: str) -> str:
 
 @contextlib.contextmanager
 def quiet_about_pandas() -> Iterator[None]:
-    """Hides PySpark's warning about a newer pandas."""
+    """Hides PySpark's warning about a newer pandas during the block."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         yield

@@ -1,4 +1,4 @@
-"""One transaction. Decides, commits, and decides again after lost races.
+"""Runs one transaction: decides on a snapshot, commits, and decides again after each lost race.
 
 Callers only decide. A decision is an ``Answer``, ``Change``, ``FoundChange``, or ``Stale``. The result is
 ``Committed`` or ``Answered``. See docs/internals/fence.md.
@@ -22,9 +22,9 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.turns import NO_TURNS, Turns
 
 ATTEMPTS = 60
-"""Number of decisions before the caller gets RequestThrottled (ERR-9)."""
+"""Maximum number of decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
-"""Maximum attempts at one commit while its fence holds. The race counts as lost afterwards."""
+"""Maximum attempts at one commit while its fence holds. After these attempts, the race counts as lost."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 
@@ -38,14 +38,16 @@ class Answer(Generic[_T_co]):
 
 @attrs.frozen
 class FoundChange(Generic[_T_co]):
-    """A decision without a commit. The loaded snapshot has the change already."""
+    """A decision that needs no commit, because another process made the change and the loaded snapshot has it."""
 
     value: _T_co
 
 
 @attrs.frozen
 class Stale:
-    """A decision that the loaded snapshot is too old; the newest is loaded."""
+    """A decision that the loaded snapshot is too old. The newest snapshot is loaded, and the caller decides
+    again.
+    """
 
 
 Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
@@ -53,18 +55,18 @@ Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """A change took effect by a commit of any process."""
+    """Result of a change that took effect by a commit, made by this process or by another process."""
 
     value: _T_co
     lost: int
     """Number of races that were lost before the commit."""
     avoided: bool
-    """True if waiting for the turn avoided a lost race."""
+    """True if waiting for the turn to commit avoided a lost race."""
 
 
 @attrs.frozen
 class Answered(Generic[_T_co]):
-    """An answer on a snapshot that the call read."""
+    """Result of an answer, which is valid for a snapshot that the call has read."""
 
     value: _T_co
 
@@ -72,18 +74,18 @@ class Answered(Generic[_T_co]):
 def transact(
     table: Table, decide: Callable[[int], Decision[_T]], *, busy: str, fresh: bool = True, turns: Turns = NO_TURNS
 ) -> Committed[_T] | Answered[_T]:
-    """Decides on the loaded snapshot, and commits a change.
+    """Decides on the loaded snapshot, and commits the change. ``decide`` gets the number of lost races.
 
-    ``decide`` gets the number of lost races. After a lost race, ``decide`` runs again. Stale snapshots and removed
-    files also repeat ``decide``. Each repetition uses the newest snapshot. An answer needs a snapshot read within
-    the call. See docs/internals/fence.md.
+    ``decide`` is called again on the newest snapshot in four cases: after a lost race, if ``decide`` returned
+    ``Stale``, if files of the snapshot were removed, and if an answer relied on an old snapshot. See
+    docs/internals/fence.md.
 
     Args:
         table: the handle, locked by the caller.
         decide: makes the decision. Changes nothing in storage.
         busy: text of the error after too many lost races.
-        fresh: True if the call has read the loaded snapshot.
-        turns: turns of the committing processes. Nobody waits by default.
+        fresh: True if the loaded snapshot was read within the caller's operation.
+        turns: turns of the processes that commit to the table. By default, nobody waits.
 
     Raises:
         RequestThrottled: too many races were lost; nothing was changed (ERR-9). ``lost_races`` is the count.
@@ -135,9 +137,8 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change. Returns False if the race is lost.
-
-    A lost race loads the newest snapshot. Repeats the commit while its fence holds.
+    """Commits a change. Repeats the commit while its fence holds. If the race is lost, loads the newest snapshot,
+    returns False.
     """
     trying = Commit(table, change)
     for number in range(REPEATS):
@@ -150,10 +151,10 @@ def commit(table: Table, change: Change[object]) -> bool:
 
 
 def back_off(attempt: int) -> None:
-    """Sleeps for a random time of at most 0.02 s. Later attempts sleep longer."""
+    """Sleeps for a random time that grows with the attempts, at most 0.02 s."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Makes mypy report an unhandled kind of decision."""
+    """Makes mypy report a kind of decision that no case handles."""
     raise AssertionError(f"{value!r} was not expected")

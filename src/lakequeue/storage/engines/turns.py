@@ -1,14 +1,14 @@
-"""Turns of the processes that commit to one table.
+"""Turns of the processes that commit to one table. Without turns, most processes would lose their races.
 
-Without turns, most processes lose their races. Turns only save work. The fence refuses stale commits. On a disk,
-turns are locks. See ``disk_turn``.
+Turns only save work, because the fence refuses stale commits. On a disk, turns are locks. See ``disk_turn``.
 
-A store's locks would not end with their holder. The last committer of a store can commit again first. In a
-measurement, another process lost 26 races. A process that lost a race pauses before its commits. A process without
-lost races never pauses. A loser therefore commits an empty entry. The winner loses a race to the empty entry.
+Object stores have no lock that ends with its holder. There, the process that committed last can commit again
+before other processes have read its commit. In a measurement, another process lost 26 races. So a process that
+lost a race pauses before its next commits. A process that never loses a race would never pause. So each loser
+commits an empty entry, to which the winner loses its next race.
 
-Receivers on object stores need no pauses. Receivers commit each other's requests. See ``storage.requests``. An
-empty entry makes a lone receiver post requests, too.
+Receivers on object stores need no pauses, because they commit each other's requests. See ``storage.requests``. If
+a receiver still commits alone, the empty entry makes the receiver post requests, too.
 """
 
 from __future__ import annotations
@@ -26,33 +26,37 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
-"""Seconds to wait for exclusive access. Afterwards, the commit goes on without exclusive access."""
+"""Seconds to wait for exclusive access. After this time, the commit goes on without exclusive access."""
 ASK_AFTER = 3
-"""Number of lost races between two requests for a turn."""
+"""Number of lost races after which a process asks for a turn again."""
 COMMITS = 4
-"""Length of a pause, in durations of the last commit."""
+"""Length of a pause, as a multiple of the duration of the last commit."""
 LONGEST = 2.0
 """Maximum pause before a commit, in seconds."""
 MOST = 8
-"""Maximum number of paused commits after the last lost race."""
+"""Maximum number of pauses, one before each commit, after the last lost race."""
 
 
 class Turns:
-    """The turns to commit of this process at one table. This base class never waits. Not thread-safe."""
+    """The turns of this process to commit to one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process committed since. A commit would lose a race."""
+    """True if another process has committed meanwhile, so that a commit on the loaded snapshot would lose its
+    race.
+    """
     waited = False
-    """True if this process had to wait for another's turn."""
+    """True if this process had to wait for the turn of another process."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for a turn. Keeps the turn during the block. Yields True if the loaded snapshot is old.
+        """Waits for a turn to commit, and keeps the turn during the block. Yields True if the loaded snapshot is
+        old.
 
-        Choose the requests of the commit inside the block. If ``later``, only ``take`` waits.
+        Choose the requests of the commit inside the block. If ``later``, entering the block does not wait, but
+        ``take`` waits.
         """
         with self._held:
             yield self._begin(table, later)
@@ -63,36 +67,42 @@ class Turns:
     def take(self, table: Table, *, patient: bool) -> bool:
         """Waits for the turn within the block of ``taken``. Returns True if the loaded snapshot is old.
 
-        Unless ``patient``, stops waiting once another process commits. The process continues without a turn.
+        Unless ``patient``, stops waiting once another process commits, and continues without a turn.
         """
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context for the commit itself. Subclasses measure its duration, or give signs of life."""
+        """Returns a context for the commit itself, in which subclasses measure the duration or give signs of
+        life.
+        """
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Records lost race number ``lost`` of a call. Returns True if the newest snapshot must be loaded."""
+        """Records the lost race number ``lost`` of a call. Returns True if the caller must load the newest
+        snapshot.
+        """
         return False
 
     def end(self) -> None:
-        """Ends the turn before the block ends. Call ``end`` once the commit has landed."""
+        """Ends the turn before the block of ``taken`` ends. Call ``end`` once the commit has landed."""
         self._held.close()
 
 
 NO_TURNS = Turns()
-"""Turns that never wait. For tables with a single committing process."""
+"""Turns that never wait, for tables with mostly one committing process."""
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:
-    """Returns the turns at a table: pauses on a store, locks on a disk."""
+    """Returns the turns for a table: pauses on an object store, locks on a disk."""
     if local_path(path) is None:
         return StoreTurns()
     return _AloneTurns() if commits_alone else _DiskTurns(path)
 
 
 def ask(table: Table) -> int:
-    """Asks another process for a turn, by an empty commit. Returns the number of requests. Ignores errors."""
+    """Asks another process for a turn, by an empty commit. Returns how often turns were asked for. Ignores
+    errors.
+    """
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):
         table.add([], {layout.TURN_ID: asked + 1}, uuid.uuid4().hex)
@@ -101,18 +111,20 @@ def ask(table: Table) -> int:
 
 
 class StoreTurns(Turns):
-    """Pauses before commits, instead of turns, on object stores."""
+    """Pauses before commits on object stores, in place of turns."""
 
     def __init__(self) -> None:
         super().__init__()
         self._asked: int | None = None
         self._took = 0.0
-        """Duration of this process's last commit, in seconds; 0 after a pause or a lost race."""
+        """Duration of this process's last commit, in seconds. 0 after a pause or a lost race."""
         self._pauses = 0
-        """Number of commits that this process still delays."""
+        """Number of pauses that this process has still to make, at most one before each commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if other processes want to commit. Returns True after a pause."""
+        """Pauses if this process made the last commit, and another process wants to commit. Returns True after a
+        pause.
+        """
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -127,7 +139,9 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn once in ``ASK_AFTER`` lost races. Returns False, as the newest snapshot is loaded."""
+        """Asks for a turn once in ``ASK_AFTER`` lost races. Returns False, because the newest snapshot is already
+        loaded.
+        """
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:
@@ -186,7 +200,9 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Exclusive access after a lost race, for Spark's commits: a decision takes a second, too long for turns."""
+    """Exclusive access after a lost race, for commits through Spark. Their decisions take a second, too long for
+    turns.
+    """
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

@@ -1,6 +1,6 @@
-"""The lock of the process that watches a queue's logs. The watcher wakes the machine's waiting processes.
+"""The lock of the process that watches a queue's logs, and wakes the other waiting processes of the machine.
 
-The lock only saves work. Without a recent stamp, a process checks the logs itself.
+The lock only saves work. A process that finds no recent stamp of the lock checks the logs itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
 WATCH_LOCK = "_watch.lock"
-"""Name of the lock's file in the first shard's ledger. Closing the file wakes other processes."""
+"""Name of the lock's file, in the ledger of a queue's first shard. Closing the file wakes other processes."""
 
 
 class WatchLock(FileLock):
@@ -24,13 +24,15 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def is_in_place(self) -> bool:
-        """False if the lock's file was replaced. Other processes use the new file."""
+        """True unless the lock's file is gone or was replaced. Other processes use the replaced file."""
         with suppress(OSError):
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns the seconds until the last stamp is ``seconds`` old. Never negative."""
+        """Returns the seconds until the lock's last stamp is ``seconds`` old. Returns 0.0 if the stamp is
+        older.
+        """
         with suppress(OSError):
             age = time.time() - os.stat(self.path).st_mtime
             return max(0.0, seconds - age) if age >= 0 else 0.0
