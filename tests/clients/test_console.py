@@ -979,16 +979,18 @@ def test_a_deletion_counts_what_a_rewind_could_restore(lake: LakeQueue, visit: V
     shows(dialog).to_contain_text(told + "A rewind can no longer bring back the 2 deleted messages, either.")
 
 
-def report_idle(queue: Queue, name: str, number: int = 4711, running: int = 0) -> None:
+def report_idle(
+    queue: Queue, name: str, number: int = 4711, running: int = 0, ago: timedelta = timedelta(0)
+) -> None:
     """Reports a consumer as its process does each minute."""
-    now = queue.clock.now()
+    now = queue.clock.now() - ago
     oldest = now - timedelta(minutes=5) if running else None
     process = ConsumerProcess("worker-1", number, now, now, running, oldest)
     report_consumer(queue, str(number), ConsumerFile(name, [queue.key], process))
 
 
 @pytest.mark.spec("JOB-14")
-def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue, visit: Visit):
+def test_idle_and_killed_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue, visit: Visit):
     queue = lake.create_queue("worked")
     for number, running in (4711, 0), (4712, 2):
         report_idle(queue, "packer", number, running)
@@ -997,8 +999,12 @@ def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue
     for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest running for 5m":
         shows(row).to_contain_text(text)
     shows(row.locator("time.ago")).to_have_count(2)
+    report_idle(queue, "killed", 4713, ago=timedelta(minutes=4))
+    shows(visit.row("killed").locator(".badge.warn")).to_have_text(re.compile(r"^not seen since \d\d:\d\d$"))
+    shows(visit.row("killed")).to_contain_text("4713 on worker-1")
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("packer")).to_contain_text("worked")
+    shows(visit.row("killed").locator(".badge.warn")).to_be_visible()
     visit.open("#/?text=worked")
     shows(visit.row("worked").locator(".at-consumers")).to_have_text("1")
 

@@ -126,8 +126,8 @@ def test_the_consumers_of_a_queue_are_those_that_have_messages_in_flight(lq: Lak
     queue.receive(2)
     now = clock.now()
     assert [attrs.astuple(each) for each in consumers(queue)] == [
-        (None, 2, now, now, ()),
-        ("first", 3, now - timedelta(seconds=20), now - timedelta(seconds=10), ()),
+        (None, 2, now, now, (), ()),
+        ("first", 3, now - timedelta(seconds=20), now - timedelta(seconds=10), (), ()),
     ], "whose timeout has ended has none; the latest receive comes first"
 
 

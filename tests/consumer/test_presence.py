@@ -10,10 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from consumer.harness import Harness
 from insides import forget
 from lakequeue import Consumer
+from lakequeue.cli import app
 from lakequeue.entry_verbs import ActiveConsumer, consumers
 from lakequeue.model.clock import format_instant
 from lakequeue.model.consumer_processes import ConsumerProcess, parse
@@ -83,18 +85,28 @@ def test_a_consumer_of_several_queues_is_listed_in_each(harness: Harness) -> Non
         assert consumers(third) == []
 
 
-def a_consumer_that_was_killed_is_forgotten(harness: Harness) -> None:
+def a_consumer_that_was_killed_is_listed_as_silent_for_a_day(harness: Harness) -> None:
     with harness.running(harness.consumer(harness.handler(), name="killed")):
         harness.clock.advance(1)
         [file] = files(harness)
         left = file.read_bytes()
     file.write_bytes(left)
     harness.clock.advance(consumer_files.SHOWN_SECONDS)
-    assert idle(harness) == ["killed"], "maybe its storage fails"
+    [waiting] = listed(harness)
+    assert (len(waiting.processes), waiting.silent, waiting.is_active) == (1, (), True), "maybe its storage fails"
     harness.clock.advance(1)
-    assert idle(harness) == []
+    [killed] = listed(harness)
+    assert (killed.consumer, killed.processes, killed.is_active) == ("killed", (), False)
+    assert [process.pid for process in killed.silent] == [os.getpid()]
+    ran = CliRunner().invoke(app, ["--root", harness.lq.root, "consumers", harness.queue.name])
+    assert f"not since {killed.silent[0].seen_at:%F %T}Z" in ran.stdout and "killed?" in ran.stdout
     harness.lq.compact()
-    assert files(harness) == [file], "its clock may be behind"
+    assert files(harness) == [file], "what was killed can be seen"
+    left_over = {f"{number:03}.json" for number in range(60)}
+    for name in left_over:
+        Path(file.parent, name).write_bytes(left)
+    harness.lq.compact()
+    assert len(files(harness)) == 50, "a loop of kills leaves no more"
     harness.clock.advance(consumer_files.KEPT_SECONDS)
     Path(file.parent, "other.txt").write_text("?")
     harness.lq.compact()
@@ -185,12 +197,22 @@ MUTATIONS = [
     Mutation(
         "count files of any age",
         replace(consumer_files, "SHOWN_SECONDS", 10**6),
-        {a_consumer_that_was_killed_is_forgotten: "JOB-14"},
+        {a_consumer_that_was_killed_is_listed_as_silent_for_a_day: "JOB-14"},
+    ),
+    Mutation(
+        "forget a consumer that was killed",
+        replace(consumer_files, "KEPT_SECONDS", consumer_files.SHOWN_SECONDS),
+        {a_consumer_that_was_killed_is_listed_as_silent_for_a_day: "JOB-14"},
+    ),
+    Mutation(
+        "keep all files of a loop of kills",
+        replace(consumer_files, "KEPT_SILENT", 10**6),
+        {a_consumer_that_was_killed_is_listed_as_silent_for_a_day: "JOB-14"},
     ),
     Mutation(
         "keep the files of consumers that were killed",
         replace("lakequeue.operations.compact.consumer_files.remove_old", lambda *_: Freed()),
-        {a_consumer_that_was_killed_is_forgotten: "JOB-14"},
+        {a_consumer_that_was_killed_is_listed_as_silent_for_a_day: "JOB-14"},
     ),
     Mutation(
         "leave the file of a consumer that ends",

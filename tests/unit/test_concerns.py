@@ -259,6 +259,29 @@ def test_consumers_that_run_and_receive_nothing_are_named_by_their_process() -> 
     assert "start its consumers" in concern.hint
 
 
+def test_consumers_that_were_killed_are_named_with_their_last_report() -> None:
+    later = attrs.evolve(PROCESS, pid=4712, seen_at=from_micros(NOW - 60 * MICROS))
+    killed = attrs.evolve(PROCESS, seen_at=from_micros(NOW - 3_600 * MICROS))
+    depth = Depth(NOW, QueueCounts(5, 0, 0, 0, OLD), 0)
+    known = [ActiveConsumer(name, 0, None, None, (), [each]) for name, each in (("a", killed), ("b", later))]
+    [concern] = found("orders", QueueAttributes.create(), depth, known, (), None)
+    assert concern.hint == (
+        "start its consumers, which were killed or cannot write to the root: "
+        "b, process 4712 on worker-1, not seen since 2025-12-31 23:59:00Z; "
+        "a, process 4711 on worker-1, not seen since 2025-12-31 23:00:00Z"
+    )
+    assert concern.brief == "5 visible, no receive for 15m1s, 2 consumers killed"
+
+
+def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
+    received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
+    packer = ActiveConsumer("packer", 1, received, received, (), [PROCESS])
+    depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
+    [concern] = found("orders", QueueAttributes.create(), depth, [packer], (), None)
+    assert concern.text.endswith("for 2h; process 4711 on worker-1, not seen since 2026-01-01 00:00:00Z")
+    assert concern.consumer == "packer" and commands(concern)[1].endswith("--in-flight")
+
+
 def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error() -> None:
     depth = Depth(NOW, QueueCounts(36, 0, 0, 0, 60.0), 0)
     [concern] = found("pay-dead", QueueAttributes.create(), depth, [], ("pay",), None)

@@ -66,7 +66,7 @@ def counts(
 
 
 def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
-    """List the consumers of one queue or of all. Include idle consumers."""
+    """List the consumers of one queue or of all, with idle consumers, and killed ones of the last day."""
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()
@@ -107,11 +107,15 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
 
     held = [each.in_flight, since(each.oldest_receive), since(each.newest_receive)]
     name = each.consumer or "(no name)"
-    if not each.processes:
+    if not each.processes and not each.silent:
         yield [name, "-", *held, "-", "-"]
     for process in each.processes:
         yield [name, f"{process.pid} on {process.host}", *held, _handlers(process), since(process.seen_at)]
         held = ["", "", ""]  # of all processes of that name together
+    for process in each.silent:
+        gone = f"not since {process.seen_at:%F %T}Z"
+        yield [name, f"{process.pid} on {process.host}", *held, "killed?", gone]
+        held = ["", "", ""]
 
 
 def _handlers(process: ConsumerProcess) -> str:

@@ -37,19 +37,32 @@ class ConsumerProcess:
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
+    def not_seen(self) -> str:
+        """Returns the time of the last report, for a process that may have been killed."""
+        return f"{self}, not seen since {self.seen_at:%F %T}Z"
+
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file. ``requests``: number of storage requests by kind; ``received``: number of messages."""
+    """Content of the file, and whether it is old.
+
+    Attributes:
+        requests: number of storage requests by kind.
+        received: number of messages.
+        silent: True if the last report is too old for a running consumer. The file does not have this field.
+    """
 
     name: str
     queues: Sequence[str]
     process: ConsumerProcess
     requests: Mapping[str, int] = attrs.field(factory=dict)
     received: int = 0
+    silent: bool = False
 
     def json(self) -> str:
-        return json.dumps(attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value)))
+        written = attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value))
+        del written["silent"]
+        return json.dumps(written)
 
 
 def parse(text: bytes) -> ConsumerFile | None:

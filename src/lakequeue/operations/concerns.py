@@ -163,16 +163,7 @@ def found(
         )
         yield Concern(name, "dead letters", text, "", steps, counted(now.stored, "dead letter"))
     elif (seconds := unreceived(attributes, now, known)) > UNREAD_SECONDS:
-        text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
-        text, hint = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
-        brief = f"{counts.visible:,} visible, no receive for {shown_duration(seconds)}"
-        if counts.in_flight:
-            text += f", and {counts.in_flight:,} in flight for {shown_duration(seconds)} or longer"
-        if processes := [process for each in known for process in each.processes]:
-            text += f", though {counted(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
-            hint = f"see what their log says: {', '.join(map(str, processes[:3]))}"
-        steps = (Remedy(f"lakequeue peek {quoted}", "shows the messages that wait longest"),)
-        yield Concern(name, "unread", text, hint, steps, brief)
+        yield _unread(name, now, known, seconds)
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {counted(counts.visible, 'visible message')} within an hour"
         steps = (Remedy(f"lakequeue consumers {quoted}", "lists those that run"),)
@@ -190,6 +181,26 @@ def found(
     yield from _stuck(name, attributes, now, known)
 
 
+def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: float) -> Concern:
+    """Returns the concern about a queue from which nobody has received for ``seconds``."""
+    counts = now.counts
+    text = f"nobody receives the {counted(counts.visible, 'visible message')} of {name}"
+    text, hint = f"{text}, the oldest is {shown_duration(counts.oldest_age or 0.0)} old", "start its consumers"
+    brief = f"{counts.visible:,} visible, no receive for {shown_duration(seconds)}"
+    if counts.in_flight:
+        text += f", and {counts.in_flight:,} in flight for {shown_duration(seconds)} or longer"
+    if processes := [process for each in known for process in each.processes]:
+        text += f", though {counted(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
+        hint = f"see what their log says: {', '.join(map(str, processes[:3]))}"
+    elif silent := [(each.consumer, process) for each in known for process in each.silent]:
+        silent.sort(key=lambda each: each[1].seen_at, reverse=True)
+        last = "; ".join(f"{consumer}, {process.not_seen()}" for consumer, process in silent[:3])
+        hint = f"start its consumers, which were killed or cannot write to the root: {last}"
+        brief += f", {counted(len(silent), 'consumer')} killed"
+    steps = (Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest"),)
+    return Concern(name, "unread", text, hint, steps, brief)
+
+
 def _stuck(
     name: str, attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]
 ) -> Iterator[Concern]:
@@ -205,6 +216,8 @@ def _stuck(
             each = attrs.evolve(each, processes=[one for one in each.processes if one not in ended])
             if ended and not each.processes:
                 text, brief = f"{text}, and its process {ended[0].pid} is gone", f"{brief}, its process is gone"
+            elif each.silent and not each.processes:
+                text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process is gone"
             steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
             hint = (
                 "when its process ends, its messages return after their visibility timeout"

@@ -21,14 +21,14 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Last reports of running consumers, by the queue's key."""
+"""Last reports of consumers that did not end, by the queue's key."""
 
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class ActiveConsumer:
-    """A consumer that runs, or has messages in flight."""
+    """A consumer that runs, has messages in flight, or was killed."""
 
     consumer: str | None
     """Name, by default host and process id. None stands for all nameless consumers, such as SQS clients."""
@@ -39,10 +39,17 @@ class ActiveConsumer:
     """Latest receive of a message that is in flight; None without messages in flight."""
     processes: Sequence[ConsumerProcess] = ()
     """Processes whose ``Consumer`` of this name reported within three minutes."""
+    silent: Sequence[ConsumerProcess] = ()
+    """Processes of this name that no longer report and did not end: killed, most likely. Newest report first."""
+
+    @property
+    def is_active(self) -> bool:
+        """True if the consumer runs, or has messages in flight."""
+        return bool(self.in_flight or self.processes)
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns the consumers by last receive, newest first (JOB-14). Idle consumers come last."""
+    """Returns the consumers by last receive, newest first (JOB-14). Then come idle and killed consumers."""
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -54,22 +61,23 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
 
 
 def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
-    """Returns the running consumers that have no messages in flight. Reads nothing."""
+    """Returns running and killed consumers, without their messages in flight. Reads nothing."""
     return _merged({}, running.get(queue.key, ()))
 
 
 def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -> list[ActiveConsumer]:
-    processes: dict[str | None, list[ConsumerProcess]] = {}
+    found: dict[str | None, ActiveConsumer] = {}
+    for name, each in sorted(held.items(), key=lambda item: (-item[1].last_received_at, item[0] or "")):
+        receives = from_micros(each.first_received_at), from_micros(each.last_received_at)
+        found[name] = ActiveConsumer(name, each.messages, *receives)
     for file in files:
-        processes.setdefault(file.name, []).append(file.process)
-    busy = sorted(held.items(), key=lambda item: (-item[1].last_received_at, item[0] or ""))
-    return [
-        ActiveConsumer(
-            *(name, each.messages, from_micros(each.first_received_at), from_micros(each.last_received_at)),
-            processes.pop(name, ()),
-        )
-        for name, each in busy
-    ] + [ActiveConsumer(name, 0, None, None, of_it) for name, of_it in processes.items()]
+        known = found.get(file.name, ActiveConsumer(file.name, 0, None, None))
+        if not file.silent:
+            found[file.name] = attrs.evolve(known, processes=[*known.processes, file.process])
+            continue
+        silent = sorted([*known.silent, file.process], key=lambda process: process.seen_at, reverse=True)
+        found[file.name] = attrs.evolve(known, silent=silent)
+    return sorted(found.values(), key=lambda each: not each.is_active)
 
 
 def all_consumers(
@@ -80,7 +88,7 @@ def all_consumers(
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns reports of running consumers, at most three minutes old. Empty if unreadable."""
+    """Returns reports of running and killed consumers. Empty if unreadable."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -129,7 +137,8 @@ class StoreUse:
     def of(cls, running: Running) -> StoreUse | None:
         """Adds up the requests of all consumer processes. None on a disk, or if no consumer runs."""
         newest: dict[tuple[str, int], ConsumerFile] = {}  # consumers of one process count the same requests
-        for file in sorted((file for files in running.values() for file in files), key=lambda file: file.received):
+        living = (file for files in running.values() for file in files if not file.silent)
+        for file in sorted(living, key=lambda file: file.received):
             newest[file.process.host, file.process.pid] = file
         requests = sum((Counter(file.requests) for file in newest.values()), Counter[str]())
         return cls(requests, sum(file.received for file in newest.values())) if requests else None

@@ -4,6 +4,8 @@ run ends.
 
 from __future__ import annotations
 
+import attrs
+
 from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.consumer_processes import LARGEST, ConsumerFile, parse
 from lakequeue.storage import layout
@@ -11,9 +13,11 @@ from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.stores import Store
 
 SHOWN_SECONDS = 180
-"""Seconds for which a file shows a running consumer. A consumer with an older file was killed, or cannot write."""
-KEPT_SECONDS = 3600
-"""Seconds after which the compactor removes a file."""
+"""Lifetime of a file in seconds. An older file is silent: its consumer was killed, or cannot write."""
+KEPT_SECONDS = 24 * 3600
+"""Age in seconds at which the compactor removes a file."""
+KEPT_SILENT = 50
+"""Number of silent files that the compactor keeps. Consumers that are killed again and again leave no more."""
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
@@ -30,28 +34,32 @@ def remove(store: Store, root: str, number: str) -> None:
 
 
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
-    """Returns the last report of each running consumer, with the oldest process first. ``now`` is in
-    microseconds.
+    """Returns the last report of each consumer that did not end. Oldest processes come first.
+
+    Args:
+        now: microseconds. Marks the reports of killed consumers as ``silent``.
     """
     folder = _folder(store, root)
     since = now - SHOWN_SECONDS * MICROS
     names = [entry.name for entry in folder.files() if entry.size <= LARGEST]
     found = [each for each in folder.for_each(lambda name: _read(folder, name), names) if each is not None]
-    living = [each for each in found if to_micros(each.process.seen_at) >= since]
-    return sorted(living, key=lambda each: (each.process.started_at, each.name))
+    found = [attrs.evolve(each, silent=to_micros(each.process.seen_at) < since) for each in found]
+    return sorted(found, key=lambda each: (each.process.started_at, each.name))
 
 
 def remove_old(store: Store, root: str, now: int) -> Freed:
-    """Removes the files of consumers that were killed, and files that hold no report."""
-    folder, since = _folder(store, root), now - KEPT_SECONDS * MICROS
+    """Removes old files of killed consumers, and files without a report."""
+    folder, begin, since = _folder(store, root), now - KEPT_SECONDS * MICROS, now - SHOWN_SECONDS * MICROS
 
-    def is_old(name: str) -> bool:
+    def seen(name: str) -> int:
         found = _read(folder, name)
-        return found is None or to_micros(found.process.seen_at) < since
+        return 0 if found is None else to_micros(found.process.seen_at)
 
     names = [entry.name for entry in folder.files()]
-    old = folder.for_each(is_old, names)
-    return folder.remove(name for name, gone in zip(names, old, strict=True) if gone)
+    silent = [(at, name) for name, at in zip(names, folder.for_each(seen, names), strict=True) if at < since]
+    silent.sort(reverse=True)
+    old = [name for number, (at, name) in enumerate(silent) if at < begin or number >= KEPT_SILENT]
+    return folder.remove(old)
 
 
 def _folder(store: Store, root: str) -> Folder:

@@ -107,7 +107,7 @@ class Attention:
             if not isinstance(state, LakeQueueError) and caller.may("GetQueueAttributes", queue.name)
             for each in state[1]
         ]
-        found.sort(key=lambda known: known[1].oldest_receive or NEVER)
+        found.sort(key=lambda known: (not known[1].is_active, known[1].oldest_receive or NEVER))
         queues = {queue.name: queue for queue, _ in seen}
         return [{"queue": name} | consumer_row(queues[name], each) for name, each in found]
 
@@ -127,7 +127,11 @@ class Attention:
         """Returns the number of consumers by queue name, from cached data."""
         seen = self._seen
         known = () if seen is None else seen.queues
-        return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
+        return {
+            queue.name: sum(each.is_active for each in state[1])
+            for queue, state in known
+            if not isinstance(state, LakeQueueError)
+        }
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
         """Returns up to ``MOST`` problems, most urgent first. ``only``: of this queue only."""

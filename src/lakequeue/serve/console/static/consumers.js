@@ -1,10 +1,20 @@
 // What a row of consumers shows: in a queue's tab, and on the page of all queues.
 
 import { heldHash, queueHash } from "./address.js";
-import { ago, duration, el, number, sinceText } from "./dom.js";
+import { ago, clockTime, duration, el, instant, number, sinceText } from "./dom.js";
 
-function processes(each, shown) {
-  return each.processes.length ? each.processes.map((one) => el("div", {}, shown(one))) : "–";
+// Processes that run, then those that no longer report and did not end.
+function known(each, shown, gone) {
+  const lines = [...each.processes.map((one) => el("div", {}, shown(one))), ...each.silent.map((one) => el("div", { class: "quiet" }, gone(one)))];
+  return lines.length ? lines : "–";
+}
+
+function place({ host, pid }) {
+  return `${pid} on ${host}`;
+}
+
+function notSeen({ seen_at: seen }) {
+  return el("span", { class: "badge warn", title: `It did not end: it was killed, or cannot write to the root. Last seen ${sinceText(seen)}.` }, `not seen since ${clockTime(seen, instant(seen).slice(0, 10) !== instant(Date.now()).slice(0, 10))}`);
 }
 
 function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {
@@ -16,11 +26,11 @@ function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) 
 // Label, class, and the content of a cell.
 export const CONSUMER = [
   ["Consumer", "", ({ consumer }) => consumer ?? "without a name"],
-  ["Process", "", (each) => processes(each, ({ host, pid }) => `${pid} on ${host}`)],
+  ["Process", "", (each) => known(each, place, place)],
   ["In flight", "number", (each) => (each.in_flight ? el("a", { href: heldHash(each.queue, each.consumer) }, number(each.in_flight)) : "0")],
   ["Oldest receive", "", (each) => (each.slow ? el("a", { class: "badge warn", href: queueHash(each.queue, "consumers"), title: "Longer than ten times the visibility timeout of the queue." }, ago(each.oldest_receive)) : ago(each.oldest_receive))],
   ["Newest receive", "", (each) => ago(each.newest_receive)],
-  ["Handlers", "", (each) => processes(each, handlers)],
-  ["Seen", "", (each) => processes(each, (one) => ago(one.seen_at))],
+  ["Handlers", "", (each) => known(each, handlers, () => "–")],
+  ["Seen", "", (each) => known(each, (one) => ago(one.seen_at), notSeen)],
 ];
 export const UNSEEN = "Processes that call receive themselves, and SQS clients, are listed only while they have messages in flight.";

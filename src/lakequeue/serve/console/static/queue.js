@@ -209,7 +209,7 @@ export function queue(name, tab, signal, reload) {
         const busy = await get(queuePath(name, "/consumers"), {}, signal);
         active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([label, kind, shown]) => el("td", { class: kind, "data-label": label }, shown({ queue: name, ...each }))))));
         show(table, busy.total > 0);
-        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
+        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.consumers.some((each) => each.in_flight || each.processes.length) ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
       },
     };
   }
