@@ -164,28 +164,24 @@ class DeliveryLoop(RunLoop):
 
         If the table refuses the rows of several messages, handles each half again.
         """
-        left, done, again = list[Context](), list[Context](), None
-        failed: dict[str, DeadLetterReason | None] = {}  # None: an earlier message of the group failed
-        for context in contexts:
-            if context.message.group_id in batch.broken:
-                failed[context.message.receipt_handle] = None
-            else:
-                left.append(context)
+        done, again = dict[str, Context](), None
+        left = [context for context in contexts if context.message.group_id not in batch.broken]
         with self._handling(left) as ends:
             rows, outcomes, raised = self._handled(left)
             for context, outcome in zip(left, outcomes, strict=True):
-                message = context.message
-                if message.group_id in batch.broken:
-                    failed[message.receipt_handle] = None
-                elif outcome is Outcome.SUCCESS:
-                    done.append(context)
+                if context.message.group_id in batch.broken:
+                    continue
+                if outcome is Outcome.SUCCESS:
+                    done[context.message.receipt_handle] = context
                 else:
-                    failed[message.receipt_handle] = self._reason(raised)
-                    self._fails(batch, message, raised, ends)
+                    self._fails(batch, context.message, raised, ends)
+            handles = [context.message.receipt_handle for context in contexts]
+            # no reason: an earlier message of the group failed
+            failed = {each: self._reason(raised) if each in ends else None for each in handles if each not in done}
             if failed:
                 delivering.release_failed(failed)
             if done:
-                again = self._append(batch, delivering, done, rows, ends)
+                again = self._append(batch, delivering, [*done.values()], rows, ends)
         for part, half in again or ():
             self._deliver(batch, part, half)
 
