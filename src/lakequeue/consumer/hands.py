@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import attrs
 
@@ -17,46 +16,33 @@ from lakequeue.model.clock import NEVER, Clock, start_thread
 _CANCEL_GRACE = 1.0
 """Seconds that cancelled handlers get to end before ``run`` returns without them."""
 
-Job = TypeVar("Job")
-
 
 @attrs.define(eq=False)
-class Hands(ABC, Generic[Job]):
-    """Base of the threads or tasks that run handlers."""
+class _Hands:
+    """Base of the threads or tasks that run handlers. Args: their number, and what they take and run as jobs."""
 
     _number: int
     _clock: Clock
-    _take: Callable[[], Job | None]
-    _run: Callable[[Job], Any]
+    _take: Callable[[], Any]
+    _run: Callable[[Any], Any]
     _due: Callable[[], datetime | None]
     _broken: Callable[[BaseException], None]
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _count: int = attrs.field(default=0, init=False)
-
-    @abstractmethod
-    def wake(self, jobs: int) -> None:
-        """Wakes up to ``jobs`` idle hands, so that they take jobs."""
-
-    @abstractmethod
-    def resize(self, number: int) -> None:
-        """Changes the maximum number of hands. Busy hands finish their jobs."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ends idle hands now, and busy hands when their handler ends."""
 
     def _wait(self, wake: threading.Event) -> None:
         self._clock.wait(self._due() or NEVER, wake)
 
 
 @attrs.define(eq=False)
-class Threads(Hands[Job]):
+class Threads(_Hands):
     """Hands that are threads, started when they are first needed."""
 
     _idle: list[threading.Event] = attrs.field(factory=list, init=False)
     _stopped: bool = attrs.field(default=False, init=False)
 
     def wake(self, jobs: int) -> None:
+        """Wakes up to ``jobs`` idle hands, so that they take jobs."""
         for _ in range(min(jobs, self._number)):
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
@@ -69,6 +55,7 @@ class Threads(Hands[Job]):
                 start_thread(self._clock, self._work, "lakequeue handler")
 
     def resize(self, number: int) -> None:
+        """Changes the maximum number of hands. Busy hands finish their jobs."""
         with self._lock:
             self._number = number
             idle = [self._idle.pop() for _ in range(min(len(self._idle), max(0, self._count - number)))]
@@ -77,6 +64,7 @@ class Threads(Hands[Job]):
         self.wake(number)  # for what was claimed ahead
 
     def stop(self) -> None:
+        """Ends idle hands now, and busy hands when their handler ends."""
         self._stopped = True
         with self._lock:
             idle, self._idle = self._idle, []
@@ -109,7 +97,7 @@ class Threads(Hands[Job]):
                 self._run(job)
 
 
-class Tasks(Hands[Job]):
+class Tasks(_Hands):
     """Hands that are tasks in an event loop. A thread starts them, so that a manual clock waits for them."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -143,7 +131,7 @@ class Tasks(Hands[Job]):
     def _start(self) -> None:
         while not self._ended.is_set():
             self._wake.clear()
-            jobs: list[Job] = []
+            jobs: list[Any] = []
             while self._count < self._number and (job := self._take()) is not None:
                 with self._lock:
                     self._count += 1
@@ -158,12 +146,12 @@ class Tasks(Hands[Job]):
                 )
                 begun.wait()
 
-    async def _begin(self, jobs: list[Job]) -> None:
+    async def _begin(self, jobs: list[Any]) -> None:
         self._tasks |= {asyncio.ensure_future(self._work(job)) for job in jobs}
         await asyncio.sleep(0)  # they take part in the clock now
         self._tasks = {task for task in self._tasks if not task.done()}
 
-    async def _work(self, job: Job | None) -> None:
+    async def _work(self, job: Any) -> None:
         with self._clock.participant():
             while job is not None:
                 await self._run(job)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from lakequeue.consumer.handler import Handler, is_async
-from lakequeue.consumer.hands import Hands, Tasks, Threads
+from lakequeue.consumer.hands import Tasks, Threads
 from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.totals import Totals
@@ -56,7 +56,7 @@ class SharedHands:
         self.lock = threading.RLock()
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
-        self.hands: Hands[Any]
+        self.hands: Threads | Tasks
 
     def start(self, handler: Handler, broken: Callable[[BaseException], None]) -> None:
         """Makes the hands: threads, or tasks in an event loop if the handler is ``async def``."""
