@@ -79,7 +79,7 @@ class Queue:
         self.attempts: list[holds.Extend] = []
         self.due: int | None = None
         """When the renewal has something to do."""
-        self.pending: events.Exchange | events.Receive | None = None
+        self.pending: events.Round | None = None
         self.free: int | None = None
         self.stopped = self.woken = False
         self.received = 0
@@ -118,7 +118,7 @@ class Queue:
             elif isinstance(action, events.Start):
                 self._started(action.jobs)
                 left.append(action)
-            elif isinstance(action, events.Exchange):
+            elif isinstance(action, events.Round):
                 extending = {key for attempt in self.attempts for key in attempt.wanted}
                 for done in action.done:
                     assert done.again_in is None or done.handle not in extending, "HNS-14: an extension follows"
@@ -274,7 +274,7 @@ class Queue:
         [action] = self.on(due)
         if isinstance(action, events.Linger):
             [action] = self.on(attrs.evolve(due, may_linger=False))
-        if isinstance(action, events.Exchange | events.Receive):
+        if isinstance(action, events.Round):
             self.pending = action
             claim = self.pool.claim
             self.resized = False
@@ -294,13 +294,13 @@ class Queue:
         chance, pending = self.chance, self.pending
         assert pending is not None
         self.pending = None
-        if isinstance(pending, events.Exchange) and chance.random() < 0.05:
+        if pending.settles and chance.random() < 0.05:
             self.on(events.RoundFailed(pending))
             return
         turns = self._claim(pending.room) if pending.room and chance.random() < 0.8 else []
-        if isinstance(pending, events.Receive) and not turns:
+        if not pending.settles and not turns:
             self.on(events.MessagesReceived([], {}))
-        if isinstance(pending, events.Exchange):
+        if pending.settles:
             weights = [20, 2, 1] if not self.stopped else [20, 0, 1]
             results = chance.choices(list(Settlement), weights, k=len(pending.done))
             for done, result in zip(pending.done, results, strict=True):
@@ -438,7 +438,7 @@ class Queue:
     def settle(self) -> None:
         """Settles what is due."""
         for action in self.on(events.RoundDue(True, 0, False)):
-            if isinstance(action, events.Exchange):
+            if isinstance(action, events.Round):
                 self.pending = action
                 self.finish()
 

@@ -110,7 +110,7 @@ def test_a_last_receive_begins_first_also_behind_a_message_of_its_group_that_has
     assert handled is not None
     queue.on(events.HandlerEnded(handled, [(Fate.SUCCESS, None)], 1_000, {}))
     [due] = queue.on(events.RoundDue(True, world.now, False))
-    assert isinstance(due, events.Exchange)
+    assert isinstance(due, events.Round)
     queue.on(events.Settled(due.done, [Settlement.SETTLED], 1_000))
     world.now += 1
     receive("b", last=False)

@@ -37,12 +37,7 @@ class Settlement(Enum):
 
 @attrs.define
 class Tick:
-    """The loop of a queue begins an iteration.
-
-    Attributes:
-        hands: maximum number of hands from now on.
-        paused: True if the consumer receives nothing.
-    """
+    """The loop of a queue begins an iteration, with at most ``hands`` hands. If paused, it receives nothing."""
 
     hands: int
     paused: bool
@@ -50,10 +45,9 @@ class Tick:
 
 @attrs.define
 class RoundDue:
-    """The loop can settle and claim.
+    """The loop can settle, and claim unless paused.
 
     Attributes:
-        paused: True if nothing may be claimed.
         not_before: earliest instant of the next claim, after a refused claim.
         may_linger: True if handled messages may wait until there are messages to claim.
     """
@@ -91,7 +85,7 @@ class Settled:
 class RoundFailed:
     """A round raised an error, so its results are unknown."""
 
-    round: Exchange
+    round: Round
 
 
 @attrs.define
@@ -197,34 +191,28 @@ class Linger:
 
 
 @attrs.define
-class Exchange:
-    """Settle messages, and claim ``room`` messages in the same commit."""
+class Round:
+    """Settle messages, and claim up to ``room`` messages in the same commit. With nothing to settle, receive them.
+
+    Attributes:
+        done: messages to settle.
+        failures: why messages failed, by receipt handle.
+        event: instant at which a receive stops waiting, because the pool has something to do; None if never.
+    """
 
     done: Sequence[Done]
     failures: Mapping[str, DeadLetterReason]
     room: int
+    event: int | None = None
 
-
-@attrs.define
-class Receive:
-    """Receive messages.
-
-    Attributes:
-        room: maximum number of messages.
-        event: instant of the next event of the pool, at which the receive stops waiting; None without an event.
-    """
-
-    room: int
-    event: int | None
+    @property
+    def settles(self) -> bool:
+        return bool(self.done or self.failures)
 
 
 @attrs.define
 class Lose:
-    """Tell the handlers of messages that their receipts are lost.
-
-    Attributes:
-        found: True if the receipts were found to be lost; False if the end of the run gives them up.
-    """
+    """Mark receipts of messages as lost: they were ``found`` to be lost, or the end of the run gives them up."""
 
     jobs: Sequence[Job]
     found: bool
@@ -238,5 +226,5 @@ class Warn:
     job: Job
 
 
-_Pass: TypeAlias = Gather | Linger | Exchange | Receive
+_Pass: TypeAlias = Gather | Linger | Round
 Action: TypeAlias = Wake | WakeHands | Resize | Start | GiveBack | Lose | Warn | _Pass | holds.Action

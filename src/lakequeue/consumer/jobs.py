@@ -44,14 +44,11 @@ class Rules:
     """The options of a consumer that matter to its pool. Durations are in microseconds.
 
     Attributes:
-        renewal: when to extend receipts.
+        renewal, prefetch, batch_wait, weight: see ``Consumer``.
         longest: visibility timeout of a receipt.
-        prefetch: number of messages to claim ahead. None: computed from the last durations of handlers and rounds.
         batch: maximum number of messages of a call.
-        batch_wait: time that a message waits for its batch to fill.
         fifo: True if messages of a group are handled in order.
         largest: maximum number of messages of a claim; None for no maximum.
-        weight: weight of the queue.
         linger: maximum time that handled messages wait for the next claim.
         claim_interval: minimum time from a claim that took all messages to the next claim.
         gathers: True if messages that failed on their last receive may wait for each other.

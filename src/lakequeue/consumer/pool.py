@@ -369,17 +369,13 @@ class Pool:
         behind, self._behind = self._behind, []
         self._return(behind)  # before the one that failed: the group stays blocked, which keeps its order
         due, failures = self._due()
-        if due or failures:
-            # what failed is tried alone: the claim may be what fails
-            room = max(moves, self._room(len(due))) if claims and not any(done.failures for done in due) else 0
-            self._letters.asked = room > 0
+        at = None if due or failures else self.next_event()
+        # what failed is tried alone: the claim may be what fails
+        room = 0 if event.paused or any(done.failures for done in due) else max(moves, self._room(len(due)))
+        if due or failures or (room and claims):
+            self._letters.asked = bool(room and claims)
             self.claim = self._free_hands(len(due))
-            return self._do(events.Exchange(due, failures, room))
-        at, room = self.next_event(), 0 if event.paused else self._room(0)
-        if room and claims:
-            self._letters.asked = True
-            self.claim = self._free_hands(0)
-            return self._do(events.Receive(room, at))
+            return self._do(events.Round(due, failures, room if claims else 0, at))
         instants = [instant for instant in (at, event.not_before if room else None) if instant is not None]
         self._do(holds.WaitUntil(min(instants, default=None)))
 

@@ -21,11 +21,9 @@ from lakequeue.consumer.ahead import MOST
 from lakequeue.consumer.calls import Calls
 from lakequeue.consumer.handler import Context, hold_of
 from lakequeue.consumer.jobs import Done, Job, Rules, Turn
-from lakequeue.consumer.observers import Observer
-from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
-from lakequeue.consumer.shared_hands import Controls, SharedHands
+from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.entry_verbs import (
     Exchanged,
     FreeHands,
@@ -47,14 +45,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.clock import (
-    MICROS,
-    Duration,
-    duration_micros,
-    from_micros,
-    seconds,
-    to_micros,
-)
+from lakequeue.model.clock import MICROS, Duration, duration_micros, from_micros, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, Message
 from lakequeue.model.pauses import Pause
 from lakequeue.model.waiting_work import Waits
@@ -77,22 +68,15 @@ class QueueLoop(RunLoop):
 
     Args:
         hands: the hands that handle the messages of all queues.
-        options, controls, observers, fatal: see ``RunLoop``.
+        arguments: see ``RunLoop``.
 
     Attributes:
         pool: the active messages.
         work: calls the handler with messages.
     """
 
-    def __init__(
-        self,
-        hands: SharedHands,
-        options: ConsumerOptions,
-        controls: Controls,
-        observers: Sequence[Observer],
-        fatal: Callable[[RunLoop], None],
-    ) -> None:
-        super().__init__(options, controls, observers, fatal)
+    def __init__(self, hands: SharedHands, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._hands = hands
         self._lock = hands.lock
         self._pauses = list[Pause]()
@@ -100,7 +84,7 @@ class QueueLoop(RunLoop):
         self._hungry.set()
         self.pool = pool = Pool(self._rules(), hands.totals)
         self._heartbeat = HeartbeatScheduler(self._clock, self.report, self._extend, self.fail, self._gone)
-        self._calls = Calls(options, observers, self._now, pool.is_over, self.report, self.fail)
+        self._calls = Calls(*(self._options, self._observers, self._now, pool.is_over, self.report, self.fail))
         self.work, self.running = self._calls.work, self._calls.running
         self._quick: dict[type, Callable[[Any], object]] = {
             events.Wake: lambda action: self.interrupt.set(),
@@ -190,10 +174,9 @@ class QueueLoop(RunLoop):
             self._log_pauses()
             try:
                 action = yield from self._prepare(not_before, until_empty)
-                if action is None:
-                    continue
-                if isinstance(action, holds.WaitUntil):
-                    yield from self._wait_until(action.until)
+                if not isinstance(action, events.Round):
+                    if isinstance(action, holds.WaitUntil):
+                        yield from self._wait_until(action.until)
                     continue
                 empty = self._hands.may_be_empty(self.pool) if until_empty else None
                 held_back = empty is not None and is_held_back(self.queue)
@@ -205,24 +188,23 @@ class QueueLoop(RunLoop):
             except (OverLimit, RequestThrottled, QueueClientError) as error:
                 not_before = self._next_try(error)
                 continue
-            receives = isinstance(action, events.Receive)
-            if receives or messages:
+            if messages or not action.settles:
                 self._failures = 0
-            if receives:
+            if not action.settles:
                 self.outages.worked("receiving", committed=bool(messages) or not len(self.pool))
             if messages and (self._stopping or self._controls.paused):
                 self._return_unseen([message.receipt_handle for message in messages])
             elif messages:
                 self._begin(messages)
-            elif receives and empty is not None and not held_back:
+            elif not action.settles and empty is not None and not held_back:
                 self._hands.found_empty(self.pool, empty)
-            elif isinstance(action, events.Receive):
+            elif not action.settles:
                 self.report(_RECEIVED_NOTHING)
                 yield from self._wait_until(action.event or began + BETWEEN_RECEIVES)
 
-    def _claim(self, action: Any, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
-        """Performs an ``Exchange`` or a ``Receive``. Returns the messages, or raises why the claim was refused."""
-        if isinstance(action, events.Receive):
+    def _claim(self, action: events.Round, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
+        """Performs a round. Returns the messages, or raises why the claim was refused."""
+        if not action.settles:
             return (yield from self._receive(action.room, last or action.event is not None, held_back))
         found = self._exchange(action)
         if found.refused is not None:
@@ -292,7 +274,7 @@ class QueueLoop(RunLoop):
 
     # --- rounds
 
-    def _exchange(self, action: events.Exchange) -> Exchanged:
+    def _exchange(self, action: events.Round) -> Exchanged:
         """Settles messages that are due, and claims messages if there is room."""
         options, room = self._options, action.room
         timeout, enough = options.renewal.receive_timeout, self.pool.concurrency
@@ -408,7 +390,7 @@ class QueueLoop(RunLoop):
     def _settle(self) -> int | None:
         """Settles messages that are due. Returns when more are due; None if none are due before a handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
-            if isinstance(action, events.Exchange):
+            if isinstance(action, events.Round):
                 self._exchange(action)
         with self._lock:
             return self.pool.next_event()
