@@ -1,4 +1,4 @@
-"""Reads and writes files below a directory by relative name. The directory is local or on an object store."""
+"""Reads and writes files by names relative to a directory. The directory is on a local disk or an object store."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 WHOLE = 4 * 2**20
-"""Maximum bytes of a remote file read in one request."""
+"""Maximum bytes of a remote file that is always read as a whole, in one request."""
 
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum attempts after cut-off answers or removed directories."""
+"""Maximum number of attempts if an answer is cut off, or if another process removes the directory."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Pauses in seconds before creating a file again. The store was busy with the file."""
+"""Seconds to pause before creating a file again, while the store is busy with another request for this file."""
 # On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -54,7 +54,7 @@ _Item = TypeVar("_Item")
 
 @attrs.frozen
 class Freed:
-    """Number and bytes of files removed from storage."""
+    """Number and total bytes of files that were removed from storage."""
 
     files: int = 0
     bytes: int = 0
@@ -64,7 +64,9 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""Identity of a file among files of the same name. On a disk: size, time and inode. On a store: size and ETag."""
+"""Identity of a file among files of the same name: size, time and inode on a disk, size and ETag on an object
+store.
+"""
 
 
 class ListedFile(NamedTuple):
@@ -73,7 +75,7 @@ class ListedFile(NamedTuple):
     name: str
     size: int
     modified: float
-    """Last change in seconds, by the storage's clock."""
+    """Time of the file's last change, in seconds by the storage's clock."""
     mark: Mark
 
 
@@ -95,7 +97,7 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
-        """Returns a file's content and its identity. Raises FileNotFoundError if it does not exist."""
+        """Returns the content and the identity of a file. Raises FileNotFoundError if the file does not exist."""
 
     @abstractmethod
     def _source(self, name: str, size: int) -> Any:
@@ -103,17 +105,18 @@ class _BaseFolder(ABC):
 
     @abstractmethod
     def _unlink(self, name: str) -> int:
-        """Removes the file ``name``, which is relative to the root. Returns its size in bytes."""
+        """Removes the file ``name``, a path relative to the root. Returns the file's size in bytes."""
 
     def read(self, name: str) -> bytes:
-        """Returns a file's content. Raises FileNotFoundError if it does not exist."""
+        """Returns the content of a file. Raises FileNotFoundError if the file does not exist."""
         return self.read_marked(name)[0]
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
-        """Opens a Parquet file of a known size with ``columns``. Read the file with ``use_threads=False``.
+        """Opens a Parquet file of a known size that has the columns ``columns``.
 
-        Arrow's threads must not hold Python objects. Otherwise, 4 of 300 processes aborted at their end.
+        Read the file with ``use_threads=False``, because Arrow's threads must not hold Python objects. Otherwise,
+        4 of 300 processes aborted at their end.
         """
         expected = layout.FILES.get(self.uri.rpartition("/")[2], ANY) if columns is None else columns
         source = self._source(name, size)
@@ -127,12 +130,14 @@ class _BaseFolder(ABC):
             raise
 
     def rows(self, name: str, size: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns columns of a Parquet file; None returns all. See ``parquet``."""
+        """Returns columns of a Parquet file. None returns all columns. Raises the errors of ``parquet``."""
         with self.parquet(name, size) as file:
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in order. Skips missing files and files behind links (DUR-72). Returns number and size."""
+        """Removes files in order, and returns their number and size. Skips missing files and files behind links
+        (DUR-72).
+        """
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -140,12 +145,12 @@ class _BaseFolder(ABC):
         return freed
 
     def discard(self, name: str) -> None:
-        """Removes a file. On a store, needs only one request."""
+        """Removes a file. On an object store, sends only one request."""
         self.remove([name])
 
 
 class LocalFolder(_BaseFolder):
-    """A local directory, which need not exist yet. ``syncs``: True if writes must reach the disk (DUR-1)."""
+    """A local directory, which need not exist. ``syncs``: True if writes must reach the disk (DUR-1)."""
 
     def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
         super().__init__(uri, prefix)
@@ -161,7 +166,8 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Yields a folder for the directory at the path (DUR-85). A later renaming does not matter.
+        """Yields a folder for the directory that is at the path now, even if that directory is renamed later
+        (DUR-85).
 
         Raises:
             FileNotFoundError: the directory does not exist, or is behind a link.
@@ -173,7 +179,7 @@ class LocalFolder(_BaseFolder):
             os.close(descriptor)
 
     def is_at_path(self) -> bool:
-        """True if the pinned directory is still at the path."""
+        """False if the path no longer leads to the pinned directory."""
         if self.descriptor is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self.descriptor), os.stat(self.local))
@@ -183,14 +189,14 @@ class LocalFolder(_BaseFolder):
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """Returns a file's path. Raises DamagedTable for a link below the root (DUR-72)."""
+        """Returns a file's path. Raises DamagedTable if a part of the path below the root is a link (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Returns the path or URI for opening a file. Raises DamagedTable for a link on the way."""
+        """Returns the path or URI at which a file can be opened. Raises DamagedTable for a link on the way."""
         self._sound(name)
         return self.path(name)
 
@@ -199,13 +205,13 @@ class LocalFolder(_BaseFolder):
         return self.local.removesuffix(self._prefix).rstrip("/") if self.descriptor is None else "."
 
     def exists(self, name: str) -> bool:
-        """True if a file exists. On local disks, also true for directories."""
+        """True if a file exists. On local disks, also True for a directory."""
         with suppress(OSError, ValueError):
             return bool(self._stat(name))
         return False
 
     def entry(self, name: str) -> ListedFile:
-        """Returns a file as a listing shows it. Raises FileNotFoundError if it does not exist."""
+        """Returns size, time and identity of a file. Raises FileNotFoundError if the file does not exist."""
         status = self._stat(name)
         return ListedFile(name, status.st_size, status.st_mtime, _mark(status))
 
@@ -227,17 +233,19 @@ class LocalFolder(_BaseFolder):
         return pa.OSFile(self.place(name))
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        """Returns a call's results for each item, in order. Remote calls run concurrently."""
+        """Calls ``call`` for each item, and returns the results in order. Calls to an object store run
+        concurrently.
+        """
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        """Creates a file atomically, and returns its mark; None if the file exists.
+        """Creates a file atomically, and returns the file's mark. Returns None if the file exists already.
 
         Args:
-            new_folder: True to create a missing directory. Otherwise raises ``FileNotFoundError``.
+            new_folder: True to create a missing directory. False raises ``FileNotFoundError``.
 
         Raises:
-            AlreadyExistsError: a store was busy with the file for eight seconds.
+            AlreadyExistsError: an object store was busy with the file for eight seconds.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
@@ -248,17 +256,21 @@ class LocalFolder(_BaseFolder):
             raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes or replaces a file in one operation: readers see all or nothing. Its directory must exist."""
+        """Writes or replaces a file, so that readers see all of the content or nothing. The file's directory must
+        exist.
+        """
         self._sound(name)
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Writes a file in one operation. Users of the file must sync its directory first."""
+        """Writes or replaces a file. A process that uses the file must first sync the file's directory."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Writes a draft. ``place`` links or renames the draft. Follows no links (DUR-72)."""
+        """Writes a draft, and calls ``place`` to link or rename the draft to ``name``. Follows no links
+        (DUR-72).
+        """
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
@@ -280,13 +292,15 @@ class LocalFolder(_BaseFolder):
                         os.unlink(draft, dir_fd=home)
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
-        """Writes a file that no other process writes. ``data`` is bytes-like, ``new_folder`` as for ``create``."""
+        """Writes a file that no other process writes. ``data`` is bytes-like. ``new_folder`` is the argument of
+        ``create``.
+        """
         with self.writer(name, new_folder=new_folder) as file:
             file.write(data)
 
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
-        """Opens a file for writing. A remote file appears only after a successful block."""
+        """Opens a file for writing during the block. A remote file exists only after the block has succeeded."""
         with ExitStack() as opened:
 
             def create() -> tuple[IO[bytes], int]:
@@ -303,7 +317,9 @@ class LocalFolder(_BaseFolder):
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Creates a file's directory, and calls ``act``. Tries again if a compactor removes the directory."""
+        """Creates a file's directory, and calls ``act``. Tries again if a compactor removes the directory
+        meanwhile.
+        """
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))
@@ -317,7 +333,7 @@ class LocalFolder(_BaseFolder):
         self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
 
     def _make(self, path: str) -> None:
-        """Creates a directory and missing parents. Syncs each parent. Follows no link."""
+        """Creates a directory and its missing parents, and syncs each parent. Follows no link."""
         with suppress(OSError):
             if stat.S_ISDIR(os.stat(path or ".", dir_fd=self.descriptor).st_mode):
                 return
@@ -328,7 +344,9 @@ class LocalFolder(_BaseFolder):
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
-        """Syncs local files or directories that other processes wrote; with ``above``, their directories too."""
+        """Syncs local files or directories that other processes wrote. With ``above``, also syncs the directories
+        around them.
+        """
         paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
@@ -356,7 +374,9 @@ class LocalFolder(_BaseFolder):
                 raise
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[ListedFile]:
-        """Yields the files below a subdirectory, at any depth. ``after`` skips names that do not sort after it."""
+        """Yields the files below a subdirectory, at any depth. With ``after``, yields only names that sort after
+        ``after``.
+        """
         for folder, folders, names in self._walk(prefix):
             inside = os.path.relpath(folder, self._path(""))
             below = "" if inside == "." else f"{inside}/"
@@ -371,7 +391,7 @@ class LocalFolder(_BaseFolder):
                         yield self.entry(path)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Like ``os.walk``. Yields nothing if the subdirectory does not exist."""
+        """Walks a subdirectory like ``os.walk``. Yields nothing if the subdirectory does not exist."""
         if self.descriptor is None:
             yield from os.walk(self.path(prefix))
             return
@@ -379,18 +399,20 @@ class LocalFolder(_BaseFolder):
             yield from (found[:3] for found in os.fwalk(self._path(prefix), dir_fd=self.descriptor))
 
     def names(self, prefix: str) -> list[str]:
-        """Returns names of files and subdirectories, in any order."""
+        """Returns the names of files and directories in the subdirectory ``prefix``, in any order."""
         return no_links.names(self._path(prefix), self.descriptor)
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        """Returns sorted names of subdirectories that start with ``beginning``."""
+        """Returns the sorted names of directories in the subdirectory ``prefix``, if a name starts with
+        ``beginning``.
+        """
         return no_links.folders(self._path(prefix), beginning, self.descriptor)
 
     def _unlink(self, name: str) -> int:
         return no_links.unlink(self._root, name, self.descriptor)
 
     def remove_empty(self, name: str) -> None:
-        """Removes an empty directory. Raises OSError for other directories, or links on the way."""
+        """Removes an empty directory. Raises OSError if the directory is not empty, or behind a link."""
         no_links.rmdir(self._root, self._at(name))
 
     def remove_all(self) -> None:
@@ -410,7 +432,7 @@ class LocalFolder(_BaseFolder):
 
 
 class RemoteFolder(_BaseFolder):
-    """A directory of an object store at ``prefix``. Has the methods of ``LocalFolder``."""
+    """A directory of an object store, at ``prefix``. Has the same methods as ``LocalFolder``."""
 
     local: None = None
     descriptor: None = None
@@ -531,7 +553,7 @@ class RemoteFolder(_BaseFolder):
 
 
 Folder: TypeAlias = LocalFolder | RemoteFolder
-"""Any directory, local or remote."""
+"""A directory on a local disk or an object store."""
 
 
 def _mark(status: os.stat_result) -> Mark:
@@ -547,12 +569,12 @@ def _remote_entry(name: str, found: ObjectMeta) -> ListedFile:
 
 
 def _etag(text: str | None) -> str | None:
-    """Strips an ETag's quotes. Listings of some stores omit the quotes."""
+    """Returns an ETag without quotes, because listings of some stores omit the quotes."""
     return text and text.strip('"')
 
 
 class _Remote(io.RawIOBase):
-    """A remote file, read in parts."""
+    """A remote file that is read in parts."""
 
     def __init__(self, client: Callable[[], ObjectStore], name: str, size: int) -> None:
         self._client, self._name, self._size = client, name, size
@@ -581,7 +603,7 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a request whose answer was cut off. obstore repeats few of these requests itself."""
+    """Repeats a request whose answer was cut off, because obstore repeats few such requests itself."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()

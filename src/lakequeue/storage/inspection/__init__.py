@@ -1,1 +1,1 @@
-"""Reading tables that may be damaged; nothing here writes."""
+"""Reads tables that may be damaged. Writes nothing."""

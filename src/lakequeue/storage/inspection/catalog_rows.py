@@ -1,4 +1,4 @@
-"""Reads the catalog of a damaged root. Compares the catalog with the directories of queues."""
+"""Reads the catalog of a root that may be damaged, and compares the catalog with the directories of queues."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class FoundCatalog:
     log: FoundLog
     rows: list[QueueRow]
     problem: str | None
-    """Why ``rows`` may be out of date. None if they are up to date."""
+    """Why ``rows`` may be out of date. None if the rows are up to date."""
     unlisted: list[str]
     """Keys of queues that hold messages but have no row."""
 
 
 def find_catalog(store: Store, root: str) -> FoundCatalog:
-    """Reads the catalog. Raises QueueClientError if it is missing or has another layout."""
+    """Reads the catalog. Raises QueueClientError if the catalog is missing or has another layout."""
     path = layout.queues_path(root)
     try:
         log = read_log(store.folder(path))

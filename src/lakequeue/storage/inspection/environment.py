@@ -1,4 +1,4 @@
-"""Checks the surroundings of a local root: locks of other processes, and free space."""
+"""Checks the surroundings of a local root: locks that other processes hold, and free space."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:
-    """Returns why a local table cannot be locked. Also returns the effect on a repair. None if the table can be
-    locked.
+    """Returns why a local table cannot be locked, and what this means for a repair. Returns None if the table can
+    be locked.
     """
     local = local_path(table)
     if local is None or not os.path.isdir(local):
@@ -41,7 +41,7 @@ def lock_problem(table: str) -> tuple[str, str] | None:
 
 
 def space_problems(path: str) -> Iterator[str]:
-    """Yields each shortage of the file system."""
+    """Yields a text for each shortage of the file system: too few free bytes, or too few free files."""
     space = space_of(path)
     if space is None:
         return
@@ -52,7 +52,7 @@ def space_problems(path: str) -> Iterator[str]:
 
 
 def _holders(path: str) -> list[str]:
-    """Names the processes that hold a lock on a file. Empty if the system does not list locks."""
+    """Names the processes that hold a lock on a file. Returns an empty list if the system does not list locks."""
     try:
         inode = str(os.stat(path).st_ino)
         with open("/proc/locks", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Reads the log of a damaged table. Lists every unreadable file."""
+"""Reads the log of a table that may be damaged, and lists every file that cannot be read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Maximum number of missing entries that a repair replaces. Each needs a file."""
+"""Maximum number of missing log entries that a repair replaces, because each new entry is a file."""
 
 
 @attrs.define
@@ -42,26 +42,26 @@ class FoundLog:
     entries: dict[int, Entry]
     checkpoints: dict[int, TableState]
     problems: dict[str, str]
-    """Problem of each bad or missing log file, by name."""
+    """Problem of each bad or missing log file, by the name of the file."""
     last: int
     """The last version of the log."""
     strays: list[str] = attrs.field(factory=list)
-    """Names of log files that a restore has left over: they do not belong to the log."""
+    """Names of log files that do not belong to the log, such as entries that a restore left over."""
 
     @property
     def start(self) -> int | None:
-        """Version of the first checkpoint or entry to read. None if the log has neither."""
+        """Version of the checkpoint or entry with which reads of the log begin. None if the log has neither."""
         return start_of(self.entries, self.checkpoints)
 
     @property
     def unreadable(self) -> list[int]:
-        """Versions whose entries are needed but cannot be read."""
+        """Versions whose log entries are needed, but cannot be read."""
         start = self.start
         return [] if start is None else [each for each in range(start, self.last + 1) if each not in self.entries]
 
     @property
     def named(self) -> set[str]:
-        """Names of data files in readable entries and checkpoints."""
+        """Names of all data files that a readable entry or checkpoint names."""
         added = [file.name for entry in self.entries.values() for file in entry.added]
         removed = [file_below(path, encoded=True) for entry in self.entries.values() for path in entry.removed]
         return {
@@ -72,18 +72,18 @@ class FoundLog:
 
     @property
     def is_being_repaired(self) -> bool:
-        """True if a repair was begun: it has replaced unreadable entries."""
+        """True if a repair has begun, and has replaced unreadable entries."""
         return any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version before an unreadable entry, or None."""
+        """Last version that can be read without an unreadable entry. None if there is no such version."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """Returns the last version, computed without the unreadable entries; None if ``start`` is None."""
+        """Returns the last version, computed without the unreadable entries. Returns None if ``start`` is None."""
         start = self.start
         if start is None:
             return None
@@ -93,7 +93,7 @@ class FoundLog:
         return TableVersion(self.folder, state)
 
     def sound(self) -> Iterator[TableVersion]:
-        """Yields every version that needs no unreadable entry, newest first."""
+        """Yields every version that can be computed from readable entries, newest first."""
         starts = sorted({*self.checkpoints, *({0} & self.entries.keys())}, reverse=True)
         end = self.last
         for start in starts:
@@ -121,7 +121,7 @@ def _copy(state: TableState) -> TableState:
 
 
 def read_log(folder: Folder) -> FoundLog:
-    """Reads all of a table's log. Raises FileNotFoundError if the table has none."""
+    """Reads the whole log of a table. Raises FileNotFoundError if the table has no log."""
     found = listed(folder)
     if not (found.entries or found.checkpoints):
         raise FileNotFoundError(f"{folder.uri}/{LOG}")
@@ -170,7 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns the first version that does not continue the log. Also returns all later versions."""
+    """Returns the first version that does not continue the log, as after a restore, and all later versions."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -186,12 +186,14 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """Returns the version of the newest readable checkpoint; without one, 0 if entry 0 exists, else None."""
+    """Returns the version of the newest readable checkpoint. Without a checkpoint, returns 0 if entry 0 exists,
+    else None.
+    """
     return max(checkpoints, default=0 if 0 in entries else None)
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """Returns the last version reached with ``MOST_LOST`` replaced entries."""
+    """Returns the last version that is reached if at most ``MOST_LOST`` missing entries are replaced."""
     last, lost = start, 0
     for version in known:
         if version > start:
@@ -203,7 +205,7 @@ def _reached(start: int, known: Iterable[int]) -> int:
 
 
 def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
-    """Yields each gap's first missing name, and the problem."""
+    """Yields, for each gap in the log's entries, the name of the first missing entry, and the problem."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
             more = f", and so are all up to version {after - 1}" if missing > 1 else ""

@@ -1,4 +1,4 @@
-"""Reads all rows of a ledger. Checks that the rows fit together."""
+"""Reads all rows of a ledger, and checks that the rows fit together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.storage.table_version import TableVersion
 
 @attrs.frozen
 class LedgerRows:
-    """A version of a ledger: head, runs and history. The history has only deleted messages."""
+    """The rows of one version of a ledger: head, runs and history. The history has only deleted messages."""
 
     version: int
     head: Head
@@ -26,7 +26,9 @@ class LedgerRows:
 
 
 def read_ledger(table: TableVersion) -> LedgerRows:
-    """Reads a version of a ledger. Raises DamagedTable for missing or torn files and contradictory rows."""
+    """Reads a version of a ledger. Raises DamagedTable if files are missing or torn, or if rows contradict each
+    other.
+    """
     if table.state.lost_files:
         raise DamagedTable(table.path, None, "another program removed files from it")
     head, runs, history = Ledger(cast(Table, table)).load()
@@ -37,7 +39,9 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """Returns a ledger's newest completely readable version, or None."""
+    """Returns the newest version of a ledger that can be read completely. Returns None if there is no such
+    version.
+    """
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

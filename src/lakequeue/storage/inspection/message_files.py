@@ -1,4 +1,4 @@
-"""Reads all rows and columns of a log's files. Compares the rows with the log's statistics."""
+"""Reads all rows and columns of the files that a log names. Compares the rows with the log's statistics."""
 
 from __future__ import annotations
 
@@ -25,32 +25,38 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Range = tuple[int, int]
-"""First and last offset, or first and last microseconds. Both ends are included."""
+"""First and last offset, or first and last instant in microseconds. Both ends are included."""
 _COUNTED = ["sent_at", "delay_seconds", "source_receive_count", "group_id"]
-"""Columns with null counts and bounds in the Delta log."""
+"""Columns whose bounds and number of NULLs are in the Delta log."""
 
 
 @attrs.frozen
 class FoundFile:
-    """A log's file and the offsets of its rows."""
+    """A file of a log, and the offsets of the messages in the file."""
 
     file: LiveFile
     offsets: Integers = attrs.field(eq=False)
-    """Offsets in the order of the rows. Empty if the file cannot be read."""
+    """Offsets of the messages, in the order of the rows. Empty if the file cannot be read."""
     problem: str | None
-    """Why the file is bad; None if it is sound."""
+    """Why the file is bad. None if the file is sound."""
     named: bool = True
-    """False if no readable entry names the file."""
+    """False if no readable log entry names the file."""
     sent: Range | None = None
-    """Send times of first and newest message, in microseconds. None if unknown."""
+    """Send times of the file's first message and newest message, in microseconds. None if unknown."""
     doubt: str | None = None
-    """How rows and statistics contradict each other; None if they agree. Either may be right."""
+    """How the rows contradict the log's statistics. None if they agree. Either the rows or the statistics may be
+    right.
+    """
     disorder: str | None = None
-    """Contradiction between send times, or with the segment's opening. None if the times fit."""
+    """How the send times of the rows contradict each other, or the opening of their segment. None if the times
+    fit.
+    """
     harmless: bool = False
-    """True if another program rewrote the file without a loss. Readers sort its rows and drop repeated ones."""
+    """True if another program rewrote the file without a loss. Readers sort the file's rows, and drop repeated
+    rows.
+    """
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
-    """Offsets of rows without a message. Such messages were erased, forgotten or lost earlier."""
+    """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
 
     @property
     def first(self) -> int:
@@ -62,13 +68,13 @@ class FoundFile:
 
     @property
     def logged_first(self) -> int | None:
-        """The first offset according to the statistics; None if the log has no statistics."""
+        """First offset of the file according to the log's statistics. None if the log has no statistics."""
         base, position = self.file.partition.get("base_offset"), self.file.minimum.get("position")
         return None if base is None or position is None else int(base + position)
 
 
 def find_files(folder: Folder, files: Sequence[LiveFile]) -> list[FoundFile]:
-    """Reads the files of a log. Returns each file with its offsets and its problem."""
+    """Reads the files of a log. Returns each file with its offsets, and with its problem if any."""
     return folder.for_each(lambda file: _find(folder, file), files)
 
 
@@ -111,7 +117,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
 
 
 def _is_complete(folder: Folder, file: LiveFile) -> bool:
-    """True if no message from first to last is missing."""
+    """True if a file holds each message from its first to its last, in any order."""
     try:
         LogFile.of(file).rows_of(TableVersion(folder, TableState()), [])
     except DamagedTable:
@@ -120,7 +126,9 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """Reads all columns. Returns positions, ``_COUNTED``, and True for rows without a body."""
+    """Reads all columns. Returns positions, the columns ``_COUNTED``, and ``blank``, which is True for rows
+    without a body.
+    """
     parts, nothing = [], layout.FILES["messages"].empty_table()
     counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
@@ -131,7 +139,7 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
 
 
 def _contradiction(file: LiveFile, rows: pa.Table) -> str | None:
-    """Returns the first contradiction between rows and statistics, or None."""
+    """Returns the first contradiction between a file's rows and its statistics. Returns None if they agree."""
     for name in _COUNTED:
         column = rows[name]
         if file.nulls.get(name, column.null_count) != column.null_count:
@@ -158,7 +166,7 @@ def _disorder(file: LiveFile, sent: Integers) -> str | None:
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Returns the files without problems, by offset. Of overlapping files, keeps the one with more rows."""
+    """Returns the files without problems, by offset. Of two files that overlap, keeps the file with more rows."""
     kept: list[FoundFile] = []
     # Among files with equal numbers of rows, the first offset decides, and last the age: a newer file wins.
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
@@ -181,7 +189,9 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns the messages that a repair would lose: one of ``kept_files`` has another message at the offset."""
+    """Returns the messages that a repair would lose, because one of ``kept_files`` has another message at their
+    offset.
+    """
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]
@@ -206,18 +216,20 @@ def _ids(folder: Folder, found: FoundFile) -> list[str | None]:
 
 
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
-    """Returns the offsets from ``low`` that no range holds. ``end`` is exclusive. ``present`` is sorted."""
+    """Returns the ranges of offsets from ``low`` to ``end`` (exclusive) that ``present`` lacks. ``present`` is
+    sorted.
+    """
     return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])
 
 
 def ranges(offsets: Integers) -> list[Range]:
-    """Joins sorted offsets to ranges."""
+    """Joins sorted offsets into ranges."""
     parts = stretches(offsets - np.arange(len(offsets))) if len(offsets) else []
     return [(int(offsets[start]), int(offsets[stop - 1])) for start, stop in parts]
 
 
 def shown(found: Sequence[Range]) -> str:
-    """Formats at most five ranges: ``offsets 3, 7 to 9``."""
+    """Formats at most five ranges as a text, as in ``offsets 3, 7 to 9``."""
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in found[:5]]
     more = [f"{len(found) - 5} more ranges"] if len(found) > 5 else []
     return ("offset " if parts == [str(found[0][0])] and not more else "offsets ") + ", ".join([*parts, *more])

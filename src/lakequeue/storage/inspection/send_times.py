@@ -1,4 +1,4 @@
-"""Compares send times. Finds contradictions between files. Bounds the times of lost messages."""
+"""Compares send times. Finds contradictions between files, and limits the possible send times of lost messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lakequeue.storage.inspection.message_files import FoundFile, Range
 from lakequeue.storage.messages.read import LogFile
 
 Known = tuple[int, int]
-"""An offset, and its send time in microseconds."""
+"""An offset, and the send time of its message in microseconds."""
 
 
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
-    """Yields sound files with impossible send times, and the reasons.
+    """Yields each sound file with impossible send times, and the reason.
 
-    In a sound log, send times never decrease. A segment is in one piece. Its files name the same opening. The
-    opening is the send time of the first message.
+    In a sound log, send times never decrease with the offset. A segment is in one piece. All files of a segment
+    name the same opening time, which is the send time of the segment's first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):
@@ -38,7 +38,7 @@ def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
 
 
 def shown_at(micros: int) -> datetime | str:
-    """Formats an instant. Damaged instants may be out of range."""
+    """Formats an instant. A text with the microseconds is returned if the instant is out of range."""
     try:
         return from_micros(micros)
     except OverflowError:
@@ -46,7 +46,7 @@ def shown_at(micros: int) -> datetime | str:
 
 
 def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:
-    """Returns send times from log entries and from sound files."""
+    """Returns the known send times, from log entries and from sound files."""
     return [*_of_entries(log), *_of_files(files)]
 
 
@@ -66,8 +66,9 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and latest possible send time of messages. A time is None if unknown. Send times never
-    decrease with the offset.
+    """Returns the earliest and the latest possible send time of a range of messages. A time is None if unknown.
+
+    Send times never decrease with the offset, so known send times limit the unknown send times.
     """
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)

@@ -1,4 +1,4 @@
-"""Reads a shard that may be damaged: logs, ledger, and files of messages."""
+"""Reads a shard that may be damaged: its logs, its ledger, and its files of messages."""
 
 from __future__ import annotations
 
@@ -34,42 +34,44 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds ahead of the clock. A check reports later commits."""
+"""Microseconds by which a last commit may be ahead of this machine's clock. A check reports commits further
+ahead.
+"""
 
 
 @attrs.frozen
 class FoundShard:
-    """All readable parts of a shard. Tables without a Delta log are None."""
+    """All readable parts of a shard. ``messages`` and ``receipts`` are None if the table has no Delta log."""
 
     messages_path: str
     receipts_path: str
     messages: FoundLog | None
     receipts: FoundLog | None
     state: TableVersion | None
-    """The last version of ``messages``."""
+    """The last version of the table ``messages``."""
     ledger: LedgerRows | None
     ledger_problem: DamagedTable | None
     files: list[FoundFile]
 
     @property
     def was_unused(self) -> bool:
-        """True if nobody has received from the shard: it has no ledger, or its ledger shows no receive."""
+        """True if nobody has received from the shard, because it has no ledger, or its ledger shows no receive."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
     def intact_log(self) -> bool:
-        """True if all needed entries of ``messages`` can be read."""
+        """True if all needed log entries of the table ``messages`` can be read."""
         return self.messages is not None and self.messages.newest_sound == self.messages.last
 
     @property
     def is_complete(self) -> bool:
-        """True if the log has all entries and sound messages."""
+        """True if the log has all its entries, and all its messages in sound files."""
         sound = self.intact_log and not any(each.problem for each in self.files)
         return sound and not self.missing(self.ledger)
 
     @property
     def send_end(self) -> int:
-        """The end offset of the log, according to its entries."""
+        """The end offset of the log of messages, according to its entries."""
         return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
 
     @property
@@ -79,25 +81,27 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """Epoch of the newest ledger that removed bodies."""
+        """Epoch of the newest ledger by which bodies were removed from the log."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """Random number of the last removal of bodies, or 0."""
+        """Random number of the last commit that removed bodies from the log. 0 without such a commit."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger knows the last removal of bodies. False for an older backup or an unreadable
-        ledger.
+        """True if the ledger knows the last removal of bodies. False if the ledger is unreadable, or from an older
+        backup.
         """
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have. A lower floor of ``ledger`` counts, too. Exception: an
-        older ledger whose log is readable.
+        """Returns the first offset that the log must have: the lowest of its files, or the floor of ``ledger`` if
+        lower.
+
+        The floor of an older ledger counts only if entries of the log are unreadable.
         """
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
@@ -108,17 +112,17 @@ class FoundShard:
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
 
     def end(self, ledger: LedgerRows | None) -> int:
-        """Returns the offset after the last known message."""
+        """Returns the offset after the last message that is known to have been sent."""
         held = [int(each.offsets.max()) + 1 for each in self.files if len(each.offsets)]
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
     def missing(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns required offsets that are in no sound file."""
+        """Returns the offsets that the log must have, but that are in no sound file."""
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Returns the lost offsets: ``blank``, and missing offsets that no damaged file has either."""
+        """Returns the lost offsets: those of ``blank``, and the missing offsets that are not in a damaged file."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -131,7 +135,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns offsets with empty rows whose messages the ledger has."""
+        """Returns the offsets whose rows in the log are empty, although the ledger still has their messages."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -144,7 +148,7 @@ class FoundShard:
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard. The ledger is read first. The log is at least as new."""
+    """Reads all of a shard. Reads the ledger before the log, so that the log is at least as new as the ledger."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()
@@ -168,7 +172,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
 
 
 def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iterator[Finding]:
-    """Yields each problem of a shard, and the repair's effect."""
+    """Yields each problem of a shard, with the effect of a repair."""
 
     def finding(table: str, file: str | None, problem: str, repair: str, damage: bool = True) -> Finding:
         return Finding(queue, region, table, file, problem, repair, damage)
@@ -235,7 +239,10 @@ def _contradictions(found: FoundShard) -> Iterator[tuple[str | None, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """Yields each contradiction in a complete log: file and text. No repair helps. File None: the log."""
+    """Yields each contradiction in a complete log, as a file and a text. No repair removes the contradiction.
+
+    The file is None if the log itself is meant.
+    """
     files, state = found.files, found.state
     if state is None or not found.is_complete:
         return
@@ -267,7 +274,9 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields file, problem and repair for each log problem."""
+    """Yields each problem of a log: the file, the problem, and the effect of a repair. The file is None for the
+    whole log.
+    """
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))

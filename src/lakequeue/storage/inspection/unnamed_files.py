@@ -1,4 +1,6 @@
-"""Finds the data files of unreadable entries. Every file is complete, because entries are written later."""
+"""Finds the data files whose log entries are unreadable. Each file is complete, because its entry was written
+later.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,10 @@ class _Candidate:
 def rejoined(
     log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
 ) -> list[FoundFile]:
-    """Returns unnamed files that fit a gap or the end.
+    """Returns unnamed files that fit at missing offsets or at the end of the log.
 
-    A fitting file continues the log's positions and send times. All files of a segment must name the same opening.
-    No other file may fit at the same place. The log must not have the messages' ids.
+    A fitting file continues the log's positions and send times. All files of a segment must name the same opening
+    time. No other file may fit at the same place. The log must not have the ids of the file's messages.
 
     Args:
         log: the log with unreadable entries.
@@ -80,7 +82,9 @@ def _fitting(
     last: int | None,
     clock: int,
 ) -> tuple[_Candidate, FoundFile] | None:
-    """Returns the only candidate that fits at offset ``first``; None if none fits, or several do."""
+    """Returns the only candidate that fits at offset ``first``. Returns None if no candidate fits, or several
+    candidates do.
+    """
     before = max((each for each in files if each.last < first), key=_last, default=None)
     after = min((each for each in files if each.first > first), key=_last, default=None)
     since = _since(files, first, clock)
@@ -97,7 +101,9 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns message ids from live or removed files, by offset. ``messages``: ascending ranges."""
+    """Returns the ids of messages that live or removed files have, by offset. ``messages``: ascending ranges of
+    offsets.
+    """
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}
@@ -120,7 +126,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
 
 
 def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
-    """Yields data files that no readable entry names, oldest first. Omits files of bulk sends."""
+    """Yields data files that no readable log entry names, oldest first. Omits files of bulk sends."""
     named = log.named
     for each in data_files(log.folder):
         if each.name.startswith("bulk/") or each.name in named:
@@ -143,7 +149,9 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 def _segment(
     candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
 ) -> tuple[int, int] | None:
-    """Returns base and opening time of a candidate's segment. None if the candidate does not fit at ``first``."""
+    """Returns the base offset and opening time of a candidate's segment. Returns None if it does not fit at
+    ``first``.
+    """
     segment = None
     if candidate.positions[0] == 0:
         segment = first, int(candidate.sent_at[0])
@@ -160,7 +168,7 @@ def _segment_of(found: FoundFile) -> tuple[int, int]:
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
-    """Returns the ids of messages sent since an instant. Includes ids of some earlier messages."""
+    """Returns the ids of messages that were sent since an instant, and of some earlier messages."""
     found: set[str] = set()
     following = None
     for each in reversed(files):  # A segment has no messages sent after the next segment was opened.
@@ -172,7 +180,9 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """Returns the send time of the message before an offset. If unknown, returns the earliest possible time."""
+    """Returns the send time of the message before an offset. If unknown, returns the earliest possible send
+    time.
+    """
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]
