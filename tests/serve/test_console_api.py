@@ -153,8 +153,7 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
     assert [each["may"] for each in found["concerns"]] == [["free"], [], ["redrive"], ["resume"]], "their buttons"
     assert commands(found["concerns"][0]) == [
-        """lakequeue peek stuck --where "state = 'in_flight' AND consumer = 'host:7'\"""",
-        "lakequeue reschedule stuck ID --in-flight",
+        'lakequeue reschedule stuck --in-flight --where "consumer = ?" --parameter host:7'
     ]
     assert [each["brief"] for each in found["concerns"]] == [
         "host:7 has held a message for 2h50m",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -143,15 +144,17 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     assert concern.hint == "when its process ends, its messages return after their visibility timeout"
 
 
-def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
+def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None:
     received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
     depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
     [concern] = found(
         "orders", QueueAttributes.create(), depth, [ActiveConsumer(None, 1, received, received)], (), None
     )
-    assert commands(concern) == [
-        """lakequeue peek orders --where "state = 'in_flight'\"""",
-        "lakequeue reschedule orders ID --in-flight",
+    assert commands(concern) == ['lakequeue reschedule orders --in-flight --where "consumer IS NULL"']
+    named = ActiveConsumer("o'hara 7", 1, received, received)
+    [concern] = found("orders", QueueAttributes.create(), depth, [named], (), None)
+    assert shlex.split(commands(concern)[0])[3:] == [
+        *("--in-flight", "--where", "consumer = ?", "--parameter", "o'hara 7")
     ]
 
 
@@ -170,10 +173,7 @@ def test_a_process_that_has_ended_on_this_machine_leaves_messages_to_free() -> N
     ended = concern_about(here)
     assert ended.text == f"packer has held a message of orders for 2h, and its process {child.pid} is gone"
     assert ended.consumer == "packer"
-    assert commands(ended) == [
-        """lakequeue peek orders --where "state = 'in_flight' AND consumer = 'packer'\"""",
-        "lakequeue reschedule orders ID --in-flight",
-    ]
+    assert commands(ended) == ['lakequeue reschedule orders --in-flight --where "consumer = ?" --parameter packer']
     lives, elsewhere = attrs.evolve(here, pid=os.getpid()), attrs.evolve(here, host="elsewhere")
     assert f"kill {child.pid}" in commands(concern_about(elsewhere)), "whose processes this machine cannot see"
     both = concern_about(here, lives)
@@ -279,7 +279,7 @@ def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
     depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
     [concern] = found("orders", QueueAttributes.create(), depth, [packer], (), None)
     assert concern.text.endswith("for 2h; process 4711 on worker-1, not seen since 2026-01-01 00:00:00Z")
-    assert concern.consumer == "packer" and commands(concern)[1].endswith("--in-flight")
+    assert concern.consumer == "packer" and commands(concern)[0].startswith("lakequeue reschedule orders")
 
 
 def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import sys
+from collections import Counter
 from io import BufferedIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,12 +16,14 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.lines import Parse, Reader, max_batch, send_lines
 from lakequeue.cli.options import (
+    DryRun,
     Group,
     MessageId,
     Name,
     OfError,
     Parameter,
     Where,
+    Yes,
     argument,
     chosen,
     duration_option,
@@ -39,6 +42,8 @@ from lakequeue.model.messages import SendEntry
 if TYPE_CHECKING:
     from lakequeue import BatchFailure, BatchResult, Queue
 
+TAKEN = 10_000
+"""Maximum number of messages that one command takes from consumers."""
 SHOWN = 10
 """Maximum number of refused entries that an error names."""
 
@@ -175,17 +180,29 @@ def cancel(ctx: CommandContext, queue: Name, message_id: MessageId) -> None:
 def reschedule(
     ctx: CommandContext,
     queue: Name,
-    message_id: MessageId,
+    message_id: str | None = argument(None, "Id of the message. Not needed with --in-flight.", "[MESSAGE_ID]"),
     at: Moment | None = instant_option(None, "When"),
     within: float | None = duration_option(None, "Time from now, instead of an instant.", "--in", parser=from_now),
     in_flight: bool = flag(
-        False, "Make it visible at once, even while a consumer has it, who is not informed.", "--in-flight"
+        False,
+        "Make it visible at once, even while a consumer has it, who is not informed. Without id: all in flight.",
+        "--in-flight",
     ),
+    where: Where = None,
+    parameter: Parameter = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
-    """Change when a waiting message becomes visible. With --in-flight, take a message from a hanging consumer."""
+    """Change when a waiting message becomes visible, or take messages from a consumer that hangs."""
     if [at is None, within is None, not in_flight].count(False) != 1:
         usage("give either --at INSTANT, --in DURATION or --in-flight")
+    if message_id is None and not in_flight:
+        usage("give a MESSAGE_ID, which lakequeue peek lists")
+    if message_id is not None and (where or parameter or dry_run):
+        usage("--where, --parameter and --dry-run go with --in-flight, without a MESSAGE_ID")
     source = ctx.obj.queue(queue)
+    if message_id is None:
+        return _take_all_back(ctx.obj, source, chosen(where, parameter, None), yes, dry_run)
     if in_flight:
         return _take_back(ctx.obj, source, message_id)
     instant = (at or Moment(ago=-(within or 0))).instant(source.clock)
@@ -203,6 +220,33 @@ def _take_back(session: Session, queue: Queue, message_id: str) -> None:
         raise InvalidParameterValue(f"{problem}; lakequeue show {queue.name} {message_id}")
     document = {"queue": queue.name, "message_id": message_id, "visible_at": queue.clock.now()}
     session.changed(document, f"message {message_id} is visible")
+
+
+def _take_all_back(
+    session: Session, queue: Queue, condition: tuple[str | None, list[str]], yes: bool, dry_run: bool
+) -> None:
+    """Makes all messages in flight that meet a condition visible, after showing their consumers."""
+    from lakequeue.entry_verbs import make_visible
+
+    where, parameters = condition
+    in_flight = "state = 'in_flight'" + (f" AND ({where}\n)" if where else "")
+    with render.spinner("reading messages"):
+        found = queue.peek(in_flight, TAKEN, parameters=parameters)
+    names = Counter(each.consumer or "a consumer without a name" for each in found)
+    held = ", ".join(f"{number:,} of {name}" for name, number in names.most_common(SHOWN))
+    held += f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+    what = f"{render.count(len(found), 'message')} in flight of {queue.name}{held and f' ({held})'}"
+    document = {"queue": queue.name, "messages": len(found), "consumers": dict(names)}
+    if dry_run:
+        session.answer(document | {"dry_run": True}, f"would make {what} visible")
+        return
+    if found and not yes:
+        session.ask(f"Make {what} visible? What a consumer still works on is handled twice.")
+    done = make_visible(queue, [each.message_id for each in found], in_flight=True).done
+    more = "; there may be more: repeat the command" if len(found) == TAKEN else ""
+    session.changed(
+        document | {"messages": done}, f"{render.count(done, 'message')} of {queue.name} visible{more}"
+    )
 
 
 def peek(

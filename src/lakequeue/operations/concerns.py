@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -278,10 +277,9 @@ def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
             for one in held.processes[:3]
         ]
         return [step for pair in pairs for step in pair]
-    held_by = f" AND consumer = '{held.consumer}'" if re.fullmatch(r"[\w.:@-]+", held.consumer or "") else ""
+    of_it = f'"consumer = ?" --parameter {shlex.quote(held.consumer)}' if held.consumer else '"consumer IS NULL"'
     return (
-        Remedy(f"""lakequeue peek {quoted} --where "state = 'in_flight'{held_by}\"""", "shows its ID"),
-        Remedy(f"lakequeue reschedule {quoted} ID --in-flight", "frees it"),
+        Remedy(f"lakequeue reschedule {quoted} --in-flight --where {of_it}", "frees what it has, after asking"),
     )
 
 
