@@ -1,4 +1,4 @@
-"""Global options and commands of the command line."""
+"""Builds the command ``lakequeue`` from its global options and all commands."""
 
 from __future__ import annotations
 

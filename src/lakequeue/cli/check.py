@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Advice, Remedy, RootHealth
 
 SHOWN = 20
-"""Maximum number of printed ranges, ids or problems."""
+"""Maximum number of offset ranges, ids or problems that are printed."""
 SHARDS = 5
-"""Maximum number of printed shards. Keeps the problems above in view."""
+"""Maximum number of shards that ``doctor`` prints. More lines would push the problems out of view."""
 
 
 def check(ctx: CommandContext, queue: OptionalName = None) -> None:
@@ -68,8 +68,8 @@ def doctor(
 
 
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the verdict, then each problem with a cure. Urgent problems come first. ``pasted``: see
-    ``Session``.
+    """Yields the lines of ``doctor``: the verdict, then each problem with a cure, most urgent first. ``pasted`` is
+    ``Session.pasted``.
     """
     advice, damage = [*health.advice()], _by_place(each for each in health.findings if each.damage)
     urgent = sum(each.urgent for each in advice)
@@ -116,7 +116,7 @@ def _by_place(findings: Iterable[Finding]) -> dict[tuple[str | None, str | None]
 
 
 def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yields the damaged queues, counted, and the damaged root."""
+    """Yields a text for the damaged queues, and a text for a damaged root."""
     queues = sum(region is not None for region, _ in places)
     if queues:
         yield render.count(queues, "damaged queue")
@@ -125,7 +125,7 @@ def _damaged(places: Collection[tuple[str | None, str | None]]) -> Iterator[str]
 
 
 def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the problem, a hint, and a line per command."""
+    """Yields the lines of an advice: the problem, a hint, and the commands that help."""
     yield f"{'urgent' if advice.urgent else 'warning'}: {advice.text}"
     if advice.hint:
         yield f"  {advice.hint}"
@@ -133,7 +133,7 @@ def _advice_lines(advice: Advice, pasted: Callable[[str], str]) -> Iterator[str]
 
 
 def _step_lines(steps: Sequence[Remedy], pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields each command, with the effect in a comment."""
+    """Yields a line for each command, with the effect of the command in a comment."""
     commands = [pasted(step.command) for step in steps]
     width = max(map(len, commands), default=0)
     for command, step in zip(commands, steps, strict=True):
@@ -175,7 +175,7 @@ def repair(
     new_delivery_id: bool = flag(False, "Only deliver under a new id, in a copied root.", "--new-delivery-id"),
     yes: Yes = False,
 ) -> None:
-    """Repair damage. First show the steps and the losses, and ask. Exit code 1: some damage is left."""
+    """Repair damage, after showing the steps and the losses. Exit code 1: some damage is left."""
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
     if adopt and (clock or queue is None):
@@ -201,7 +201,7 @@ def repair(
 
 
 def repair_text(repair: Repair) -> str:
-    """Describes a repair: steps, notes, lost messages and possible repetitions."""
+    """Describes a repair in lines: the steps, the lost messages, and the messages that may come again."""
     done = "would be done with --force" if repair.unknown else "would be done"
     done = "done" if repair.applied else done if repair.steps else "cannot be repaired"
     shard = "" if repair.shard is None else f", shard {repair.shard}"
@@ -232,7 +232,7 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 
 
 def _sent(repair: Repair) -> Iterator[str]:
-    """Yields the send times of lost messages without known ids."""
+    """Yields lines about when the lost messages without a known id were sent."""
     nameless = (
         (span, sent)
         for span, sent in zip(repair.lost, repair.lost_sent, strict=False)

@@ -87,7 +87,7 @@ def consume(
         False, "Record spans and metrics by OpenTelemetry, with the SDK that is configured.", "--opentelemetry"
     ),
 ) -> None:
-    """Run a handler for each message, until SIGTERM or SIGINT."""
+    """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
     # a shell without job control starts background jobs with SIGINT ignored, but a SIGINT sent here is meant
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
@@ -147,7 +147,7 @@ def _weights(given: str) -> list[int]:
 
 
 def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Yields why messages remain: a pause, undecided deliveries, or retries."""
+    """Yields reasons why messages remain in the queues: pauses, undecided deliveries, or waits for a retry."""
     from lakequeue.entry_verbs import settings
 
     delivering = [queue for queue in queues if settings(queue).table is not None]
@@ -165,8 +165,8 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer gracefully on SIGTERM or SIGINT. A second signal stops at once. A third signal kills the
-    process.
+    """Stops the consumer gracefully at the first SIGTERM or SIGINT, and at once at the second. The third signal
+    kills the process.
     """
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:

@@ -22,9 +22,9 @@ def decide(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete the messages of undecided deliveries, or make them visible. First show the deliveries, and ask.
+    """Delete the messages of undecided deliveries, or make them visible again. First show the deliveries, and ask.
 
-    Nobody knows whether the rows of an undecided delivery arrived.
+    A delivery is undecided while nobody knows whether its rows are in the table.
     """
     if delivered == again:
         usage("give either --delivered or --again")

@@ -50,13 +50,15 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console, w
     """Runs the demo. Returns exit code 0 if all messages end as planned. Otherwise returns 3.
 
     Args:
-        root: root of the queue ``lakequeue-demo``. An existing queue is replaced. None: a temporary directory.
-        input_dir: directory with ``.py`` files. None: the installed package pyspark, or lakequeue without Spark.
+        root: root of the queue ``lakequeue-demo``, which is replaced if it exists. None means a temporary
+            directory.
+        input_dir: directory with ``.py`` files. None means the files of the package pyspark, or of lakequeue
+            without Spark.
         with_spark: True to process the messages in Spark.
 
     Raises:
-        InvalidOptions: ``input_dir`` is no directory, or has no Python file.
-        QueueClientError: pyspark or Java is missing, or the root is unusable.
+        InvalidOptions: ``input_dir`` is not a directory, or contains no Python file.
+        QueueClientError: pyspark or Java is missing, or the root cannot be used.
     """
     if with_spark:
         from lakequeue.cli.demo_spark import process

@@ -24,7 +24,7 @@ QUEUE = "lakequeue-demo"
 FLAKY_EVERY = 10
 """Every tenth file fails at its first receive."""
 MAX_BODY_BYTES = 1_000_000
-"""Maximum body size in bytes. Below the limit of the default profile."""
+"""Maximum bytes of a message body, slightly below the limit of the default profile."""
 
 
 def fresh_queue(lake: LakeQueue, name: str, **attributes: Any) -> Queue:
@@ -42,7 +42,9 @@ def package_directory(name: str) -> Path:
 
 
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
-    """Returns body and group per file, and the skipped count. Raises InvalidOptions without any Python file."""
+    """Returns the body and group of each Python file, and the number of skipped files. Raises InvalidOptions if
+    there is no Python file.
+    """
     if not where.is_dir():
         raise InvalidOptions([f"--input {where}: not a directory"])
     entries: list[tuple[str, str]] = []

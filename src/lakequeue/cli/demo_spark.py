@@ -27,7 +27,7 @@ BATCHES = 5
 """Number of batches in which each message is leased once. Released messages need more batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
-"""Number of the lost batch. Visibility timeout of the batch, in seconds."""
+"""Number of the batch whose worker is lost, and the batch's visibility timeout in seconds."""
 
 _OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
 
@@ -82,7 +82,7 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 def _consume(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
 ) -> _BatchTally:
-    """Leases and processes batches until no message is left."""
+    """Leases and processes batches until the queue has no more messages to process."""
     tally = _BatchTally()
     size = -(-sent // BATCHES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -25,10 +25,10 @@ WORKERS = 4
 MAX_RECEIVES = 3
 """A message becomes a dead letter after this many receives."""
 LOST, LOST_SECONDS = 10, 3
-"""Number of messages of the lost worker. Visibility timeout of these messages, in seconds."""
+"""Number of messages that the lost worker holds, and their visibility timeout in seconds."""
 RETRY_SECONDS = 1
 BROKEN = [json.dumps({"path": f"broken-{n}.py", "flaky": False, "source": "def (:"}) for n in (1, 2, 3)]
-"""Bodies whose source is not valid Python. The handler always fails."""
+"""Message bodies whose source is not valid Python, so that the handler always fails."""
 
 _STATES_SQL = """
 SELECT queue, state, count(*) AS messages, max(receive_count) AS received
@@ -49,9 +49,7 @@ class _WorkerTally:
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
-    """Sends and consumes the entries. Returns 0 if only broken messages became dead letters. Otherwise
-    returns 3.
-    """
+    """Sends and consumes the entries. Returns 0 if only the broken messages became dead letters, else 3."""
     lake = LakeQueue(root)
     dead_letters = fresh_queue(lake, DEAD_LETTERS)
     policy = RedrivePolicy(dead_letters.name, MAX_RECEIVES)

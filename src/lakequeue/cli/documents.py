@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def jsonable(value: object) -> object:
-    """Converts a value of a type that JSON lacks. Durations become seconds."""
+    """Converts a value to a type of JSON. Durations become seconds, and bytes become base64."""
     match value:
         case datetime():
             return format_instant(value)

@@ -1,8 +1,9 @@
 """The command that moves all messages to another queue.
 
-Queues of one kind use a redrive. A redrive loses and repeats no message. A drain from standard to FIFO moves
-batches. Each batch is received, sent and deleted. Message ids become deduplication ids. A crashed batch becomes
-visible after ``HOLD`` seconds. A new drain within five minutes repeats no message.
+Between queues of one kind, the drain is a redrive, which neither loses nor repeats a message. From a standard
+queue to a FIFO queue, the drain moves batches. Each batch is received, sent and deleted. The message ids become
+deduplication ids. If the drain crashes, the last batch becomes visible after ``HOLD`` seconds. A second drain
+within five minutes adds nothing twice, because the FIFO queue knows the ids.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from lakequeue import Queue
 
 HOLD = 60
-"""Visibility timeout of a batch during the move, in seconds. Must stay well below five minutes."""
+"""Visibility timeout of a batch that is being moved, in seconds. Must stay well below five minutes."""
 MOST = 1_000
 """Maximum number of messages in a batch."""
 
@@ -53,7 +54,7 @@ def drain(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move all visible messages to another queue. First show the number, and ask."""
+    """Move all visible messages to another queue. First show the number of messages, and ask."""
     if group_by is not None and group is not None:
         usage("give either --group-by or --group")
     source, target = ctx.obj.queue(queue), ctx.obj.queue(to)
@@ -106,7 +107,9 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Pauses a FIFO queue during the drain, to keep order. After a crash, the next drain ends the pause."""
+    """Pauses a FIFO queue during the drain, to keep the order. If the drain crashes, the next drain ends the
+    pause.
+    """
     reason = f"it is drained into {to}"
     if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
         yield

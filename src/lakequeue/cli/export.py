@@ -68,7 +68,9 @@ def export(
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yields a function that writes a line. A file appears only when complete."""
+    """Yields a function that writes a line to standard output or to a file. The file appears only when it is
+    complete.
+    """
     if out is None:
         with suppress(OutputClosed):  # `export | head` has read enough
             yield session.line

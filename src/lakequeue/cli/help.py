@@ -1,4 +1,4 @@
-"""Help of the commands, with examples and without Python types."""
+"""Formats the help of commands: adds examples, and hides the types of Python."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
-"""Functions and examples of the commands, by section. An example has up to 60 characters."""
+"""The commands of each section of the help, with examples of up to 60 characters."""
 
 
 def name_of(place: str) -> str:
@@ -95,7 +95,9 @@ def epilog(examples: Sequence[str]) -> str:
 
 
 class _Conversion:
-    """Converts values by typer. Returns plain texts unchanged: typer would load pydantic, in 60 ms."""
+    """Converts a value as typer does, but returns plain text unchanged. Typer's conversion would load pydantic,
+    which takes 60 ms.
+    """
 
     def __init__(self, param: Any) -> None:
         self._converting = type(param).get_runtime_param
@@ -143,7 +145,7 @@ class CommandGroup(_PlainHelp, TyperGroup): ...
 
 
 class RewindCommand(Command):
-    """Accepts ``-10m`` as an instant, not as options."""
+    """A command that reads ``-10m`` as an instant, not as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         after = zip(["", *args], args, strict=False)

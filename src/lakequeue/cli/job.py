@@ -106,11 +106,11 @@ Every = Annotated[
 
 
 _RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*[A-Za-z_][\w.]*(?::|$)', re.MULTILINE)
-"""Matches file and line at the end of a stack."""
+"""Matches the file and line where the Python error in a Spark error was raised."""
 
 
 def run(main: Callable[..., None]) -> NoReturn:
-    """Runs a function as a command line. Prints errors and exits like the command ``lakequeue``."""
+    """Runs the function of a job. Reports errors and exits as the command ``lakequeue`` does."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -161,7 +161,7 @@ def opened_root(
 
 def wait(query: StreamingQuery, report: Callable[[StreamingQuery], None] = lambda query: None) -> bool:
     """Waits until a query ends, and returns True. On SIGTERM or SIGINT, stops the query and returns False. Calls
-    ``report`` each second, and at the end.
+    ``report`` each second, and when the query ends.
     """
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -177,7 +177,7 @@ def wait(query: StreamingQuery, report: Callable[[StreamingQuery], None] = lambd
 
 
 class BatchLines:
-    """Prints a line for each batch with rows."""
+    """Prints a line for each batch of a streaming query that has read rows."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -191,7 +191,9 @@ class BatchLines:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Returns a policy: renews once half of the timeout is left. Returns None for a timeout of 0 seconds."""
+    """Returns a policy that extends a lease when half of its timeout is left. Returns None for a timeout of 0
+    seconds.
+    """
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS
@@ -199,7 +201,9 @@ def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
 
 
 class Progress:
-    """Ends a job whose messages fail repeatedly. Continues while batches shrink, or with a redrive policy."""
+    """Ends a job whose batches fail repeatedly without getting smaller. By default, never ends a job whose queue
+    has a dead-letter queue.
+    """
 
     def __init__(self, queue: Queue, give_up_after: int | None) -> None:
         self._most = give_up_after or (math.inf if queue.dead_letter_queue else 3)
@@ -224,7 +228,7 @@ class Progress:
 
 
 def delivers(root: str, queue: str, region: str, table: str | None, handler: str | None) -> bool:
-    """Returns True if the queue has a delivery table. ``--table`` may set the table. Usage errors end the job."""
+    """Returns True if the queue has a delivery table, or gets one from ``--table``. Usage errors end the job."""
     opened_queue = LakeQueue(root, region=region).queue(queue)
     own, wanted = settings(opened_queue).table, table and located_table(opened_queue, table)
     if own is None and wanted is not None:

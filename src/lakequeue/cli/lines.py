@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from lakequeue import PeekedMessage, Queue
 
 READ = 4 * 2**20
-"""Maximum number of bytes per read and per commit."""
+"""Maximum number of bytes that are read at once and sent in one commit."""
 MAX_LINE_BYTES = 2 * READ
-"""Maximum length of a line in bytes. Exceeds the body limit of every queue."""
+"""Maximum length of a line in bytes, above the body limit of every queue."""
 MAX_BATCH = 5_000
-"""Maximum batch size for queues without a limit, in entries."""
+"""Maximum number of entries in a batch, for queues without a limit of their own."""
 
 Line = tuple[int, bytes]
 Parse = Callable[[int, str], SendEntry]
@@ -47,12 +47,13 @@ def send_lines(
     parse: Parse,
     sent: Callable[[BatchResult, int], None],
 ) -> None:
-    """Sends each line as a message. Lines that arrive together form one batch.
+    """Sends each line as a message. Lines that arrive together are sent in one batch.
 
     Args:
         stream: lines in UTF-8. Empty lines and a byte order mark are skipped.
         parse: makes an entry from a line and its number. Raises QueueServiceError to refuse a line.
-        sent: called with each batch's result, and the byte count. Ids in the result are line numbers.
+        sent: called with the result of each batch, and the number of bytes read. The ids in the result are line
+            numbers.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
@@ -72,7 +73,7 @@ def max_batch(queue: Queue) -> int:
 
 
 def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
-    """Yields numbered lines and the byte count of each read. Cuts long lines."""
+    """Yields the numbered lines of each read, and the number of bytes read. Cuts lines that are too long."""
     rest, number = b"", 0
     while chunk := stream.read1(READ):
         *complete, rest = (rest + chunk).split(b"\n")
@@ -87,7 +88,7 @@ def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
 
 
 def _stripped(number: int, line: bytes) -> bytes:
-    """Removes ending carriage returns. Also removes the byte order mark of line 1."""
+    """Removes carriage returns at the end of a line. Removes the byte order mark of line 1."""
     return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r")
 
 
@@ -104,7 +105,7 @@ def _parsed(number: int, line: bytes, parse: Parse) -> SendEntry | BatchFailure:
 
 
 def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> Iterator[list[SendEntry]]:
-    """Yields batches within the limits of a call. A larger entry gets a batch of its own."""
+    """Yields batches within the limits of a call. An entry above the limits gets a batch of its own."""
     batch: list[SendEntry] = []
     size = 0
     for entry in entries:
@@ -142,7 +143,7 @@ def _send(queue: Queue, entries: list[SendEntry]) -> BatchResult:
 _FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "priority", "trace_header")
 """Fields of a line that become part of the message."""
 _EXPORT_ONLY = ("message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at")
-"""Fields that only exports write. Sends ignore these fields."""
+"""Fields of a line that only an export writes. A send ignores these fields."""
 
 
 def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any]:
@@ -165,7 +166,9 @@ class Reader:
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry:
-        """Parses a line. The id of the entry is the line number. Raises QueueServiceError for an invalid line."""
+        """Parses a line as an entry, with the line number as its id. Raises QueueServiceError for an invalid
+        line.
+        """
         return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:

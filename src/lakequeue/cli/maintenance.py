@@ -1,4 +1,4 @@
-"""Commands for whole queues and whole roots."""
+"""Commands for whole queues and roots, such as counts, purge, compact and copy."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
 
 
 def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]]:
-    """Yields a row for each process of a consumer. Without known processes, yields one row."""
+    """Yields a table row for each process of a consumer. Yields one row if no process is known."""
 
     def since(instant: datetime | None) -> str:
         return "-" if instant is None else render.age((now - instant).total_seconds())
@@ -137,7 +137,7 @@ def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
 
 
 def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
-    """Erase the content of one message everywhere, for good."""
+    """Erase the content of one message for good, wherever it is in the queue."""
     owner = ctx.obj.queue(queue)
     if not yes:
         ctx.obj.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
@@ -149,7 +149,7 @@ def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = Fa
 
 
 def upgrade(ctx: CommandContext, yes: Yes = False) -> None:
-    """Convert a root of layout 5 to the present layout. The root stays in place."""
+    """Convert a root of layout 5 to the present layout, in place."""
     lake = ctx.obj.lake()
     if not yes:
         ctx.obj.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
@@ -169,7 +169,7 @@ def compact(
         None, "Free space at once, but keep files for readers that began within this time."
     ),
 ) -> None:
-    """Free the space of removed messages. Keep tables and logs small."""
+    """Free the space of removed messages, and keep tables and logs small."""
     if queue is not None and processes > 1:
         raise typer.BadParameter("it shares the queues of a root, not one queue", param_hint="--processes")
     lake = ctx.obj.lake()
@@ -195,7 +195,7 @@ def copy(
         None, "Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE"
     ),
 ) -> None:
-    """Copy queues to another root, while in use. Use copies for backup, restore, and moves to object stores."""
+    """Copy queues to another root while they are in use: backup, restore, move to an object store."""
     ctx.obj.root = source
     lake = ctx.obj.lake()
     to = attrs.evolve(

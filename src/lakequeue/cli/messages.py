@@ -169,7 +169,7 @@ def change_visibility(
 
 
 def cancel(ctx: CommandContext, queue: Name, message_id: MessageId) -> None:
-    """Delete one message by id, even while in flight."""
+    """Delete one message by its id, even while a consumer has it."""
     cancelled = ctx.obj.queue(queue).cancel(message_id)
     outcome = "is cancelled" if cancelled else "was gone before"
     ctx.obj.changed(
@@ -193,7 +193,7 @@ def reschedule(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Change when a waiting message becomes visible, or take messages from a consumer that hangs."""
+    """Change when a waiting message becomes visible, or take messages from a hanging consumer."""
     if [at is None, within is None, not in_flight].count(False) != 1:
         usage("give either --at INSTANT, --in DURATION or --in-flight")
     if message_id is None and not in_flight:

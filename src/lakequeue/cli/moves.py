@@ -1,4 +1,4 @@
-"""The commands rewind and redrive. Both show the effect, and ask."""
+"""The commands rewind and redrive. Both show the number of messages, and ask."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def rewind(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make deleted messages sent since an instant visible again. First show the number, and ask."""
+    """Make deleted messages visible again, if sent at an instant or later. First show the number of messages, and
+    ask.
+    """
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
     rewound, wanted = ctx.obj.queue(queue), to if to is not None else Moment(ago=ago)
@@ -61,8 +63,8 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the instant, and True if the instant was corrected. Corrects a valid ``ago`` to the earliest
-    possible instant.
+    """Returns the instant of the rewind, and True if the instant was corrected. An ``ago`` that the queue's ranges
+    allow is corrected to the earliest possible instant.
     """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
@@ -83,7 +85,9 @@ def redrive(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move messages of a dead-letter queue back to their sources. First show the number, and ask."""
+    """Move messages of a dead-letter queue back to their source queues. First show the number of messages, and
+    ask.
+    """
     source = ctx.obj.queue(queue)
     destination = None if to is None else ctx.obj.queue(to)
     condition, parameters = chosen(where, parameter, error)

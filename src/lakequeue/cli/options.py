@@ -1,4 +1,4 @@
-"""Arguments and options of several commands. Parses option values."""
+"""Arguments and options that several commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of queues in a local root. Skips object stores, which are too slow. Prints nothing."""
+    """Completes names of queues in a local root. Skips object stores because they are too slow. Prints nothing."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:
@@ -57,7 +57,7 @@ def argument(default: Any, help: str, metavar: str, **more: Any) -> Any:
 
 
 def option(default: Any, help: str, metavar: str, *names: str, **more: Any) -> Any:
-    """Declares an option with a value. The help calls the value ``metavar``."""
+    """Declares an option with a value, which the help calls ``metavar``."""
     return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
 
@@ -126,7 +126,7 @@ Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE"
 
 
 def chosen(where: str | None, parameters: list[str] | None, error: str | None) -> tuple[str | None, list[str]]:
-    """Returns the condition of ``--where`` and ``--error``, with the parameters."""
+    """Returns the condition of ``--where`` and ``--error``, and the values of its parameters."""
     if error is None:
         return where, parameters or []
     rest = f" AND ({where}\n)" if where else ""
@@ -134,8 +134,8 @@ def chosen(where: str | None, parameters: list[str] | None, error: str | None) -
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses texts of the form NAME=VALUE. Refuses a repeated name. With ``secret``, errors hide values, and the
-    last value counts.
+    """Parses texts of the form NAME=VALUE. Refuses a repeated name. With ``secret``, errors show no values, and
+    the last value of a name counts.
     """
     found: dict[str, str] = {}
     for text in texts or ():

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 PIPE_WIDTH = 160
-"""Width of tables in characters, without a terminal."""
+"""Width of tables in characters if standard output is not a terminal."""
 
 # C0 and C1 controls except tab and line feed, line separators, and bidirectional marks, overrides and isolates
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _AS_IT_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-"""Turns off rich's markup in names and texts."""
+"""Arguments that turn off rich's markup, because names and texts may contain markup."""
 
 
 class OutputFailed(OSError):
@@ -56,12 +56,12 @@ def write(content: RenderableType) -> None:
 
 
 def discard(stream: Any) -> None:
-    """Redirects a stream to ``os.devnull``. Otherwise Python's flush at exit fails."""
+    """Redirects a stream to ``os.devnull``, because Python's flush at exit would fail otherwise."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_error(text: str, title: str = "") -> None:
-    """Writes a text without secrets to standard error. The title is red. Ignores a failed write."""
+    """Writes a text to standard error, after a red title and without secrets. Ignores a failed write."""
     try:
         typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(hidden(text)), err=True)
     except OSError:
@@ -74,7 +74,7 @@ class StderrHandler(logging.Handler):
 
 
 def rendered(content: RenderableType) -> str:
-    """Renders an object for standard output. Only a terminal gets colours."""
+    """Renders an object as text for standard output, with colours only for a terminal."""
     out = console()
     with out.capture() as captured:
         out.print(content, crop=False)

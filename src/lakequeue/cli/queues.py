@@ -86,7 +86,7 @@ def list_(
     limit: int | None = option(None, "Maximum number of queues.", "N"),
     after: str | None = queue_option(None, "Only names after this one."),
 ) -> None:
-    """List the queues by name, with messages and dead letters."""
+    """List the queues by name, with the numbers of messages and dead letters."""
     from lakequeue.entry_verbs import settings
 
     lake = ctx.obj.lake()

@@ -55,7 +55,7 @@ def relay(
         None, "Storage option of the table, instead of the root's options; repeatable.", "KEY=VALUE"
     ),
 ) -> None:
-    """Send a message for each new row of a table. With --files, for each new file. Send nothing twice."""
+    """Send a message for each new row of a table, or for each new file. Send nothing twice."""
     if len(names) != (2 if files is None else 1):
         usage("give a table and a queue, or --files and a queue")
     *tables, queue = names

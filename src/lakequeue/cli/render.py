@@ -32,7 +32,7 @@ PREVIEW = 200
 FOLDED = 20
 """Minimum width of a text column that wraps. Ids and names never wrap."""
 LONG = 40
-"""A column of words with more characters than this wraps. An instant has fewer."""
+"""Number of characters above which a column of words wraps. An instant has fewer characters."""
 _FOLDED = {"body", "error", "paused", "reason"}
 
 
@@ -44,7 +44,7 @@ def require_done(summaries: Sequence[CompactionSummary]) -> None:
 
 
 def compacted(summaries: Sequence[CompactionSummary]) -> str:
-    """Describes a compaction pass. Each queue with work gets a line."""
+    """Describes a compaction pass, with a line for each queue that had work."""
     from rich.filesize import decimal
 
     lines = []
@@ -77,7 +77,7 @@ def setting(name: str, value: Any) -> object:
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
-    """Returns the message id. For FIFO queues, adds group and sequence number."""
+    """Describes a sent message: its id, and on FIFO queues group and sequence number."""
     lines = [f"sent {sent.message_id}"]
     if sent.sequence_number is not None:
         lines += [f"  group     {group}", f"  sequence  {sent.sequence_number}"]
@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents all lines but the first."""
+    """Indents all lines but the first, so that no line looks like a field."""
     return text.replace("\n", "\n" + " " * 12)
 
 
@@ -116,7 +116,7 @@ def instant(value: datetime | None) -> str:
 
 
 def paused(queue: Queue) -> str:
-    """Describes the pauses of a queue and its groups. Without pauses, returns an empty text."""
+    """Describes the pauses of a queue and its groups. Returns an empty text if there are no pauses."""
     from lakequeue.entry_verbs import settings
 
     return "; ".join(map(str, settings(queue).pauses))
@@ -137,7 +137,7 @@ def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
 
 
 def titles(names: Iterable[str]) -> list[str]:
-    """Returns column titles, such as ``in flight``, for states."""
+    """Returns the column titles of states, such as ``in flight``."""
     return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 
@@ -181,12 +181,12 @@ class _Column(NamedTuple):
     numeric: bool
     folds: bool
     least: int
-    """Minimum width in characters."""
+    """Minimum width of the column in characters."""
 
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table that fits its width. Long names get their own lines, or rows become blocks."""
+    """A table that fits its width: long names get lines of their own, or rows become blocks of lines."""
 
     columns: list[_Column]
     rows: list[list[str]]
@@ -236,7 +236,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Marks a cell whose name is printed above. No name contains this character."""
+"""Marks a table cell whose name is printed on the line above. Names never contain this character."""
 
 
 @contextmanager

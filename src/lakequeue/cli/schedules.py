@@ -56,7 +56,7 @@ def _add(
 
 
 def _list(ctx: CommandContext) -> None:
-    """List the schedules, with due times and last errors."""
+    """List the schedules: when they are due, and why the last message was not sent."""
     found = ctx.obj.lake().schedules.list()
     rows = [
         [
@@ -101,7 +101,7 @@ def _run(
     ctx: CommandContext,
     once: bool = flag(False, "Send the messages that are due now, and end.", "--once"),
 ) -> None:
-    """Send due messages at the start of each minute. End on SIGTERM or SIGINT."""
+    """Send due messages at the start of each minute, until SIGTERM or SIGINT."""
     schedules = ctx.obj.lake().schedules
     if once:
         sent = schedules.run_due()

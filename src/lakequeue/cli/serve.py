@@ -127,7 +127,7 @@ def deploy_files(
     ctx: CommandContext,
     folder: Path = argument(..., "New or empty directory.", "DIR"),
 ) -> None:
-    """Write files for deployment into a directory: containers, Kubernetes, systemd, dashboards, alerts."""
+    """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise QueueClientError(f"{folder} is not empty; nothing was written")
     if (_PACKAGE / "deploy").is_dir():

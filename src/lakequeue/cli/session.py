@@ -22,12 +22,14 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of commands."""
 
 spares_pandas = False
-"""True to keep Arrow from importing pandas. False once user code is imported: the code may use pandas."""
+"""True if commands keep Arrow from importing pandas. False once a user's code is imported, because the code may
+use pandas.
+"""
 
 
 @attrs.define
 class Session:
-    """Global options and output of a command. ``done``: text about work done before an error."""
+    """Global options and output of a command. ``done`` describes the work that was done before an error."""
 
     root: str | None = None
     root_mode: int | None = None
@@ -40,7 +42,7 @@ class Session:
     verbose: bool = False
     done: str = ""
     prefix: str = "lakequeue"
-    """Start of printed commands. Repeats root and region of the command line."""
+    """Beginning of the commands that are printed, with root and region of the command line."""
 
     def pasted(self, command: str) -> str:
         """Returns a command of lakequeue, ready to paste, with ``prefix``. Returns other commands unchanged."""
@@ -106,7 +108,7 @@ class Session:
             self.note(pause.advice(queue.name))
 
     def fail(self, status: int, code: str, message: str, details: dict[str, Any] | None = None) -> int:
-        """Prints an error, on one line or as JSON. Returns the exit code."""
+        """Prints an error as one line, or as JSON with ``--json``. Returns the exit code."""
         line = " ".join(message.split())
         if self.done:
             line += f" ({self.done} before that)"
@@ -132,7 +134,7 @@ class CommandContext(typer.Context):
 
 
 def _spare_pandas() -> None:
-    """Keeps Arrow from importing pandas. The import takes 0.17 s."""
+    """Keeps Arrow from importing pandas, which takes 0.17 s."""
     import pyarrow as pa
 
     sys.meta_path.insert(0, _NoPandas)

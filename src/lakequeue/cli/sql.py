@@ -61,7 +61,7 @@ def sql(
 
 
 def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = None) -> pa.Table:
-    """Runs a query over the root's relations, and returns rows."""
+    """Runs a query over the relations of a root in DuckDB. Returns the rows."""
     views = lake.arrow_views(as_of=as_of)
     import duckdb
 
@@ -106,7 +106,7 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
 
 
 def views(ctx: CommandContext, as_of: AsOf = None) -> None:
-    """Print the SQL that creates the views. Use the SQL in spark-sql and other sessions. Needs no JVM."""
+    """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
     lake = ctx.obj.lake()
     statements = lake.view_statements(as_of=None if as_of is None else as_of.instant(lake.clock))
     ctx.obj.answer(statements, "\n".join(f"{statement};" for statement in statements))
@@ -136,7 +136,7 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
 
 
 def _message_of(error: Exception) -> str:
-    """Returns a DuckDB error on one line. Adds the place in the query if known."""
+    """Returns the text of a DuckDB error on one line. Adds the place in the query if it is known."""
     import duckdb
 
     text = str(error)
@@ -161,7 +161,9 @@ def _place(error: Exception) -> str:
 
 
 def _plain(found: pa.Table) -> pa.Table:
-    """Converts integer sums to integers, and times to texts. Instants become UTC, with at most microseconds."""
+    """Converts columns of a result: integer sums to integers, and times of day to texts. Instants become UTC, with
+    at most microseconds.
+    """
     import pyarrow as pa
 
     types = pa.types

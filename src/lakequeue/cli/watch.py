@@ -49,7 +49,7 @@ def watch(
 
 
 def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Iterator[dict[str, Any]]:
-    """Yields depth of the queues, and rates between updates."""
+    """Yields depths of the queues at each interval, with rates since the last update."""
     from lakequeue.entry_verbs import depths
 
     before: dict[str, Depth] = {}
@@ -75,7 +75,7 @@ def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Ite
 
 @contextmanager
 def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yields a function that shows an update: a JSON line, a live table, or a new table."""
+    """Yields a function that shows an update as a JSON line, a live table, or a new table."""
     if session.json:
         yield session.line
         return
@@ -101,7 +101,7 @@ def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None)
 
 
 def _screen(update: dict[str, Any], height: int) -> RenderableType:
-    """Returns the table of an update. Shows the fullest queues that fit the screen."""
+    """Returns the table of an update. Shows the fullest queues that fit the height of the screen."""
     from rich.console import Group
 
     every = update["queues"]
