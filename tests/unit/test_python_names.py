@@ -55,6 +55,13 @@ REFUSALS: list[tuple[Callable[[Any], Any], str, str]] = [
         "Value 43201 for parameter visibility_timeout is invalid. Reason: Must be >= 0 and <= 43200",
         "Value 43201 for parameter VisibilityTimeout is invalid. Reason: Must be >= 0 and <= 43200",
     ),
+    (
+        lambda r: r.orders.send("x", delay="5m"),
+        "or a timedelta, not a str",
+        "Value 5m for parameter DelaySeconds is",
+    ),
+    (lambda r: r.orders.send("x" * 2**21), "its size is 2,097,152 bytes", "must be shorter than 1048576 bytes."),
+    (lambda r: r.sqs.delete(r.received().receipt_handle), "it is of another queue", "a valid receipt handle."),
     (lambda r: r.orders.receive(attempt_id="a"), "parameter attempt_id", "ReceiveRequestAttemptId"),
     (
         lambda r: r.orders.change_visibility("x", None),
@@ -72,7 +79,7 @@ REFUSALS: list[tuple[Callable[[Any], Any], str, str]] = [
         "Value delay {} for parameter ReceiveRequestAttemptId",
     ),
     (lambda r: r.orders.receive(attempt_id="delay"), "Value delay for", "Value delay for"),
-    (lambda r: r.orders.send(""), "the parameter body.", "the parameter MessageBody."),
+    (lambda r: r.orders.send(""), "the parameter body: it has no character", "the parameter MessageBody."),
     (lambda r: r.orders.send(5), "The parameter body must", "The parameter MessageBody must"),
     (
         lambda r: r.orders.send("x", dedup_id="d"),

@@ -143,6 +143,6 @@ def _reason(error: BaseException, module: str) -> str:
         return f"{error.msg} ({os.path.basename(error.filename or module)}, line {error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1]
     if isinstance(error, ImportError) and "importlib" in last.filename:
-        return str(error)
+        return f"{error} in this directory or on PYTHONPATH"
     place = f"{os.path.basename(last.filename)}, line {last.lineno}"
     return f"{type(error).__name__}: {error} ({place})"

@@ -132,9 +132,9 @@ class Evaluator:
                 raise Refused(f"The type {name} is not one of those that a condition may cast to")
         names = {part["column_names"][0].lower() for part in parts if part["class"] == "COLUMN_REF"}
         for name in sorted(names - {*columns.column_names}):
-            nearest = get_close_matches(name, columns.column_names)
-            meant = f"; did you mean {' or '.join(nearest)}? There are" if nearest else ", only"
-            raise Refused(f"There is no column {name}{meant} {', '.join(columns.column_names)}")
+            meant = " or ".join([*get_close_matches(name, columns.column_names), f"the text '{name}'"])
+            known = ", ".join(columns.column_names)
+            raise Refused(f"There is no column {name}; did you mean {meant}? There are {known}")
         type_, _ = self._run(f"{_query(text)} FROM messages", columns, values)
         if type_ != "BOOLEAN":
             raise Refused(f"Must be BOOLEAN, not {type_}")

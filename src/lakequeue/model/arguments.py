@@ -286,14 +286,15 @@ def _argument(
     try:
         micros = duration_micros(value)
     except (TypeError, ValueError):
-        raise _refused(value, parameter, reason) from None
+        hint = f"give a number of seconds or a timedelta, not a {type(value).__name__}"
+        raise _refused(value, parameter, reason, hint) from None
     if micros % MICROS and not attributes.fractions_allowed(field):
         raise _refused(value, parameter, "Must be a whole number of seconds.")
     if not attributes.limits(field).contain(seconds(micros)) and not (zero and micros == 0):
-        raise _refused(value, parameter, reason)
+        raise _refused(value, parameter, reason, "the unit is seconds")
     return micros
 
 
-def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
+def _refused(value: Any, parameter: str, reason: str, hint: str | None = None) -> InvalidParameterValue:
     shown = as_text(seconds(duration_micros(value))) if isinstance(value, timedelta) else value
-    return InvalidParameterValue.of(shown, parameter, reason, *[parameter] * reason.count("{}"))
+    return InvalidParameterValue.of(shown, parameter, reason, *[parameter] * reason.count("{}"), hint=hint)

@@ -220,7 +220,7 @@ class BatchFailure:
         """Builds the failure of an entry from its error."""
         if isinstance(error, QueueServiceError):
             number = cmq_code_of(error, profile_name)
-            return cls(id, error.code, error.message, error.sender_fault, number, error.template, error.names)
+            return cls(id, error.code, str(error), error.sender_fault, number, error.template, error.names)
         outcome = f"it may have taken effect; {SAFE_TO_REPEAT}" if error.outcome_unknown else "nothing was changed"
         return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
 

@@ -78,4 +78,8 @@ def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
         handle = ReceiptHandle(key, int(parts["shard"]), int(parts["offset"]), parts["lease_id"])
         if hmac.compare_digest(encode(handle, handle_key), text):
             return handle
-    raise ReceiptHandleIsInvalid(f'The input receipt handle "{text}" is not a valid receipt handle.')
+    hint = "pass the receipt_handle that a receive of this queue returned, not the id of a message"
+    if parts is not None and parts["key"] != key.replace("-", ""):
+        hint = "it is of another queue, or of a deleted queue of this name"
+    refusal = f'The input receipt handle "{text}" is not a valid receipt handle.'
+    raise ReceiptHandleIsInvalid(refusal, hint=hint)

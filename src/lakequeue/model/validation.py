@@ -146,7 +146,8 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         fault = "are invalid" if entry.id is None else "cannot be validated"  # in the words of AWS
         raise InvalidParameterValue(
             f"One or more parameters {fault}. "
-            f"Reason: Message must be shorter than {attributes.maximum_message_size} bytes."
+            f"Reason: Message must be shorter than {attributes.maximum_message_size} bytes.",
+            hint=f"its size is {size:,} bytes; store a larger body elsewhere, and send its place",
         )
     return ValidEntry(
         body=body,
@@ -190,7 +191,8 @@ def _json_body(entry: SendEntry) -> str:
 
 def _check_body(body: object) -> str:
     if body is None or body == "":
-        raise MissingParameter("The request must contain the parameter {}.", names=["body"])
+        hint = "it is None, and a text has at least one character" if body is None else "it has no character"
+        raise MissingParameter("The request must contain the parameter {}.", names=["body"], hint=hint)
     if not isinstance(body, str):
         hint = f"send(json=…) sends a {type(body).__name__} as JSON"
         raise InvalidParameterValue("The parameter {} must be a text.", names=["body"], hint=hint)
@@ -204,7 +206,8 @@ def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
         return
     if entry.group_id is None:
-        raise MissingParameter("The request must contain the parameter {}.", names=["group_id"])
+        hint = "a FIFO queue keeps the order within each message group, so each send names its group"
+        raise MissingParameter("The request must contain the parameter {}.", names=["group_id"], hint=hint)
     if entry.dedup_id is None and not attributes.content_based_deduplication:
         raise InvalidParameterValue(
             "The queue should either have {} enabled or {} provided explicitly",

@@ -196,7 +196,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
         raise refused(policy, "redrive_policy", "The dead-letter queue must be of the same region.")
     row = root.living_at(place)
     if row is None:
-        raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.")
+        raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.", hint="create it first")
     target = QueueAttributes.from_wire(row.attributes)
     if target.fifo != attributes.fifo:
         kind = "FIFO" if attributes.fifo else "standard"

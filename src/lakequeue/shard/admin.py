@@ -53,7 +53,8 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
     """Raises UnsupportedOperation without a history. Raises InvalidParameterValue for an instant out of range."""
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
-        raise UnsupportedOperation(reason, names=["rewind_range"], cmq_code=6050)
+        hint = "set it to the seconds for which deleted messages are to be kept; those deleted before stay deleted"
+        raise UnsupportedOperation(reason, names=["rewind_range"], hint=hint, cmq_code=6050)
     earliest = state.now - state.attributes.rewind_micros
     if not earliest - _GRACE < command.to <= state.now:
         reason = f"Must be between {_text(earliest)} and {_text(state.now)}."
