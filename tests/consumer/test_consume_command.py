@@ -216,7 +216,7 @@ def test_a_failed_message_is_logged_with_its_stack_and_comes_again(queue: Queue,
     ("source", "handler", "error"),
     [
         ("", "broken", "broken: must be MODULE:FUNCTION, such as package.module:handle"),
-        ("", "missing:handle", "No module named 'missing' in this directory or on PYTHONPATH"),
+        ("", "missing:handle", "missing:handle: No module named 'missing' in this directory or on PYTHONPATH"),
         (
             "import missing",
             "broken:handle",
