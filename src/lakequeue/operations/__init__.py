@@ -1,1 +1,1 @@
-"""What each verb does to the shards of a queue: one module for each verb."""
+"""The effect of each verb on the shards of a queue. Each verb has a module of its own."""

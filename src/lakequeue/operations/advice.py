@@ -1,4 +1,4 @@
-"""Problems of a root or a queue, with remedies."""
+"""Problems of a root or a queue, each with its remedies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import attrs
 
 @attrs.frozen
 class Remedy:
-    """A command that helps.
+    """A command that helps with a problem.
 
     Attributes:
-        command: can be pasted. Words in capitals, such as ID, are placeholders.
-        effect: what the command does. Follows the command in a sentence.
+        command: the command to paste. Words in capitals, such as ID, are placeholders.
+        effect: what the command does, in words that follow the command in a sentence.
     """
 
     command: str
@@ -24,17 +24,17 @@ class Remedy:
 
 
 def cure(hint: str, steps: Sequence[Remedy]) -> str:
-    """Returns words and commands that help, as one line."""
+    """Returns the hint and the commands that help, as one line."""
     return "; ".join(filter(None, (hint, ", ".join(map(str, steps)))))
 
 
 @attrs.frozen
 class Advice:
-    """A problem of a root or a queue, with remedies."""
+    """A problem of a root or a queue, with its remedies."""
 
     text: str
     hint: str = ""
-    """What helps, in words. Comes before ``steps``."""
+    """Help in words. The hint is printed before ``steps``."""
     steps: Sequence[Remedy] = ()
     """Commands that help, in the order of their use."""
     urgent: bool = False

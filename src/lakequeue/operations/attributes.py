@@ -28,20 +28,20 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of the rate limit that a burst should hold. A smaller burst on an object store logs a warning."""
+"""Seconds of the rate limit that a burst should hold. A smaller burst on an object store causes a warning."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """Raised if shards from ``first`` on lack tables."""
+    """Raised if tables of the shard ``first`` and of later shards must be created."""
 
     row: QueueRow
     first: int
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by Python name. Also returns values by SQS name."""
+    """Attributes of a queue by Python name. For an SQS name, returns the value that SQS would return."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)
@@ -54,7 +54,9 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes; if ``wire``, as SQS does: by SQS name, as strings, with counts of messages (QUE-23)."""
+    """Returns attributes of a queue. If ``wire``, returns them as SQS does: by SQS name, as strings, with message
+    counts (QUE-23).
+    """
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -73,7 +75,9 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` is passed the newest ones."""
+    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` maps the newest attributes to
+    the changes.
+    """
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -119,7 +123,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
 
 def warn_of_small_burst(queue: OpenQueue) -> None:
-    """Warns if a burst is small for object stores (JOB-11)."""
+    """Logs a warning if the burst of the queue's rate limit is small for an object store (JOB-11)."""
     pace = queue.attributes.pace
     if pace is None or pace.holds >= STORE_HOLDS or local_path(queue.root.path) is not None:
         return
@@ -132,7 +136,9 @@ def warn_of_small_burst(queue: OpenQueue) -> None:
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
-    """Returns the earliest instant for a rewind (RWD-24). None without a history."""
+    """Returns the earliest instant to which a rewind can go (RWD-24). Returns None if the queue keeps no
+    history.
+    """
     with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
@@ -149,7 +155,7 @@ def tags(queue: OpenQueue) -> dict[str, str]:
 
 
 def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
-    """Adds or overwrites tags. Raises InvalidParameterValue if there would be too many (QUE-28)."""
+    """Adds or overwrites tags. Raises InvalidParameterValue if the queue would have too many tags (QUE-28)."""
 
     def add(row: QueueRow) -> QueueRow:
         tags = dict(row.tags) | dict(added)
@@ -168,14 +174,18 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the redrives requested through the SQS API, or None. The server defines the JSON text."""
+    """Returns the redrives that were requested through the SQS API, as JSON text in the server's format. Returns
+    None without redrives.
+    """
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Updates the redrives requested through the SQS API. ``change`` converts the newest JSON text."""
+    """Updates the redrives requested through the SQS API. ``change`` converts the newest JSON text, or None, to
+    the new text.
+    """
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
@@ -207,7 +217,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
 
 
 def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
-    """Creates the missing tables of shards ``first`` and later."""
+    """Creates the missing tables of the shard ``first`` and of all later shards."""
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

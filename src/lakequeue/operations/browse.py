@@ -1,4 +1,4 @@
-"""Reads stored messages in bounded batches. Changes nothing."""
+"""Reads the stored messages of a queue in batches of bounded size, without changing them."""
 
 from __future__ import annotations
 
@@ -45,16 +45,18 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
-"""Number of messages that an export takes at a time."""
+"""Number of messages that an export collects before it yields them."""
 FEW_BACK = 16
-"""Messages in the first read from a shard's end."""
+"""Number of messages in the first read when a shard is read from its end."""
 _FEW = 16
-"""Number of messages that are built at a time; one if they have more than ``_FEW_BYTES`` on average."""
+"""Number of messages that are built at a time. Messages of more than ``_FEW_BYTES`` on average are built one by
+one.
+"""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""Batches of a long search grow up to this factor."""
+"""Factor by which later batches of a long search may be larger than the first batch."""
 BYTES = 8 * 2**20
-"""Maximum bytes of a queue's batches, divided among the shards. Each shard gets at least an eighth."""
+"""Maximum bytes of a queue's batches in memory. Each shard gets an equal part, but at least an eighth."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -79,13 +81,15 @@ class MessageBatch:
     """Stored messages of one shard, in the order of sending."""
 
     judge: Judge
-    """Computes the states of the messages."""
+    """Computes the states of the batch's messages."""
     offsets: Integers
     rows: pa.Table
-    """Rows of the log, one per offset."""
+    """Rows of the log, one row for each offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Returns columns of ``JUDGED``. Without names, returns ``message_id``."""
+        """Returns columns of ``JUDGED`` for the batch's messages. If ``names`` is empty, returns the column
+        ``message_id``.
+        """
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
@@ -97,7 +101,9 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields the messages that meet a condition, with their indexes."""
+        """Yields the messages of the batch that meet a condition, each after its index. Without a condition,
+        yields all messages.
+        """
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -106,7 +112,9 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """Yields the messages at these indexes. Builds large messages singly, to hold a single copy."""
+        """Yields the messages at these indexes of the batch. Builds large messages one by one, so that memory
+        holds a single copy.
+        """
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -124,14 +132,14 @@ def batches(
     history: bool = False,
     newest: bool = False,
 ) -> Iterator[MessageBatch]:
-    """Yields stored messages of a shard, from offset ``start`` on.
+    """Yields the stored messages of a shard in batches, from offset ``start`` on.
 
-    The first batch has up to ``rows`` messages. Later batches grow up to ``growth`` times ``rows``. The states of
-    a batch are as of its read. Call this function within ``OpenQueue.service``.
+    The first batch has up to ``rows`` messages. Later batches grow, up to ``growth`` times ``rows``. A batch shows
+    the states at the time when it was read. Call this function within ``OpenQueue.service``.
 
     Args:
         history: True for rewindable messages instead of stored messages.
-        newest: True for batches from the offset downwards. Each batch stays in ascending order.
+        newest: True for batches from the offset downwards. Within a batch, messages stay in ascending order.
     """
     most, browsed = growth * rows, 0
 
@@ -156,7 +164,9 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, and its place. ``message`` is None after the last tested message."""
+    """A message that meets the condition, with its arrival and its offset. ``message`` is None in the step that
+    ends a batch.
+    """
 
     came_at: datetime
     shard: int
@@ -169,17 +179,17 @@ class Search:
     """Messages of a queue in the order of arrival. Iterate once, within ``OpenQueue.service``.
 
     Attributes:
-        condition: a condition over ``SCHEMA``.
-        limit: maximum number of messages.
+        condition: a condition over ``SCHEMA``; None for all messages.
+        limit: maximum number of messages to find.
         places: for each shard, the first offset to read. With ``newest``, the search reads below these offsets.
-            None reads all. The search sets the offsets for the next search.
+            None to read all. The search sets ``places`` to the offsets where the next search continues.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later.
         history: True for rewindable messages instead of stored messages (RWD-4).
-        budget: maximum number of messages to test.
+        budget: maximum number of messages to test, so that a search for a rare message ends.
         found: number of messages that met the condition.
         tested: number of tested messages.
-        unfinished: True if ``budget`` ended the search.
+        unfinished: True if the search ended because it had tested ``budget`` messages.
     """
 
     queue: OpenQueue
@@ -233,8 +243,8 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Returns the oldest messages that meet a condition over ``SCHEMA``. Without a condition, returns the oldest
-    messages.
+    """Returns the oldest messages that meet a condition over ``SCHEMA``. If ``where`` is None, returns the oldest
+    messages of all.
     """
     with queue.service("peek") as call:
         check_whole("limit", limit)
@@ -244,7 +254,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """Returns ``collect(search)``, within the queue's service."""
+    """Runs a search as one call on the queue. Returns the result of ``collect(search)``."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found
@@ -252,7 +262,9 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields matching messages by send time, in bounded memory. May miss messages sent during the export."""
+    """Yields messages that meet a condition by send time, in bounded memory. May miss messages that are sent
+    during the export.
+    """
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:
@@ -265,7 +277,9 @@ def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Itera
 
 
 def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
-    """Compiles a condition over ``SCHEMA``, or returns None. Raises InvalidParameterValue if it is malformed."""
+    """Compiles a condition over ``SCHEMA``. Returns None if there is no condition. Raises InvalidParameterValue if
+    the condition is malformed.
+    """
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate
@@ -297,7 +311,9 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Reads a shard from its end. Yields offsets and rows. The bytes of a part determine the next part's size."""
+    """Reads a shard from its end, part by part. Yields the offsets and rows of each part. Large rows make the next
+    part smaller.
+    """
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

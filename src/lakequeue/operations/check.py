@@ -1,4 +1,4 @@
-"""Checks a root: reads every file that its tables name, changes nothing (DUR-30)."""
+"""Checks a root: reads every file that the root's tables name, and changes nothing (DUR-30)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 READS = 3
-"""Maximum number of reads of a table that has problems. Only problems that each read finds are reported."""
+"""Maximum number of reads of a table that has problems. A problem is reported only if every read finds it."""
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root or queue; see ``LakeQueue.check``. ``space``: also warns of a full disk."""
+    """Returns all damage of a root, or of the queue ``name``; see ``LakeQueue.check``. If ``space``, also warns of
+    a full disk.
+    """
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -39,7 +41,9 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of a queue, or of all queues. Raises QueueDoesNotExist."""
+    """Returns the shards of the queue ``name``, or of all queues, each with its catalog row. Raises
+    QueueDoesNotExist.
+    """
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:
@@ -90,7 +94,9 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems found by each of ``READS`` reads. Removed files may disturb a single read."""
+    """Returns the problems that each of ``READS`` reads finds. A single read may fail because another process
+    removes files.
+    """
     found = list(read())
     for _ in range(READS - 1):
         if not found:

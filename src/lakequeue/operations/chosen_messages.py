@@ -26,12 +26,16 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Microseconds around an id's time that are searched first. Sender clocks may be wrong."""
+"""Maximum microseconds between the time in an id and the sends that are searched first. A sender's clock may be
+wrong.
+"""
 
 
 @attrs.frozen
 class ChosenCounts:
-    """Counts of chosen messages: changed, left unchanged because of their state (``stayed``), and missing."""
+    """Counts of chosen messages. ``done`` were changed, ``stayed`` were left because of their state, and
+    ``missing`` were not found.
+    """
 
     done: int
     stayed: Counter[MessageState]
@@ -39,7 +43,9 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes the messages that are visible, and returns the counts. A rewind can restore the messages."""
+    """Deletes those chosen messages that are visible, and returns the counts. A rewind can restore the
+    messages.
+    """
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -48,7 +54,9 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible. ``in_flight``: also messages in flight, whose consumers are not notified."""
+    """Makes delayed messages visible. If ``in_flight``, also makes messages in flight visible, without notice to
+    their consumers.
+    """
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}
     with queue.service("make_visible") as call:
         outcome = _apply(queue, message_ids, states, lambda spans: MakeVisible(spans, in_flight))
@@ -74,7 +82,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
 
 
 def cancel(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message in any state. Returns False if it did not exist; see ``Queue.cancel``."""
+    """Deletes a message in any state. Returns False if the message no longer existed; see ``Queue.cancel``."""
     steps, removed = Steps("the cancellation"), 0
     with queue.service("cancel") as call, steps.rest():
         for places in _looks(queue, message_id):
@@ -131,7 +139,9 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields the places of an id: likely places, then all."""
+    """Yields the places of messages with an id. The first list has places near the time in the id, the next list
+    has all places.
+    """
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -151,7 +161,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns the places of an id, for each Spark task."""
+    """Returns for each Spark task the offsets that the task must read to find the messages with an id."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():
@@ -165,7 +175,9 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, after completing their moves. Returns how many were deleted."""
+    """Deletes messages in any state, after it has completed their moves. Returns the number of deleted
+    messages.
+    """
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
@@ -182,7 +194,9 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Applies a command to the chosen messages of each shard. ``states``: the states that the command changes."""
+    """Applies a command to the chosen messages of each shard, and returns the counts. The command changes only
+    messages in ``states``.
+    """
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

@@ -1,4 +1,4 @@
-"""Claims messages from a queue's shards under one lease."""
+"""Claims messages from the shards of a queue under one lease."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Hands of a consumer that are free for last receives. ``passed``: last receives put off for lack of a hand. A
-    FIFO group counts once.
+    """Hands (free handlers) of a consumer for messages in their last receive.
+
+    ``passed`` counts the last receives that were put off for lack of a free hand. On FIFO queues, a group counts
+    once.
     """
 
     free: Callable[[], int]
@@ -43,28 +45,32 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """Claims under one lease, shard after shard. Usually starts at the home shard."""
+    """Claims messages under one lease, shard after shard, until there are enough. Usually begins at the home
+    shard.
+    """
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. Each shard gets a claim for the missing messages."""
+    """The claim for all shards together. Each shard gets a claim for the messages that are still missing."""
     enough: int = 0
-    """Stops asking shards at this many messages. 0: stops at ``wanted.max_messages``."""
+    """Number of messages from which on no further shard is asked. 0 means ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if claims may decide undecided messages. Decisions may write blocks into the delivery table."""
+    """True if this process may decide undecided messages, which may write blocks into the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """Commits that move dead letters. A receive that fails later has an unknown outcome."""
+    """Counts the commits that move dead letters. If the receive fails after one of them, the receive's outcome is
+    unknown.
+    """
     left_nothing: bool = attrs.field(default=False, init=False)
-    """True if no process would find a message now."""
+    """True if the claim found no message, and a claim by another process would find none now."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Returns the claimed messages by shard. Also returns an OverLimit error of a shard, or None."""
+        """Claims messages. Returns the claimed messages by shard, and the OverLimit error of a shard or None."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal
@@ -101,7 +107,9 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides undecided deliveries of a shard (TAB-26). Returns True if another claim may find more."""
+        """Decides undecided deliveries of a shard (TAB-26). Returns True if another claim may find more
+        messages.
+        """
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans

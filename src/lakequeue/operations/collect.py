@@ -24,13 +24,15 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Maximum number of collected messages, and of their characters. A further send waits."""
+"""Maximum number of collected messages, and maximum number of their characters. At a maximum, a further send
+waits.
+"""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Sent(Future[SendResult]):
-    """The result of a collected send. Reports its error if dropped unread."""
+    """The result of a collected send. If nobody reads the result before it is dropped, its error is reported."""
 
     _report: Callable[[BaseException], None] | None
 
@@ -60,7 +62,9 @@ class _Waiting:
 
 
 class Collector:
-    """Messages that wait for a common commit (SND-19). Commits after ``linger``, or when the buffer is full."""
+    """Messages that wait for a common commit (SND-19). The commit begins after ``linger``, or when the buffer is
+    full.
+    """
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -70,7 +74,7 @@ class Collector:
         _collectors.add(self)
 
     def reset(self) -> None:
-        """Forgets the messages in a forked process: its parent sends them."""
+        """Forgets the messages in a forked process, because its parent process sends them."""
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._size = self._added = self._finished = 0
@@ -88,7 +92,9 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Waits for space, and adds a copy of a message. Returns its result's future. ``at``: end of the delay."""
+        """Waits for space, adds a copy of a message, and returns the future of its result. ``at`` is when the
+        message's delay ends.
+        """
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:
@@ -108,10 +114,11 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the messages at once, and waits for the results. A call from a future's callback does not wait.
+        """Commits the collected messages at once, and waits for the results. If a callback of a future calls
+        ``flush``, it does not wait.
 
         Raises:
-            LakeQueueError: the first error whose future was dropped unread.
+            LakeQueueError: the first error of a message whose future was dropped unread.
         """
         with self._changed:
             added = self._added
@@ -124,7 +131,7 @@ class Collector:
             raise error
 
     def _report(self, error: BaseException) -> None:
-        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call it."""
+        """Keeps the first error for ``flush``. Takes no lock, because garbage collection may call this method."""
         if self._unasked is None:
             self._unasked = error
             _log.error("a collected send failed, and nobody asked for its result: %s", error)
@@ -143,7 +150,7 @@ class Collector:
                 self._changed.notify_all()
 
     def _commit(self) -> int:
-        """Sends the waiting messages, and sets their futures. Returns the number of messages."""
+        """Sends the waiting messages, and sets the results of their futures. Returns the number of messages."""
         with self._changed:
             taken, self._waiting, self._size = self._waiting, [], 0
             self._wake.clear()

@@ -1,8 +1,8 @@
 """The compactor: frees storage, and keeps tables and logs short.
 
-A pass changes no result of a verb. Any step may fail, be killed, or run twice concurrently. The summary lists
-failed steps; the next pass repeats these steps. Passes skip an idle queue until its next commit. A doubled idle
-time also ends the skips (``storage.compaction_notes``).
+A pass changes no result of a verb. Each step may fail, be killed, or run twice at once. The summary lists failed
+steps, and the next pass repeats failed steps. After a pass with nothing to do, passes skip the queue until its
+next commit, or until the queue has been idle twice as long (``storage.compaction_notes``).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds that a deleted queue keeps its messages. Leases may still read the messages."""
+"""Microseconds that the messages of a deleted queue stay, because leases may still read the messages."""
 FOLDERS_KEPT = 3600
-"""Seconds that an empty directory stays. A process may be about to write there."""
+"""Seconds that an empty directory stays, because a process may be about to write into the directory."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within``, in seconds. Without ``within``, files also stay this long for readers."""
+"""Maximum of ``within``, in seconds. Without ``within``, files that readers have pinned stay as long."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -57,7 +57,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define
 class CompactionSummary:
-    """Results of a pass over a queue or the root.
+    """Results of one pass over a queue, or over the root's own tables.
 
     Attributes:
         queue: name of the queue; None for the root's own tables.
@@ -68,27 +68,27 @@ class CompactionSummary:
     queue: str | None
     region: str | None = None
     deleted: bool = False
-    """True if the pass removed a deleted queue."""
+    """True if the pass removed the data of a deleted queue."""
     expired: int = 0
-    """Number of messages removed by retention, including the history."""
+    """Number of messages that the pass removed because their retention ended. Includes messages of the history."""
     segments_dropped: int = 0
-    """Number of removed segments that had no message left."""
+    """Number of segments that were removed because no message was left in them."""
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments cut by half or more. Cuts remove unneeded rows or bodies."""
+    """Number of segments that lost at least half of their rows, or of their bodies, because nothing needs them."""
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
-    """Number of removed files, including log entries."""
+    """Number of removed files, including entries of Delta logs."""
     bytes_freed: int = 0
     failures: list[str] = attrs.field(factory=list)
-    """One text for each failed step. The next pass repeats these steps."""
+    """One text for each failed step. The next pass repeats the failed steps."""
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error of the block. Later steps still run. Raises ReplacedLog, unless ``last``, and
-        QueueDoesNotExist.
+        """Records an error of the block, so that later steps still run. Raises QueueDoesNotExist, and ReplacedLog
+        unless ``last``.
         """
         try:
             yield
@@ -102,28 +102,30 @@ class CompactionSummary:
 
     @property
     def idle(self) -> bool:
-        """True if there was nothing to do."""
+        """True if the pass found nothing to do."""
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
-        """Adds removed files and bytes to the summary."""
+        """Adds the number of removed files, and their size in bytes, to the summary."""
         self.files_freed += freed.files
         self.bytes_freed += freed.bytes
 
     def merged(self, merged: MergeCounts) -> None:
-        """Adds merged and cut segments."""
+        """Adds the numbers of dropped, merged and cut segments to the summary."""
         self.segments_dropped += merged.dropped
         self.segments_merged += merged.merged
         self.segments_cut += merged.cut
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary, depth and note of a pass. The depth is empty if unreadable. A pass with nothing to do leaves a note."""
+"""Summary of a pass, depth of the queue, and note. The depth is empty if unreadable. The note is None unless
+nothing was to do.
+"""
 
 
 @attrs.frozen
 class QueuePass:
-    """A pass over one queue. Can run in another process."""
+    """A pass over one queue, as a value that another process can run."""
 
     store: Store
     queue: str
@@ -131,10 +133,12 @@ class QueuePass:
     key: str
     note: Note | None
     within: float | None = None
-    """Seconds for which readers need files; see ``compact_root``."""
+    """Seconds for which files stay for readers, or None; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass if the queue exists. ``elsewhere``: on another machine; refuses network disks."""
+        """Makes the pass if the queue still exists. If ``elsewhere``, another machine runs the pass, and network
+        disks are refused.
+        """
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:
@@ -148,7 +152,7 @@ class QueuePass:
         return summary, [], None
 
     def failed(self, error: BaseException) -> Passed:
-        """Returns the results of a pass whose process died."""
+        """Returns the results of a pass whose process has died."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction"):
             raise QueueClientError(f"its process ended: {first_line(error)}")
@@ -156,7 +160,7 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Makes passes in other processes. Yields index and results of each finished pass."""
+"""Function that makes passes in other processes. Yields the index and the results of each finished pass."""
 
 
 def in_processes(processes: int) -> Deal:
@@ -176,7 +180,7 @@ def in_processes(processes: int) -> Deal:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent is killed."""
+    """Ends this process when its parent process ends, for example because it is killed."""
 
     def watch() -> None:
         parent = parent_process()
@@ -188,12 +192,12 @@ def _end_with_parent() -> None:
 
 
 def can_be_dealt(root: Root) -> bool:
-    """True if other processes can compact a root equally."""
+    """True if other processes can compact a root in the same way as this process."""
     return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
 
 
 def why_only_here(root: Root) -> str | None:
-    """Returns why only this machine may compact a root. None if any machine may."""
+    """Returns why only this machine may compact a root. Returns None if other machines may compact it, too."""
     try:
         root.engine.store.check_mount()
     except QueueClientError as error:
@@ -206,8 +210,8 @@ def compact_root(
 ) -> list[CompactionSummary]:
     """Makes one pass over the queues of all regions; see ``LakeQueue.compact``.
 
-    With ``deal``, other processes make the passes over queues. With ``within``, no queue is skipped. Files stay
-    for readers of the last ``within`` seconds (DUR-65).
+    If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, no queue is skipped,
+    and files stay only for readers that began in the last ``within`` seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):
@@ -274,7 +278,7 @@ def _in_turn(
 
 
 def compact(queue: OpenQueue, within: float | None = None) -> CompactionSummary:
-    """Makes one pass over a queue, and returns its results. Raises QueueDoesNotExist if the queue was deleted."""
+    """Makes one pass over a queue, and returns the summary. Raises QueueDoesNotExist if the queue was deleted."""
     _check_within(queue.root, within)
     with queue.service("compact"), reserve(queue.root.path):
         queue.reload()
@@ -294,7 +298,7 @@ def _check_within(root: Root, within: float | None) -> None:
 
 
 def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | None = None) -> Passed:
-    """Makes one pass over a queue, and returns its results."""
+    """Makes one pass over a queue. Returns the results as ``Passed``."""
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[StatsRow] = []
     try:
@@ -366,7 +370,7 @@ def _statistics(queue: OpenQueue, counted: Depth) -> StatsRow:
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
-    """Removes the row of a deleted queue, then its tables. If that is interrupted, a later pass completes it."""
+    """Removes the row of a deleted queue, then its tables. A later pass completes an interrupted removal."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         # by a wrong clock it would be too early

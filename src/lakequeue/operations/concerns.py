@@ -1,4 +1,4 @@
-"""Finds queues that an operator should check."""
+"""Finds problems of queues that an operator should check, such as visible messages that nobody receives."""
 
 from __future__ import annotations
 
@@ -24,32 +24,34 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""A queue is unread after this many seconds without receives. Counts only while messages are visible."""
+"""Seconds without a receive after which a queue with visible messages counts as unread."""
 STUCK_SECONDS = 3600
-"""Seconds until a consumer with a message counts as stuck. A longer visibility timeout counts instead."""
+"""Seconds after which a consumer that still holds a message counts as stuck. A longer visibility timeout is used
+instead.
+"""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Smallest hourly growth of visible messages: as number and share. A growing queue reaches both."""
+"""Minimum hourly growth of visible messages, as a number and as a share. A growing queue exceeds both minimums."""
 COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
-"""Seconds from the last compaction pass to a warning."""
+"""Seconds since the last compaction pass after which a warning is given."""
 FULL_SHARE = 0.95
-"""Used share of a limit that makes a queue full."""
+"""A queue counts as full if it has used at least this share of a limit."""
 EXPIRING_SHARE = 0.25
-"""Warns below this remaining share of the retention."""
+"""Share of the retention. A warning is given if the oldest message has less than this share left."""
 LETTERS = 1_000
-"""Number of newest dead letters whose errors are counted."""
+"""Number of newest dead letters of a queue whose errors are counted."""
 ERRORS = 5
-"""Maximum number of classes of errors that are listed."""
+"""Maximum number of error classes that are listed."""
 REDRIVEN = 3
-"""Maximum number of error classes with a redrive command each."""
+"""Maximum number of error classes for which a redrive command is shown."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
 )
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")
-"""Kinds of concerns that soon lose messages, or fail calls."""
+"""Kinds of concerns that mean lost messages or failed calls soon."""
 
 
 @attrs.frozen
@@ -62,33 +64,35 @@ class Concern:
     text: str
     """Sentence that describes the problem and names the queue."""
     hint: str = ""
-    """What helps, in words. Comes before ``steps``."""
+    """Help in words. The hint is printed before ``steps``."""
     steps: Sequence[Remedy] = ()
     """Commands that help, in the order of their use."""
     brief: str = ""
     """The text in a few words, without the queue's name."""
     group: str | None = None
-    """Paused message group; None for the whole queue."""
+    """Name of the paused message group. None if the concern is about the whole queue."""
     consumer: str | None = None
-    """Consumer with messages in flight, but no known process."""
+    """Name of a stuck consumer without a known process. None for other concerns."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
-    """Number of dead letters by error class, most frequent first."""
+    """Number of dead letters for each error class. The most frequent class comes first."""
 
     @property
     def urgency(self) -> int:
-        """Key that sorts concerns, most urgent first."""
+        """Sort key of the concern. More urgent concerns have smaller keys."""
         return KINDS.index(self.kind)
 
     @property
     def advice(self) -> Advice:
-        """The concern as advice, with errors of dead letters."""
+        """The concern as advice. The text of the advice names the most frequent errors of dead letters."""
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns the concern with errors, and redrive commands by error."""
+        """Returns a concern about dead letters with their errors, and with commands to redrive the most frequent
+        errors.
+        """
         if len(errors) < 2:
             return attrs.evolve(self, errors=errors)
         peek, redrive = self.steps
@@ -104,15 +108,15 @@ class Concern:
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
-    """Reads depth and ledger of a queue. Returns the concerns about the queue; see ``found``."""
+    """Reads the depth and the ledger of a queue. Returns the concerns about the queue; see ``found``."""
     now = depth(queue)
     concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
     return [each.with_errors(errors_of(queue)) if each.kind == "dead letters" else each for each in concerns]
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the newest dead letters by error class. The most frequent class is first. Empty if the letters are
-    unreadable.
+    """Counts the newest dead letters by error class, the most frequent class first. Returns an empty dict if the
+    dead letters are unreadable.
     """
     try:
         reasons = page(
@@ -132,12 +136,12 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """Yields the concerns that follow from depth and consumers. Reads nothing.
+    """Yields the concerns that follow from a queue's depth and consumers. Reads nothing.
 
     Args:
         now: the queue's depth.
         known: the queue's consumers, including idle consumers.
-        sources: names of queues that send dead letters here.
+        sources: names of the queues whose dead letters come to this queue.
         before: number of visible messages ``GROWTH_SECONDS`` ago; None if unknown.
     """
     counts, quoted = now.counts, shlex.quote(name)
@@ -227,10 +231,11 @@ def _stuck(
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
-    """Returns the seconds without a receive of visible messages.
+    """Returns the seconds for which nobody has received the visible messages of a queue.
 
-    Returns 0 if a running ``Consumer`` has messages in flight. The seconds count from the latest of three events:
-    the last receive of a message in flight; the end of the last pause; the send of the oldest message.
+    Returns 0 if there are no visible messages, if the queue is paused, or if a running ``Consumer`` has messages
+    in flight. The seconds count from the latest of three events: the last receive of a message that is in flight,
+    the end of the last pause, and the send of the oldest message.
     """
     counts = now.counts
     if not counts.visible or attributes.paused or any(each.in_flight and each.processes for each in known):
@@ -267,7 +272,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
 
 
 def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
-    """Returns commands that free messages from a stuck consumer."""
+    """Returns commands that free the messages that a stuck consumer holds."""
     if held.processes:
         pairs = [
             (
@@ -311,7 +316,7 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
-    """Returns names of source queues, by dead-letter queue."""
+    """Returns the names of queues, keyed by the location of their dead-letter queue."""
     sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
         place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
@@ -321,15 +326,17 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns visible messages ``GROWTH_SECONDS`` ago, by queue key. Omits queues that no compactor counted."""
+    """Returns how many messages were visible ``GROWTH_SECONDS`` ago, by queue key. Omits queues that no compactor
+    counted.
+    """
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats_rows.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns each queue's oldest count of the last hour. Omits counts younger than 50 minutes. ``now``:
-    microseconds.
+    """Returns each queue's oldest count of the last hour. Omits a queue if that count is younger than 50 minutes.
+    ``now`` is in microseconds.
     """
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6

@@ -1,4 +1,4 @@
-"""Settles finished messages of a consumer, and claims new messages. Makes one commit per shard."""
+"""One round of a consumer: settles finished messages and claims new messages, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round: errors of receipts, and claimed messages. ``refused``: why no messages were claimed."""
+    """Results of a round: an error or None for each receipt, and the claimed messages. ``refused`` is why no
+    messages were claimed.
+    """
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()
@@ -35,12 +37,12 @@ def exchange(
     request: receive.Request | None = None,
     failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
-    """Settles receipts, then claims messages without waiting. Makes one commit per shard.
+    """Settles receipts, and claims messages without waiting. Makes one commit per shard.
 
     Args:
-        wanted: receipt handles, each with a timeout in seconds. None deletes the message.
+        wanted: receipt handles, each with the seconds until its message becomes visible. None deletes the message.
         request: the receive to make; None to claim nothing.
-        failures: by receipt handle, why the handler failed. Stored with the message.
+        failures: why the handler failed, by receipt handle. The reason is stored with the message.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

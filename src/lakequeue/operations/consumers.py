@@ -1,4 +1,6 @@
-"""Finds consumers by messages in flight, idle consumers by files. May miss consumers."""
+"""Finds the consumers of a queue by their messages in flight, and by the files of consumers. May miss
+consumers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Last reports of consumers that did not end, by the queue's key."""
+"""Last reports of consumers that run or were killed, by the key of the queue from which they receive."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -31,16 +33,20 @@ class ActiveConsumer:
     """A consumer that runs, has messages in flight, or was killed."""
 
     consumer: str | None
-    """Name, by default host and process id. None stands for all nameless consumers, such as SQS clients."""
+    """Name of the consumer, by default host and process id. All nameless consumers, such as SQS clients, count as
+    None.
+    """
     in_flight: int
     oldest_receive: datetime | None
     """Earliest receive of a message that is in flight; None without messages in flight."""
     newest_receive: datetime | None
     """Latest receive of a message that is in flight; None without messages in flight."""
     processes: Sequence[ConsumerProcess] = ()
-    """Processes whose ``Consumer`` of this name reported within three minutes."""
+    """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this name that no longer report and did not end: killed, most likely. Newest report first."""
+    """Processes of this name that no longer report, although they did not end. Most likely they were killed. The
+    newest report comes first.
+    """
 
     @property
     def is_active(self) -> bool:
@@ -49,7 +55,9 @@ class ActiveConsumer:
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns the consumers by last receive, newest first (JOB-14). Then come idle and killed consumers."""
+    """Returns the consumers of a queue by last receive, newest first (JOB-14). Idle consumers and then killed
+    consumers come last.
+    """
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -61,7 +69,7 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
 
 
 def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
-    """Returns running and killed consumers, without their messages in flight. Reads nothing."""
+    """Returns running and killed consumers as if they had no messages in flight. Reads nothing."""
     return _merged({}, running.get(queue.key, ()))
 
 
@@ -83,12 +91,12 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
 def all_consumers(
     queues: Sequence[OpenQueue], running: Running
 ) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields the consumers of each queue, or the read's error. Reads queues concurrently."""
+    """Yields for each queue its consumers, or the error of the read. Reads several queues at a time."""
     yield from or_errors(lambda queue: consumers(queue, running), queues)
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns reports of running and killed consumers. Empty if unreadable."""
+    """Returns the last reports of running and killed consumers. Returns none if the reports are unreadable."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -103,7 +111,7 @@ def running_consumers(root: Root) -> Running:
 
 
 def has_ended(process: ConsumerProcess) -> bool:
-    """True if the process ran here and has ended. False for other machines."""
+    """True if the process ran on this machine and has ended. False for a process of another machine."""
     if process.host != socket.gethostname() or process.pid <= 0:
         return False
     try:
@@ -116,7 +124,7 @@ def has_ended(process: ConsumerProcess) -> bool:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes a consumer's file, with the requests of the process."""
+    """Writes the file of a running consumer, with the number of its process's requests to the object store."""
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)
@@ -126,8 +134,8 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests to the object store, by kind, and received messages. Adds up all running consumers since their
-    start.
+    """Requests to the object store, by kind, and number of received messages. Both are sums of all running
+    consumers since their start.
     """
 
     requests: Mapping[str, int]
@@ -135,7 +143,7 @@ class StoreUse:
 
     @classmethod
     def of(cls, running: Running) -> StoreUse | None:
-        """Adds up the requests of all consumer processes. None on a disk, or if no consumer runs."""
+        """Adds up the requests of all consumer processes. Returns None on a local disk, or if no consumer runs."""
         newest: dict[tuple[str, int], ConsumerFile] = {}  # consumers of one process count the same requests
         living = (file for files in running.values() for file in files if not file.silent)
         for file in sorted(living, key=lambda file: file.received):

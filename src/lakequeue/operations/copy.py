@@ -1,10 +1,12 @@
 """Copies queues in use to another root: a backup, a restore, or a move.
 
-The catalog's rows come last, in one commit. A killed copy has no effect (DUR-40).
+The copy writes the catalog's rows last, in one commit, so that a killed copy has no effect (DUR-40).
 
-The copy takes a shard's ledger first, then the log. The log has every message of the ledger. A shard is copied
-again if moved messages arrived meanwhile. The copy repeats moves that the other ledger lacks (DUR-41). Partly
-committed bulk sends keep their files and manifests. A repetition or a compaction completes these sends.
+Of each shard, the copy takes a snapshot of the ledger, and later a snapshot of the log. The log therefore has
+every message of the ledger. A shard is copied again if messages were moved into it meanwhile. If a copied log has
+messages of a move that the copied ledger of the other queue lacks, the copy makes the move again (DUR-41). If only
+some copied shards have a bulk send, the copy also gets the other files and the manifest of the send. A repetition
+of the send, or a compaction, completes the send.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
-"""Maximum number of attempts to copy shards that change meanwhile."""
+"""Maximum number of attempts to copy shards that change during the copy."""
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
@@ -60,13 +62,13 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen(eq=False)
 class ShardCopy:
-    """Snapshots of a shard's ledger and log."""
+    """Snapshots of a shard's ledger and log, from which the shard is copied."""
 
     ledger: TableSnapshot
     log: TableSnapshot
     epoch: int
     move_number: int
-    """Number of the ledger's last move to another queue."""
+    """Number of the shard's last move to another queue, according to the ledger."""
     counts: StateCounts
 
     @property
@@ -74,9 +76,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if the log has newer moves than the snapshot. Also true for newer messages of bulk sends
-        ``sends``.
-        """
+        """True if moved messages, or messages of the bulk sends ``sends``, came to the log after the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -85,7 +85,7 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """Makes one copy, from the snapshots to the final check."""
+    """Makes one copy: takes snapshots, copies files, writes Delta logs, and checks the result."""
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
         self._source, self._progress = source, progress
@@ -100,12 +100,12 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards; if ``whole``, also the root's other tables. Returns each queue's row, with its
-        shards.
+        """Copies the shards. If ``whole``, also copies the root's other tables. Returns the row and the shards of
+        each queue.
 
         Raises:
             QueueClientError: files kept vanishing, or messages kept moving between queues.
-            DamagedTable: a file is missing, or the copy is different.
+            DamagedTable: a file is missing, or the copy differs from its source.
         """
         # before the queues, which so have all messages that these rows take for sent (JOB-7)
         schedules = self._copy_table(layout.schedules_path) if whole else None
@@ -152,7 +152,9 @@ class ShardCopies:
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
-        """Takes snapshots of a shard's tables. Raises QueueDoesNotExist; FileNotFoundError: the shard changed."""
+        """Takes snapshots of a shard's tables. Raises QueueDoesNotExist, or FileNotFoundError if the shard changed
+        meanwhile.
+        """
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
         machine, ledger, reader = _opened(self._from, self._source.path, key, number)
@@ -165,7 +167,7 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Returns shards that got moved messages or bulk sends meanwhile."""
+        """Returns the shards whose logs got moved messages or bulk sends after the snapshot."""
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -180,7 +182,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds files of partly committed bulk sends to shards' snapshots."""
+        """Adds to the snapshot of a shard the files of bulk sends that only other shards have committed so far."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -207,7 +209,7 @@ class ShardCopies:
         return shard.log.transactions.get(app_id, 0) >= manifest.version
 
     def _copy_files(self) -> list[Place]:
-        """Copies the files that are missing. Returns the shards whose files were removed meanwhile."""
+        """Copies the files that the target lacks. Returns the shards whose files were removed during the copy."""
         self._find_unfinished()
         tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
         tables += [(place, shard.log) for place, shard in self._shards.items()]
@@ -244,7 +246,9 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of a table of the root. Returns None for a missing source, or an existing target."""
+        """Copies the files of one of the root's own tables. Returns None if the source lacks the table, or the
+        target has it.
+        """
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -258,7 +262,7 @@ class ShardCopies:
         raise QueueClientError(f"{paths[0]} changes faster than it can be copied; try again")
 
     def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
-        """Writes the Delta logs of a copied shard. Checks the result by a fresh read."""
+        """Writes the Delta logs of a copied shard. Reads the copied shard anew to check it."""
         (key, number), shard = item
         moves = _moves(shard.log.transactions)
         ids = {name: version for name, version in shard.log.transactions.items() if name not in moves}
@@ -275,7 +279,9 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Replaces the delivery id in a copied queue's attributes (TAB-11)."""
+        """Returns the attributes of a copied queue. A new delivery id replaces the source's delivery id
+        (TAB-11).
+        """
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -284,7 +290,7 @@ class ShardCopies:
 
 
 def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
-    """Returns a shard's newest state, its ledger, and its log."""
+    """Returns the newest state of a shard, and handles on its ledger and log."""
     ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
 
     def log() -> ShardLog:
@@ -314,8 +320,8 @@ class CopiedQueue:
         queue: name of the queue.
         region: region of the queue.
         messages: number of messages in any state, without the history.
-        files: number of files of its tables, without logs.
-        bytes: bytes of these files.
+        files: number of files of the queue's tables, without Delta logs.
+        bytes: size of the counted files, in bytes.
     """
 
     queue: str
@@ -338,7 +344,7 @@ class CopiedQueue:
 
 
 def copy(source: Root, target: Root, name: str | None, progress: Progress | None) -> list[CopiedQueue]:
-    """Copies all queues of a root, or one queue; see ``LakeQueue.copy``."""
+    """Copies all queues of a root, or the queue ``name`` of the root's region; see ``LakeQueue.copy``."""
     paths = sorted([f"{source.path}/", f"{target.path}/"])
     if paths[1].startswith(paths[0]):
         raise InvalidParameterValue.of(target.path, "to", f"Must be another root than {source.path}.")
@@ -389,7 +395,9 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has the queues or foreign files. Accepts leftovers of an unfinished copy."""
+    """Raises QueueClientError if the target has one of the queues, or foreign files in its place. Accepts files of
+    an unfinished copy.
+    """
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

@@ -37,8 +37,8 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens an equal queue (QUE-15). ``update``: changes the attributes of an existing queue
-    (QUE-36).
+    """Creates a queue, or opens an existing queue with equal attributes (QUE-15). If ``update``, changes an
+    existing queue's attributes and tags to the given ones (QUE-36).
     """
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
@@ -83,12 +83,14 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Creates tables and row of a new queue. Returns the row, or a faster process's row.
+    """Creates the tables and the row of a new queue. Returns the row, or the row that a faster process has
+    created.
 
-    Returns None if a compactor may already remove the tables.
+    Returns None if the creation took so long that a compactor may already remove the tables.
 
     Args:
-        checked: the name's fence at the last ``check``. A changed fence repeats ``check``.
+        checked: the fence of the queue's name at the last ``check``. If the fence has changed, ``check`` is
+            repeated.
         check: raises an error if the queue must not be created.
 
     Raises:
@@ -125,7 +127,9 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists unless the attributes are equal (QUE-15, QUE-16)."""
+    """Raises QueueNameExists unless the queue has the given attributes (QUE-15, QUE-16). Some profiles always
+    raise the error.
+    """
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")
@@ -138,7 +142,7 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
 
 
 def check_cooldown(root: Root, name: str, seconds: float) -> None:
-    """Raises QueueDeletedRecently within ``seconds`` of a deletion (QUE-14)."""
+    """Raises QueueDeletedRecently if a queue of this name was deleted less than ``seconds`` ago (QUE-14)."""
     if not seconds:
         return
     deleted = [

@@ -1,4 +1,4 @@
-"""The delivery-table attribute, and operators' decisions on undecided messages (TAB)."""
+"""The delivery table as an attribute of a queue, and decisions of operators on undecided messages (TAB)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Makes a path in ``Table`` absolute (TAB-1). URIs and catalog names stay. Raises InvalidAttributeValue for a
-    forbidden table: for example, inside the root.
+    """Returns the attributes with an absolute path in ``Table`` (TAB-1). URIs and catalog names stay as they are.
+
+    Raises InvalidAttributeValue if the table is not allowed, for example because it is inside the root.
     """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
@@ -46,12 +47,16 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns the attributes with a new delivery id; without one if the queue has no delivery table (TAB-1)."""
+    """Returns the attributes with a new delivery id, or without a delivery id if the queue has no delivery table
+    (TAB-1).
+    """
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Raises InvalidAttributeValue if messages have delivery marks (TAB-1)."""
+    """Raises InvalidAttributeValue if messages have delivery marks, because the table must not change before the
+    marks end (TAB-1).
+    """
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:
@@ -67,7 +72,9 @@ def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides all undecided deliveries of the queue. Returns the number of messages (TAB-10)."""
+    """Decides all undecided deliveries of the queue as delivered or not delivered (TAB-10). Returns the number of
+    messages.
+    """
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:
@@ -79,7 +86,9 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id (TAB-9, TAB-12). Drops old, undecidable marks."""
+    """Gives a queue a new delivery id (TAB-9, TAB-12). Drops old marks, because nothing can decide them any more.
+    Changes nothing unless ``apply``.
+    """
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
     now = queue.now()

@@ -1,4 +1,4 @@
-"""Deliveries into a queue's table: rows, or the user's own write (TAB)."""
+"""Deliveries of leased messages into the table of a queue: as rows, or by the user's own write (TAB)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class Delivering:
-    """Messages of a lease to deliver into the table. Not thread-safe.
+    """The messages of a lease that are delivered into the queue's table. Not thread-safe.
 
     Attributes:
-        settle: deletes messages after the append.
+        settle: function that deletes the messages after the append.
         leased: the messages that were not released.
-        counts: numbers of deleted messages, and of lost messages.
+        counts: numbers of messages that were deleted, and of messages that the lease had lost.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class Delivering:
     # --- the messages
 
     def messages(self) -> list[Message]:
-        """Returns the messages with their bodies, oldest first. Gives up those that cannot be read (DUR-8)."""
+        """Returns the messages with their bodies, oldest first. Releases the messages that are unreadable
+        (DUR-8).
+        """
         try:
             found = read(self.queue, self.leased.parts)
         except Exception:
@@ -96,19 +98,21 @@ class Delivering:
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible. A tried append makes the messages undecided instead (TAB-26)."""
+        """Makes all messages visible. If an append was tried, the messages become undecided instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
-        """Makes failed messages visible. Raises LeaseLost if the lease has lost a message.
+        """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all of them.
 
         Args:
-            failed: by receipt handle, why the handler failed. None does not count the receive.
+            failed: by receipt handle, why the handler failed. If the reason is None, the receive does not count.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
-        """Makes failed messages visible by handle or id. Raises ReceiptHandleIsInvalid, LeaseLost."""
+        """Makes failed messages visible, by receipt handle or id. Returns their number. Raises
+        ReceiptHandleIsInvalid or LeaseLost.
+        """
         by_offset = leases.failures_of(self.leased, failed).get(self._shard.number, {})
         self._release(by_offset)
         return len(by_offset)
@@ -129,7 +133,7 @@ class Delivering:
         self.leased = self.leased.part_of(self._held_but(by_offset), self.leased.mark)
 
     def _command(self, commands: Sequence[Command]) -> int:
-        """Settles messages of the lease. Returns their number."""
+        """Settles messages of the lease. Returns the number of settled messages."""
         with self.queue.service("settle_lease"):
             results = self._shard.ledger.command(commands, self.queue.now)
         for result in results:
@@ -138,14 +142,14 @@ class Delivering:
         return sum(result.value.released + result.value.done for result in results)
 
     def _held_but(self, offsets: Container[int]) -> list[tuple[int, int]]:
-        """Returns the lease's ranges of messages without ``offsets``."""
+        """Returns the offset ranges of the lease's messages, without the messages at ``offsets``."""
         spans = self.leased.parts[0].spans
         return ranges([each for start, end in spans for each in range(start, end + 1) if each not in offsets])
 
     # --- the table
 
     def _try(self) -> bool:
-        """Records that an append is tried. Returns True if one was recorded before."""
+        """Records that an append is tried. Returns True if an earlier append was recorded."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
@@ -160,7 +164,7 @@ class Delivering:
 
         Raises:
             RowsRefused: nothing was appended. Call ``anew`` before another attempt.
-            LeaseLost: the messages are lost, or the delivery is blocked.
+            LeaseLost: the lease has lost the messages, or another process has blocked the delivery.
             TableUnavailable: ``outcome_unknown`` is set if rows may be in the table.
         """
         from lakequeue.storage.delivery.rows import is_frame, new_schema, table_of
@@ -180,7 +184,9 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends a Spark DataFrame (TAB-30). Writes its files first, so the lease survives their errors."""
+        """Appends a Spark DataFrame (TAB-30). Writes the files of the DataFrame first, so that the lease survives
+        an error of the write.
+        """
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
 
@@ -207,7 +213,9 @@ class Delivering:
         self.counts = protocol.deliver(self._opened, snapshot, marked, rows, **options)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
-        """Opens the table. Returns the delivery and ``deltalake``'s table. Raises LeaseLost, TableUnavailable."""
+        """Opens the table for a write by the user. Returns the delivery, and the table as a ``deltalake`` table.
+        Raises LeaseLost or TableUnavailable.
+        """
         with self.queue.service("delivery"):
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -218,7 +226,9 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the table has their commit; else raises QueueClientError or LeaseLost."""
+        """Deletes the messages if the table has the delivery's commit. Otherwise raises QueueClientError or
+        LeaseLost.
+        """
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -238,13 +248,13 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused delivery (TAB-27). Makes a new delivery of each part of the messages.
+        """Ends a refused delivery, and makes a new delivery of each part of its messages (TAB-27).
 
         Args:
             parts: the receipt handles of each part; None for a single part.
 
         Returns:
-            A delivery for each part. None if the rows had arrived; the messages are deleted.
+            A delivery for each part. None if the rows had arrived, and the messages were therefore deleted.
 
         Raises:
             LeaseLost: the lease no longer holds all of these messages.
@@ -272,6 +282,6 @@ class Delivering:
 def claim(
     queue: OpenQueue, most: int, visibility_timeout: Duration | None, consumer: str | None
 ) -> Delivering | None:
-    """Claims messages of one shard for a delivery. Returns None if no message can be received."""
+    """Claims messages of one shard for a delivery. Returns None if there is no message to receive."""
     leased = leases.lease(queue, most, visibility_timeout, consumer)
     return None if leased is None else Delivering(leased)

@@ -1,6 +1,6 @@
 """The protocol of deliveries into a table (TAB-25).
 
-The log takes either rows or block of a delivery. See ``docs/guides/tables.md``.
+The table's log accepts either the rows of a delivery or its block, never both. See ``docs/guides/tables.md``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 _TRIES = 8
-"""Maximum number of attempts at a commit. Each attempt opens the table anew."""
+"""Maximum number of attempts at a commit. Each attempt opens the table again."""
 _CONFLICT = (
     "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
     "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
@@ -48,25 +48,29 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Makes one commit after which these deliveries cannot append. No two may share an application id."""
+        """Makes one commit after which these deliveries cannot append rows. Each delivery must have another
+        application id.
+        """
         ...
 
 
 class DeliveryTable(Protocol):
-    """A delivery table, which need not exist yet."""
+    """A delivery table. The table need not exist yet."""
 
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns the newest snapshot; a kept one if it is still the newest. Threads never share a snapshot."""
+        """Returns the newest snapshot, or None if the table is missing. May return a kept snapshot. Threads never
+        share a snapshot.
+        """
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot without commits for the next delivery."""
+        """Keeps a snapshot for the next delivery. Nothing may have been committed to the snapshot."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
-        """Returns a snapshot of the newest version. None if the table is missing."""
+        """Returns a snapshot of the newest version. Returns None if the table is missing."""
         ...
 
     def create(self, schema: pa.Schema) -> None: ...
@@ -74,50 +78,58 @@ class DeliveryTable(Protocol):
 
 
 class DeliveryMarks(Protocol):
-    """One delivery's mark on messages in a shard's ledger: a slot and a number."""
+    """The mark of one delivery on messages in a shard's ledger. A mark consists of a slot and a number."""
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
     @property
     def was_recorded(self) -> bool:
-        """True if the table's id was recorded before the marks."""
+        """True if the ledger already had the table's id when the messages were marked."""
         ...
 
     def table_id(self) -> str | None:
-        """Returns the table's id in the ledger; None if there is none; "" if the marks are of an earlier table."""
+        """Returns the table's id in the ledger, or None if the ledger has no id. Returns "" if the marks belong to
+        an earlier table.
+        """
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id, unless the ledger has one. Returns the recorded id; None if the mark is gone."""
+        """Records the table's id, unless the ledger has an id. Returns the recorded id, or None if the mark is
+        gone.
+        """
         ...
 
     def delete(self) -> LeaseCounts: ...
 
     def is_there(self) -> bool:
-        """True if the newest ledger still has the mark."""
+        """True if messages in the newest ledger still have the delivery's mark."""
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes marked messages, or makes them visible. ``unrecorded``: only if the ledger has no table id."""
+        """Deletes the marked messages if ``delivered``, or else makes them visible. If ``unrecorded``, acts only
+        if the ledger has no table id.
+        """
         ...
 
 
 class DeliveryStatus(Enum):
-    """State of a delivery in the table's log."""
+    """State of a delivery, according to the log of its table."""
 
     OPEN = "open"
-    """The log has neither rows nor block of the delivery. The rows may still arrive."""
+    """The log has neither the rows nor the block of the delivery. The rows may still arrive."""
     ARRIVED = "arrived"
     BLOCKED = "blocked"
-    """The table never gets the rows, because of a block."""
+    """The table will never get the rows, because the delivery was blocked."""
     TAKEN = "taken"
-    """Another copy of the root used the delivery's number. The table never gets the rows."""
+    """The table will never get the rows, because another copy of the root has used the delivery's number."""
     UNKNOWN = "unknown"
-    """The log no longer shows if the rows arrived. The log entry is trimmed; a newer delivery used the slot."""
+    """The log no longer shows if the rows arrived. Their log entry was trimmed, and a newer delivery has used the
+    slot.
+    """
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """Returns the state of a delivery (TAB-25). Needs a newly opened table."""
+    """Returns the state of a delivery (TAB-25). ``snapshot`` must come from a newly opened table."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN
@@ -143,10 +155,11 @@ class OpenedDeliveryTable:
     def of(
         cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
-        """Opens the table for a delivery, or creates the table. Records the table's id in the ledger (TAB-22).
+        """Opens the table for a delivery, or creates a missing table. Records the table's id in the ledger
+        (TAB-22).
 
         Args:
-            schema: returns the schema for a new table. None: a missing table is an error.
+            schema: returns the schema for a new table. If ``schema`` is None, a missing table is an error.
 
         Raises:
             TableUnavailable: the table is missing, or has another id.
@@ -168,7 +181,7 @@ class OpenedDeliveryTable:
         return opened, snapshot
 
     def read(self) -> DeliverySnapshot:
-        """Opens the table again. Raises TableUnavailable if its id has changed."""
+        """Opens the table again. Raises TableUnavailable if the table is missing, or has another id."""
         snapshot = self.table.read()
         if snapshot is None:
             raise TableUnavailable(self.table.uri, _GONE)
@@ -190,12 +203,12 @@ def append(
     merge_schema: bool = False,
     tried: bool = False,
 ) -> None:
-    """Appends the rows of a delivery (TAB-25). Returns once the rows are on disk.
+    """Appends the rows of a delivery (TAB-25). Returns once the rows are in the table and on disk.
 
-    Do not delete the messages before the return.
+    Do not delete the messages before ``append`` has returned.
 
     Args:
-        tried: True if the lease may have appended the rows before.
+        tried: True if the rows may have been appended before, under the same lease.
 
     Raises:
         RowsRefused: the table does not accept these rows. Block the delivery before another attempt.
@@ -228,13 +241,17 @@ def append(
 def deliver(
     opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
-    """Calls ``append``, then deletes the messages of the delivery. Returns the counts."""
+    """Appends the rows of a delivery, and deletes its messages. Returns the counts of deleted and lost
+    messages.
+    """
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery if it is open (TAB-26). Returns its state, and a snapshot. Raises TableUnavailable."""
+    """Blocks a delivery if its state is ``OPEN`` (TAB-26). Returns the new state, and the snapshot that has it.
+    Raises TableUnavailable.
+    """
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()
@@ -249,9 +266,10 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks deliveries by one commit (TAB-11). Also blocks all earlier deliveries of the same slots.
+    """Blocks these deliveries, and all earlier deliveries of the same slots, by one commit (TAB-11).
 
-    The rows can no longer arrive. Each of ``deliveries`` has its own slot.
+    After the commit, the rows of the deliveries can no longer arrive. Each of ``deliveries`` has a slot of its
+    own.
 
     Raises:
         TableUnavailable: the table is missing, or cannot be reached or written.
@@ -272,7 +290,8 @@ def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> N
 
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
-    """Decides a delivery whose receipt has ended (TAB-26). Returns False if only an operator can decide.
+    """Decides a delivery whose receipt has ended (TAB-26). Returns False if only an operator can decide the
+    delivery.
 
     Raises:
         TableUnavailable: the table cannot be reached or written; nothing was decided.

@@ -21,14 +21,16 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats_rows import StatsRow
 
 NEWEST_COMMITS = 50
-"""Maximum number of newest entries read from each log."""
+"""Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum entries of each log; maximum entries of all logs."""
+"""Minimum number of entries that are read from each log, and about the maximum number of entries from all logs."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
-"""Counts in the compactor's notes. Queues with undecided messages have no notes."""
+"""Names of the counts in the compactor's notes. Queues with undecided messages have no notes."""
 LEAST_NOTED = 32
-"""From this number of queues on, depths come from notes. For fewer queues, opens each queue."""
+"""Number of queues from which on depths are taken from the compactor's notes. Fewer queues are opened one by
+one.
+"""
 
 _T = TypeVar("_T")
 
@@ -38,7 +40,7 @@ class ShardDepth(NamedTuple):
 
     counts: StateCounts
     oldest_age: int | None
-    """Microseconds since the oldest stored message was sent; None without messages."""
+    """Microseconds since the oldest stored message was sent; None if no message is stored."""
     sent: int
     """Number of messages that were ever sent to the shard."""
 
@@ -55,12 +57,12 @@ class Depth:
     """The depth of a queue at an instant."""
 
     at: int
-    """Microseconds since the epoch."""
+    """Instant of the depth, in microseconds since the epoch."""
     counts: QueueCounts
     sent: int
     """Number of messages that were ever sent to the queue."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
-    """Number of stored messages by shard. Empty for depths of the past."""
+    """Number of stored messages by shard. Empty for a depth of the past, or from a compactor's note."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
@@ -83,7 +85,9 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Returns messages sent and consumed per second since ``before``; (None, None) if no time has passed."""
+        """Returns the messages sent per second, and the messages consumed per second, since ``before``. Returns
+        (None, None) if no time has passed.
+        """
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
             return None, None
@@ -91,7 +95,7 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Returns the average seconds from visible to deleted (Little's law). Counts since ``before``. None if
+        """Returns the average seconds from visible to deleted since ``before`` (Little's law). Returns None if
         nothing was consumed.
         """
         _, consumed = self.rates_since(before)
@@ -100,25 +104,27 @@ class Depth:
 
 
 def stored(counts: QueueCounts | StateCounts) -> int:
-    """Returns the number of messages, without the history."""
+    """Returns the number of messages in any state, without the history."""
     return counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
 
 
 def depth(queue: OpenQueue) -> Depth:
-    """Returns a queue's depth, exact at one snapshot per shard."""
+    """Returns the current depth of a queue. The depth of each shard comes from one snapshot, and is exact."""
     now, parts = _depths(queue)
     return Depth.of(parts, now)
 
 
 def by_priority(queue: OpenQueue) -> list[QueueCounts]:
-    """Returns the depth of each priority, from 0 (JOB-5)."""
+    """Returns the current depth of each priority, beginning with priority 0 (JOB-5)."""
     now, parts = _depths(queue)
     classes = queue.attributes.classes
     return [Depth.of(parts[priority::classes], now).counts for priority in range(classes)]
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """True if only the rate limit holds back messages (JOB-11)."""
+    """True if a receive would find messages if the queue had no rate limit. False for a queue without a rate limit
+    (JOB-11).
+    """
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -140,13 +146,13 @@ def _depth(shard: OpenShard, now: int) -> ShardDepth:
 
 
 def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
-    """Returns the results of a call for each shard. Calls several shards at a time."""
+    """Returns the results of ``call`` for all shards. Calls several shards at a time."""
     first = call(queue.shards[0])  # it learns of shards that were added
     return [first, *concurrently(call, queue.shards[1:])]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
-    """Returns depth and lost races of each shard."""
+    """Returns the depth and the lost races of each shard."""
 
     def counted(shard: OpenShard) -> ShardCounts:
         counts = _depth(shard, now).counts
@@ -162,7 +168,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
-    """Yields the depth of each queue, or the read's error. Reads queues concurrently."""
+    """Yields for each queue its depth, or the error of the read. Reads several queues at a time."""
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
@@ -170,7 +176,7 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """Yields each queue's result or error, in order. Runs calls concurrently."""
+    """Yields for each queue the result of ``read``, or its error, in order. Runs several calls at a time."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:
@@ -182,8 +188,8 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """Returns depths of unchanged queues, from the compactor's notes. Takes a tenth of the time of opening the
-    queues.
+    """Returns the depths of unchanged queues by key, from the compactor's notes. Opening the queues would take ten
+    times as long.
     """
     if len(rows) < LEAST_NOTED:
         return {}

@@ -1,4 +1,4 @@
-"""The depth of a queue over time. Reads the ``stats`` table, old ledger versions, and the present."""
+"""The depth of a queue over time: from the ``stats`` table, old versions of the ledgers, and the present."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakequeue.storage.stats_rows import StatsRow
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""Larger gaps between points have no known depth."""
+"""Maximum time between two points of a plot. In a larger gap, the depth is unknown."""
 MOST = 50
-"""Maximum number of opened ledger versions. Also the maximum number of further instants."""
+"""Maximum number of ledger versions that are opened per shard, and of further instants with a computed depth."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
-    """Returns depths from an instant on, oldest first. The last depth is the present."""
+    """Returns the depths of a queue from an instant on, oldest first. The last depth is the present depth."""
     with queue.service("depth_history"):
         present = depth(queue)
         begin = to_micros(since)
@@ -39,7 +39,9 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the spans without a known depth since ``begin``. Omits spans below 1/25 of a plot's width."""
+    """Returns the spans since ``begin`` without a known depth. Omits spans that are too short for a plot: less
+    than 1/25 of its width.
+    """
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
     gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]
@@ -52,7 +54,7 @@ def _of_row(minute: int, row: StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """Returns depths from old versions of the ledgers: when they were committed, and at regular instants."""
+    """Returns depths from old versions of the ledgers: the depths at their commits, and at regular instants."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
@@ -66,7 +68,7 @@ def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
 
 
 class _Past:
-    """The readable old versions of a shard's ledger."""
+    """The old versions of a shard's ledger that are still readable."""
 
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
         path, log = shard.tables.receipts, shard.ledger.log()
@@ -81,7 +83,9 @@ class _Past:
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """Returns the depth of the shard at an instant; None if the version of that time cannot be read."""
+        """Returns the depth of the shard at an instant. Returns None if the ledger's version of that time is
+        unreadable.
+        """
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None
@@ -92,7 +96,7 @@ class _Past:
 
 
 def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_versions.Version]:
-    """Returns the versions since an instant; at most ``MOST``, evenly spaced in time."""
+    """Returns the versions of the ledger since an instant: at most ``MOST`` versions, evenly spaced in time."""
     at = [version.committed_at for version in versions]
     versions = versions[max(0, bisect_right(at, since) - 1) :]
     if len(versions) <= MOST:
@@ -112,10 +116,10 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """True if the log has all messages of this version."""
+        """True if the log still has all messages to which this version of the ledger refers."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """Returns the shard's depth while this version was the newest."""
+        """Returns the depth of the shard at an instant when this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

@@ -32,13 +32,13 @@ from lakequeue.storage import clock_guard, compaction_notes, layout
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""Warns if the newest commit is this many seconds ahead."""
+"""Seconds by which the newest commit may be ahead of this machine's clock. More seconds cause a warning."""
 LARGE_LEDGER = 200_000
-"""Number of runs above which a shard gets a warning."""
+"""Number of runs above which a shard gets a warning, because its ledger is slow."""
 LOST_SHARE = 0.5
-"""Lost races per commit before a shard gets a warning."""
+"""Number of lost races per commit above which a shard gets a warning."""
 LEAST_COMMITS = 20
-"""Minimum number of commits of a shard before ``LOST_SHARE`` counts."""
+"""Minimum number of commits for a warning about a shard's lost races."""
 
 
 @attrs.frozen
@@ -55,45 +55,47 @@ class RootHealth:
     """The results of ``doctor``."""
 
     findings: list[Finding]
-    """Results of ``LakeQueue.check``."""
+    """Findings of ``LakeQueue.check``."""
     free_bytes: int | None
     """Free bytes on the file system of a local root; None on an object store."""
     free_files: int | None
-    """Number of files that the file system can still hold; None without a limit."""
+    """Number of files that the file system can still hold. None if there is no limit, or on an object store."""
     compacted_seconds_ago: float | None
-    """Seconds since the last full compaction pass; None without a pass."""
+    """Seconds since a compactor's last pass over the whole root ended. None if there was no pass."""
     clock_behind: float
-    """Seconds by which the newest commit leads this machine's clock. 0 if the clock is right."""
+    """Seconds by which the newest commit is ahead of this machine's clock. 0 if the clock is right."""
     queues: int
     shards: list[ShardHealth] = attrs.field(factory=list)
-    """Shards, largest ledger first."""
+    """Shards of all queues. The shard with the largest ledger comes first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """Texts for unreadable queues, statistics and schedules without damage in ``findings``."""
+    """A text for each queue that is unreadable, and for unreadable statistics or schedules. Omits those that have
+    damage in ``findings``.
+    """
     letterless: list[str] = attrs.field(factory=list)
-    """Queues whose dead-letter queue is missing or the queue itself."""
+    """Names of queues whose dead-letter queue does not exist, or is the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
-    """Reasons why whole queues are paused, keyed by queue."""
+    """Reasons why whole queues are paused, by name of the queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Reasons of paused message groups, by queue and group."""
+    """Reasons why message groups are paused, by name of the queue, and by group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
-    """Pauses of queues and message groups, by queue."""
+    """Pauses of queues and of message groups, by name of the queue."""
     concerns: list[Concern] = attrs.field(factory=list)
-    """Queues and schedules with concerns, most urgent first."""
+    """Concerns about queues and schedules, most urgent first."""
     shortage: Shortage | None = None
-    """What the root's disk is short of; None if it has enough space."""
+    """Space or files that the root's disk lacks. None if the disk has enough."""
     unreserved: list[str] = attrs.field(factory=list)
     """Missing parts of the reserve for a full disk (``storage.reserve``)."""
     store_use: StoreUse | None = None
-    """Requests of running consumers to the object store; None on a disk, or if none run."""
+    """Requests of running consumers to the object store. None on a local disk, or if no consumer runs."""
 
     @property
     def warnings(self) -> list[str]:
-        """All problems except ``findings``, most urgent first."""
+        """Texts of all problems except those in ``findings``, most urgent first."""
         return [*map(str, self.advice())]
 
     def advice(self) -> Iterator[Advice]:
-        """Yields all problems except those in ``findings``, most urgent first."""
+        """Yields advice on all problems except those in ``findings``, most urgent first."""
         short = self._short_of()
         yield from (each for each in short if each.urgent)
         if self.clock_behind > clock_guard.TOLERANCE:
@@ -110,7 +112,7 @@ class RootHealth:
         return [each for each in self.findings if each.table == table]
 
     def add_unreadable(self, what: str, error: LakeQueueError, findings: Iterable[Finding]) -> None:
-        """Adds a failed read to ``unreadable``, unless ``findings`` of the same place have damage."""
+        """Adds a failed read of ``what`` to ``unreadable``, unless damage in ``findings`` explains the error."""
         if not any(each.damage for each in findings):
             self.unreadable.append(f"{what}: {error}")
 
@@ -121,7 +123,7 @@ class RootHealth:
         return f"the newest commit is {self.clock_behind:.1f} s ahead of this clock"
 
     def _upkeep(self) -> Iterator[Advice]:
-        """Yields problems that make the root slow or large."""
+        """Yields advice on problems that make the root slow or large."""
         ago = self.compacted_seconds_ago
         if self.shortage is not None and self.shortage.urgent:
             pass  # its cure begins with a compaction

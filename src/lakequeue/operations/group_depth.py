@@ -1,4 +1,6 @@
-"""The depth of each message group, and noisy groups (FAI-3). Counts a million messages in half a second."""
+"""The depth of each message group, and which groups are noisy (FAI-3). Takes half a second for a million
+messages.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Message groups with visible or in-flight messages. ``oldest_age``: seconds since the send of the oldest visible
-message.
+"""Columns of message groups that have visible or in-flight messages.
+
+``oldest_age`` is the seconds since the oldest visible message of the group was sent.
 """
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
@@ -36,20 +39,20 @@ _PARTS = 1 << 16
 
 
 def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
-    """Returns the largest groups of a queue, at most ``limit``."""
+    """Returns the largest message groups of a queue, at most ``limit`` groups."""
     check_whole("limit", limit)
     return largest(group_sums(queue), limit)
 
 
 def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """Returns the largest groups in a result of ``group_sums``."""
+    """Returns the largest groups in ``sums``, a result of ``group_sums``. Returns at most ``limit`` groups."""
     most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
     order = [("all", "descending"), ("group_id", "ascending")]
     return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """Returns all groups, without columns ``queue`` and ``region``."""
+    """Returns all message groups of a queue, with the columns of ``GROUPS`` except ``queue`` and ``region``."""
     with queue.service("groups"):
         queue.learn_of_shards()
         root, now = queue.root, queue.now()
@@ -62,7 +65,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """Adds up groups of shards. Returns the columns of ``group_sums``."""
+    """Adds up the message groups of a queue's shards. Returns the columns of ``group_sums``."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):
@@ -106,7 +109,7 @@ def _noisy(sums: pa.Table, fifo: bool) -> pa.Array:
 
 
 def statement(judged: str, fifo: bool) -> str:
-    """Returns SQL that computes groups from messages with states."""
+    """Returns the SQL that computes message groups. ``judged`` is the SQL of the messages with their states."""
     shares = ("visible", "in_flight")
     loud = " OR ".join(
         f"{share} >= {NOISE_FROM} AND {share} > {NOISE} * "

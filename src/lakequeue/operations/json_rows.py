@@ -1,4 +1,4 @@
-"""Converts Arrow rows to messages. The body is a column, or the row as JSON."""
+"""Converts Arrow rows to messages. The body of a message is one column, or the whole row as JSON."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _KEPT = ("group_id", "dedup_id", "delay_seconds", "message_attributes")
 
 
 class Bodies:
-    """Selects the columns of ``Queue.send_arrow``. The body is a column, or each row as JSON.
+    """Selects the columns of ``Queue.send_arrow``. The body is one column, or the whole row as JSON.
 
-    JSON is as in Spark: no NULL fields, exact decimals. Instants are in UTC with microseconds. Bytes are in
+    JSON is as Spark writes it: no NULL fields, exact decimals, instants in UTC with microseconds, and bytes in
     base64.
 
     Args:
         schema: the columns of the rows.
-        body: the column with the bodies. ``*``: the whole row.
+        body: the column with the bodies, or ``*`` for the whole row.
         order_by: a further column to keep.
         has_priorities: True to keep a column of priorities.
-        columns: renamed columns of the rows, by message column.
+        columns: columns of the rows, by message column, where the two names differ.
 
     Raises:
         InvalidParameterValue: a column does not exist.
@@ -57,7 +57,7 @@ class Bodies:
         self.schema = pa.schema([("body", type_), *kept])
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a batch of messages per batch of rows."""
+        """Yields one batch of messages for each batch of rows."""
         if self._body != WHOLE_ROW:
             for batch in batches:
                 yield self._with(batch, batch.column(self._body))
@@ -84,7 +84,9 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column. Integers used as ids, such as groups, become text."""
+    """Returns the type of a message column. Integer columns that are used as ids, such as group ids, become
+    text.
+    """
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 
@@ -98,7 +100,7 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """Casts fixed-size and view binary types to plain binary. DuckDB reads fixed-size and view types as text."""
+    """Casts fixed-size and view binary columns to plain binary, because DuckDB would read them as text."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 
@@ -112,7 +114,9 @@ def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
 
 
 def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
-    """Returns the SQL for a value as JSON text. DuckDB's own functions round decimals to doubles."""
+    """Returns the SQL for a value as JSON text. Replaces DuckDB's own functions, which round decimals to
+    doubles.
+    """
     types, item = pa.types, f"e{depth}"
     if types.is_dictionary(type_):
         return _text(value, type_.value_type, depth)

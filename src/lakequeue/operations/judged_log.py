@@ -1,4 +1,4 @@
-"""Messages of a shard with states, in bounded batches. Needs no JVM."""
+"""Reads the messages of a shard with their states, in batches of bounded size. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -40,9 +40,13 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum estimated bytes of a batch in memory. 8,192 largest messages would take 8 GiB."""
+"""Maximum estimated bytes of a batch in memory. Without this limit, 8,192 messages of the largest size would take
+8 GiB.
+"""
 FEW = 16
-"""Number of messages in the first batch. Reads of a single message need few files."""
+"""Number of messages in the first batch. The batch is small, so that a reader of a single message opens few
+files.
+"""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""
@@ -56,11 +60,11 @@ class JudgedShard:
     messages: str
     """Path of the log's table."""
     files: Sequence[LogFile]
-    """Files of the log with unpurged messages, by offset."""
+    """Files of the log with messages that were not purged, by offset."""
     sent_before: Sequence[int | None]
-    """Latest possible send of each file, in microseconds; None if unknown."""
+    """For each file, an instant in microseconds by which all its messages had been sent. None if unknown."""
     outdated: bool
-    """True if newer commits may have emptied rows; see ``emptied_rows``."""
+    """True if newer commits may have emptied rows of messages that this ledger stores; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -72,16 +76,16 @@ class JudgedShard:
         now: int,
         doubt: Doubt | None = None,
     ) -> JudgedShard:
-        """Reads the ledger and the file list of a shard.
+        """Reads the ledger and the list of log files of a shard.
 
         Args:
             row, root, shard: the queue, its root, and the shard's number.
             open_: opens a table by its path.
-            now: the instant of the states, in microseconds.
+            now: the instant for which states are computed, in microseconds.
             doubt: checks ``now`` against a wrong clock; None for no check.
 
         Raises:
-            QueueClientError: messages expired, but the clock may be wrong (DUR-82).
+            QueueClientError: messages have expired by ``now``, but the clock may be wrong (DUR-82).
         """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
@@ -110,13 +114,13 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of ``JUDGED`` in bounded batches. Omits messages that cannot meet the condition."""
+        """Yields columns of ``JUDGED`` in bounded batches, for all messages that may meet the condition."""
         needed = ["position", "emptied", *log_columns(names)]
         for offsets, came_at, rows in _joined(self._stored(store.folder(self.messages), needed, condition)):
             yield self.judge.judge(offsets, came_at, rows, names)
 
     def _stored(self, folder: Folder, needed: Sequence[str], condition: ds.Expression | None) -> Iterator[_Stored]:
-        """Yields file columns by offset. Omits files that cannot meet the condition."""
+        """Yields columns of the log by offset. Skips files in which no message can meet the condition."""
         purged = self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
@@ -135,7 +139,9 @@ class JudgedShard:
     def _rows(
         self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of a file by offset (DUR-5). Skips row groups that cannot meet the condition."""
+        """Yields columns of a file by offset (DUR-5). Skips row groups in which no message can meet the
+        condition.
+        """
         file = self.files[index]
         if file.is_foreign:  # its rows may be in any order
             yield from file.rows_of(TableVersion(folder, TableState()), needed).to_batches(ROWS)
@@ -151,7 +157,9 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """Returns row groups that may meet the condition. Each row group comes with the first offset."""
+        """Returns the row groups of a file in which a message may meet the condition. Each comes with its first
+        offset.
+        """
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
         chosen: Iterable[int] = range(len(found))
@@ -160,11 +168,13 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition per possible state. Each message meets one condition."""
+        """Returns a condition for each state that the messages may have. Each message meets one of the
+        conditions.
+        """
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """Returns a condition that messages in ``state`` meet."""
+        """Returns a condition that the messages of the range meet if they are in ``state``."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -179,7 +189,7 @@ class JudgedShard:
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
     def _states(self, index: int, first: int, last: int) -> list[MessageState]:
-        """Returns the possible states of a range of messages."""
+        """Returns the states that the messages of a range of offsets may have."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
         runs = judge.runs_of(first, last)
@@ -207,7 +217,9 @@ class JudgedShard:
 
 
 def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
-    """Joins batches of small files. A thousand messages take a ``Judge`` as long as one."""
+    """Joins batches of small files, because a ``Judge`` takes as long for one message as for a thousand
+    messages.
+    """
     parts: list[_Stored] = []
     rows = size = 0
     most = FEW
@@ -234,7 +246,7 @@ def _one(parts: Sequence[_Stored]) -> _Stored:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Returns how many rows of a group fit a batch."""
+    """Returns how many rows of a row group fit into a batch with the columns ``names``."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -246,10 +258,10 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of parts that may meet ``condition``.
+    """Returns the indexes of the parts, such as files, that may have rows which meet ``condition``.
 
     Args:
-        known: conditions of each part. Each row meets at least one condition.
+        known: conditions for each part. Each row of the part meets at least one of these conditions.
     """
     if condition is None:
         return list(range(len(known)))

@@ -1,4 +1,4 @@
-"""Leases: claims and settles many messages, one commit per shard."""
+"""Leases: claims many messages at once, and settles them in one commit per shard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""Maximum messages of a small lease, and their files' bytes."""
+"""Maximum number of messages of a small lease, and maximum size of the messages' files in bytes."""
 
 
 @attrs.frozen
@@ -54,15 +54,15 @@ class LeasedMessages:
     lease_id: str
     parts: Sequence[ClaimedPart]
     tried: bool = False
-    """True if this lease may have appended rows."""
+    """True if rows may have been appended to the delivery table under this lease."""
 
     @property
     def mark(self) -> Mark | None:
-        """The mark of messages that were claimed for a delivery; None if they were not."""
+        """The delivery mark of the messages. None if the messages were not claimed for a delivery."""
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Returns the messages in ``spans``, with a new delivery mark."""
+        """Returns the messages in ``spans``, marked for another delivery with ``mark``."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -83,7 +83,7 @@ class LeasedMessages:
 
     @property
     def visible_at(self) -> int:
-        """Instant when the first messages become visible, in microseconds."""
+        """Instant in microseconds when the first messages become visible, unless the lease is extended."""
         return min(part.claimed.visible_at for part in self.parts)
 
 
@@ -101,7 +101,7 @@ def lease(
         max_messages: maximum number of messages.
         visibility_timeout: seconds; None for the queue's timeout.
         consumer: name of the consumer that gets the messages.
-        delivers: True if the lease may append to the delivery table.
+        delivers: True if the lease may append rows to the queue's delivery table.
     """
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
@@ -125,7 +125,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns the messages' places, and values for their receipt handles."""
+    """Returns where the messages are stored, and the values from which their receipt handles are made."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -134,7 +134,7 @@ def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
 
 
 def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordBatchReader:
-    """Returns the messages as Arrow record batches, read on demand."""
+    """Returns the messages of a lease as Arrow record batches, which are read on demand."""
     schema = lease_batches.schema_of(columns)
     places, lease_columns = stored(leased)
     every = LeaseTask(leased.queue.root.engine.store, lease_batches.files_of(places), lease_columns)
@@ -147,7 +147,9 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``; a large lease's last message has its own task."""
+    """Splits the messages into tasks of about ``TASK_BYTES``. The last message of a large lease gets its own
+    task.
+    """
     places, columns = stored(leased)
     if not places:
         return []
@@ -165,7 +167,7 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
-    """Cuts the places of a file into pieces for tasks. Yields them with their bytes."""
+    """Cuts the places of a file into pieces for tasks. Yields each piece with its size in bytes."""
     first, last, size = places[0].first_position, places[-1].last_position, places[0].size
     step = -(-(last - first + 1) // max(1, -(-size // spark_tasks.TASK_BYTES)))
     starts = range(first, last + 1, step)
@@ -185,7 +187,7 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Returns the counts of held and lost messages. Also returns the new end in
+    """Extends the lease. Returns the counts of held and lost messages, and the new end of the lease in
     microseconds.
     """
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
@@ -194,7 +196,9 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages visible, and returns the counts. ``unseen``: the receive is not counted."""
+    """Makes all messages of the lease visible, and returns the counts. If ``unseen``, the receive does not
+    count.
+    """
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -211,10 +215,11 @@ _NONE_KEPT: Mapping[str, str | None] = {}
 
 
 def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
-    """Deletes all messages of the lease except ``kept``. The messages of ``kept`` become visible.
+    """Deletes all messages of the lease except ``kept``, and returns the counts. The messages in ``kept`` become
+    visible.
 
     Args:
-        kept: failure reasons or None, by receipt handle or message id.
+        kept: why each kept message failed, or None, by receipt handle or message id.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.
@@ -233,7 +238,9 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns why messages failed, by shard and offset. ``failed`` and errors: as for ``delete``."""
+    """Returns why messages failed, by shard and offset. ``failed`` has the form of ``kept`` of ``delete``, and
+    raises the same errors.
+    """
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -251,7 +258,9 @@ def failures_of(
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yields id, shard and offset of messages of the lease. Raises InvalidParameterValue for a foreign id."""
+    """Yields id, shard and offset of each wanted message. Raises InvalidParameterValue if an id is not of this
+    lease.
+    """
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))
@@ -302,14 +311,16 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease to which a receipt handle belongs; None if it has ended. Raises ReceiptHandleIsInvalid."""
+    """Returns the lease to which a receipt handle belongs. Returns None if the lease has ended. Raises
+    ReceiptHandleIsInvalid.
+    """
     leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
     return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns a lease's unsettled messages, or None. A message received again belongs to another lease. The
-    timeout does not matter.
+    """Returns the messages of a lease that were neither settled nor received again, even after the timeout.
+    Returns None without messages.
     """
     parts = []
     with queue.service("lease_messages"):
@@ -331,7 +342,9 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. None if the lease ended, or the table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. Returns None if the lease has ended, or if the delivery table
+    decides instead (TAB-31).
+    """
     leased = held(queue, lease_id)
     if leased is None:
         return None
@@ -350,7 +363,7 @@ def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMes
 
 
 def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
-    """Counts visible messages that failed with the lease's whole batch."""
+    """Counts the messages of a lease that are visible again because the whole batch failed."""
     now, found = queue.now(), 0
     for shard in queue.shards:
         runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])
@@ -359,7 +372,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
 
 
 def taken(leased: LeasedMessages) -> bool:
-    """True if another lease received messages of this lease again."""
+    """True if another lease has received messages of this lease again."""
     return any(
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts

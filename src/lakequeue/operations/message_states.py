@@ -1,4 +1,4 @@
-"""Computes message states in Arrow. The state machine and SQL views compute states themselves."""
+"""Computes the states of messages in Arrow. The state machine and the SQL views have their own computation."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ SCHEMA = pa.schema(
         ("log_offset", pa.int64()),
     ]
 )
-"""The columns of SQL's ``messages``, also for conditions.
+"""The columns of SQL's ``messages``. Conditions use the same columns.
 
-``state`` is a ``MessageState``. A moved message is ``deleted``. A purged message has no row. ``visible_at`` is
-when a message becomes or became visible. Only visible, in-flight and delayed messages have ``visible_at``.
-``settled_at`` is the instant of the deletion, if known. ``receive_count`` is NULL for expired messages.
-``receive_count`` is also NULL for deletions without ``settled_at``. ``consumer`` is the consumer with the message
-in flight. ``sent_at`` of a dead letter is the first send (DLQ-4). On FIFO queues, ``sent_at`` is the dead letter's
-arrival. ``moved_at`` is when the message came from another queue. ``attempts`` are failed attempts. ``age`` is the
-seconds since ``sent_at``. ``message_attributes`` are texts, binary values in base64. Standard queues have no
-sequence numbers.
+``state`` is a ``MessageState``. A moved message counts as ``deleted``. A purged message has no row. ``visible_at``
+is when a message becomes or became visible. ``visible_at`` is NULL unless the message is visible, in flight or
+delayed. ``settled_at`` is the instant of the deletion, if known. ``receive_count`` is NULL for expired messages,
+and for deleted messages without ``settled_at``. ``consumer`` is the name of the consumer that has the message in
+flight. ``sent_at`` of a dead letter is the first send (DLQ-4). On FIFO queues, ``sent_at`` of a dead letter is the
+arrival in the dead-letter queue. ``moved_at`` is when the message came from another queue. ``attempts`` are the
+failed attempts. ``age`` is the seconds since ``sent_at``. ``message_attributes`` are texts, with binary values in
+base64. Standard queues have no sequence numbers.
 """
 REWINDABLE = "rewindable"
-"""Name of a column: True if a rewind may restore the message."""
+"""Name of a column that is True if a rewind may restore the message."""
 TYPED_ATTRIBUTES = "typed_attributes"
-"""Name of a column: ``message_attributes`` with their types."""
+"""Name of a column with the message attributes and their types."""
 SNAPSHOT = "snapshot"
-"""Name of a column: the log's version, as ``KEY/SHARD/VERSION``."""
+"""Name of a column with the version of the log from which a message was read, as ``KEY/SHARD/VERSION``."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -89,7 +89,7 @@ _RUNS = pa.schema(
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log that are always read for states."""
+"""Columns of the log that are always read, because states are computed from these columns."""
 STATES = [
     MessageState(name)
     for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
@@ -103,7 +103,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes states of a shard's messages at ``instant``, in microseconds. Uses a snapshot of the ledger."""
+    """Computes the states of a shard's messages at ``instant``, in microseconds, from a snapshot of the ledger."""
 
     queue: str
     region: str
@@ -112,16 +112,18 @@ class Judge:
     attributes: QueueAttributes
     instant: int
     held_from: int
-    """Offset of the first held message (INF-9). The end of the log without held messages."""
+    """Offset of the first held message (INF-9), or the end of the log if no message is held."""
     runs: pa.RecordBatch
-    """The runs of the ledger by offset, history included."""
+    """The runs of the ledger by offset, including the history."""
     snapshot: str | None = None
 
     @classmethod
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` for ``now``, or a later last commit. ``runs``: from ``stored_runs``."""
+        """Makes a ``Judge`` for ``now``, or for the last commit if the commit is later. ``runs`` is a result of
+        ``stored_runs``.
+        """
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -131,7 +133,9 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns columns ``names`` of ``JUDGED``. ``rows`` has at least the columns ``log_columns(names)``."""
+        """Returns the columns ``names`` of ``JUDGED`` for messages. ``rows`` must have the columns
+        ``log_columns(names)``.
+        """
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -198,7 +202,9 @@ class Judge:
         )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
-        """Returns when the delay of each message ends; ``NO_INSTANT`` for messages without a delay."""
+        """Returns the microseconds when the delay of each message ends, or ``NO_INSTANT`` for a message without a
+        delay.
+        """
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
         return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
 
@@ -213,7 +219,7 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """Returns the log's columns that these ``JUDGED`` columns need."""
+    """Returns the columns of the log that are needed to compute the columns ``names`` of ``JUDGED``."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )
@@ -223,13 +229,13 @@ def log_columns(names: Collection[str]) -> list[str]:
 
 
 def integers(instants: pa.Array) -> Integers:
-    """Returns instants as microseconds, and ``NO_INSTANT`` for NULL."""
+    """Returns instants as microseconds. NULL becomes ``NO_INSTANT``."""
     numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
 
 
 def stored_runs(rows: pa.Table) -> pa.RecordBatch:
-    """Returns the runs in ledger rows (``layout.RECEIPTS``), by offset."""
+    """Returns the runs in rows of the ledger (``layout.RECEIPTS``), by offset."""
     run = rows["run"].combine_chunks()
     arrays = [
         rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)
@@ -247,7 +253,9 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Converts the notes of dead letters to a type. Most messages have no note."""
+    """Returns the notes of dead letters, each converted by ``shown``. Is fast if no message has a note, as
+    usual.
+    """
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)
@@ -266,7 +274,7 @@ def _attempts(note: str | None) -> list[dict[str, Any]] | None:
 
 
 def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
-    """Converts attribute values to text, binary values to base64."""
+    """Converts the values of message attributes to text. Binary values become base64."""
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")
     if binary.null_count < len(binary):

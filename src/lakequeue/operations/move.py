@@ -1,7 +1,7 @@
 """Moves messages to other queues: dead letters and redrives.
 
-A move takes three commits. The shard marks the messages; the other log appends the messages; the shard removes the
-messages. Any process completes an interrupted move (DLQ-2, DLQ-8).
+A move takes three commits: the shard marks the messages as moving, the log of the other queue appends the
+messages, and the shard removes the messages. Any process completes an interrupted move (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CARRIED = (
     *("message_id", "body", "message_attributes", "group_id", "dedup_id"),
     *("sender_id", "trace_header"),
 )
-"""Columns that a move does not change (DLQ-4)."""
+"""Columns of a message that a move does not change (DLQ-4)."""
 
 
 Progress = Callable[[int], None]
@@ -58,7 +58,7 @@ def _destination(row: QueueRow) -> Destination:
 
 @attrs.frozen
 class DeadLetterMoves:
-    """Claims messages, and moves the dead letters found (DLQ-2)."""
+    """Claims messages for a receive, and moves the dead letters that the claims find (DLQ-2)."""
 
     queue: OpenQueue
     settling: Settling | None
@@ -66,17 +66,21 @@ class DeadLetterMoves:
     steps: Steps
     """The commits of the receive that move dead letters."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of missing dead-letter queues. Dead letters for these queues stay."""
+    """ARNs of dead-letter queues that do not exist. Dead letters for these queues stay where they are."""
 
     def resolve(self) -> None:
-        """Finds the dead-letter queue in the catalog, unless already known."""
+        """Finds the dead-letter queue of the redrive policy in the catalog, unless this process already knows the
+        queue.
+        """
         policy = self.queue.attributes.redrive
         if policy is not None and policy.dead_letter_queue not in self.queue.dead_letter_queues:
             with suppress(Exception):  # a claim that meets dead letters reports what fails
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard, and moves its dead letters. ``look``: see ``ShardLedger.command``."""
+        """Claims messages of a shard, and moves the dead letters that the claim finds. For ``look``, see
+        ``ShardLedger.command``.
+        """
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -134,7 +138,9 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages to source queues or one queue (DLQ-8). Returns the number of messages."""
+    """Moves visible messages to their source queues, or to ``destination`` (DLQ-8). Returns the number of moved
+    messages.
+    """
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
@@ -165,7 +171,7 @@ def redrive(
 def redrivable(
     queue: OpenQueue, where: browse.Where, interrupt: Interrupt | None, destination: OpenQueue | None = None
 ) -> dict[str, int]:
-    """Counts the messages that a redrive would move, by target."""
+    """Counts the messages that a redrive would move now, by name of the target queue."""
     with queue.service("redrivable"):
         to = _only_target(queue, destination)
         found: Counter[Destination] = Counter()
@@ -181,7 +187,9 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns where all messages go; None if each goes to its source queue. Raises errors for a wrong queue."""
+    """Returns the destination of all messages, or None if each message goes to its source queue. Raises an error
+    if ``destination`` is not allowed.
+    """
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -195,7 +203,9 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Raises UnsupportedOperation unless the queue has dead letters or sources."""
+    """Raises UnsupportedOperation unless the queue has dead letters, or is the dead-letter queue of another
+    queue.
+    """
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -215,7 +225,9 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the offsets of messages to redrive, by destination: ``only``, or else their source queues."""
+    """Returns the offsets of messages to redrive, by destination. If ``only`` is None, each message goes to its
+    source queue.
+    """
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -267,13 +279,15 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move that can be ended: its messages were copied, or its target is gone. ``end``: the command to do so."""
+    """A move that can be ended, because its messages were copied or its target is gone. ``end`` is the command
+    that ends the move.
+    """
 
     end: Moved | MoveBack
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts dead letters, unless another process ended the move."""
+        """Counts the dead letters, unless another process has ended the move and counted them."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 
@@ -284,7 +298,9 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of an unfinished move to the target. Returns None without a move."""
+    """Copies the messages of an unfinished move to the log of the target. Returns None if no move is
+    unfinished.
+    """
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None
@@ -302,7 +318,7 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
-    """Copies a move's messages to the target's log. Returns False if the target was deleted."""
+    """Copies the messages of a move to the log of the target. Returns False if the target was deleted."""
     _, move = outgoing[0]
     source = MoveSource(queue.key, shard.number, move.number)
     attributes = QueueAttributes.from_wire(target.attributes)

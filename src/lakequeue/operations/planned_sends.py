@@ -1,4 +1,4 @@
-"""Bulk sends that one process plans and other processes write. Any process completes these sends."""
+"""Bulk sends that one process plans and other processes write. Any process can complete a send."""
 
 from __future__ import annotations
 
@@ -20,29 +20,33 @@ from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
 
 Columns = Sequence[tuple[str, str]]
-"""Names of the rows' columns with Spark's types."""
+"""Names of the rows' columns, each with its type in Spark."""
 
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write. It is passed to these processes, then to ``complete``."""
+    """A bulk send whose rows other processes write. Pass the object to these processes, and then to
+    ``complete``.
+    """
 
     columns: Columns
     order_by: str | None
-    """Column that orders messages in FIFO groups."""
+    """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writes rows in tasks. A stream's task sets the key, with the batch number."""
+    """Writes rows in tasks. A task of a stream sets the key, because only the task knows the batch number."""
     needed: bool = True
-    """False if the send or all its files exist."""
+    """False if the send was made before, or all its files exist, so that tasks need not write."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
-        """Returns the send of one micro-batch of a stream. All tasks of the batch get an equal one."""
+        """Returns the send of one micro-batch of a stream. All tasks of the batch get an equal send."""
         staging = self.writer.staging
         staging = staging.of_key(SendKey.of_batch(stream, number), staging.key.files[:8])
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
-        """Writes the rows of a task in the task's process. Returns the results, or None if not ``needed``."""
+        """Writes the rows of a task, in the process of the task. Returns the results, or None if ``needed`` is
+        False.
+        """
         return self.writer.write(rows) if self.needed else None
 
 
@@ -54,7 +58,9 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Plans a send or a stream's sends. Raises InvalidParameterValue (a column), InvalidOptions (an option)."""
+    """Plans a bulk send, or the sends of a stream. Raises InvalidParameterValue for a wrong column, and
+    InvalidOptions for a wrong option.
+    """
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
     check_columns(attributes, columns, order_by)
@@ -78,7 +84,7 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
-        InvalidOptions: the queue has later batches of the stream. It is unknown if this batch was sent.
+        InvalidOptions: the queue has later batches of the stream, so that it is unknown if this batch was sent.
         QueueClientError: storage failed, or the rules changed while tasks wrote.
     """
     staging, key = send.writer.staging, send.writer.staging.key
@@ -115,5 +121,5 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
 
 def discard(queue: OpenQueue, send: PlannedSend) -> None:
-    """Removes the files of a send without commits."""
+    """Removes the files of a send that no process has begun to commit."""
     send.writer.staging.discard(bulk_target(queue).tables)

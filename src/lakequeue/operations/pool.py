@@ -8,14 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 CONCURRENT = 8
-"""Maximum number of concurrent calls, and of unread results."""
+"""Maximum number of concurrent calls, and of results that were not read yet."""
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields the results of the calls, in the items' order. Up to ``CONCURRENT`` calls run ahead."""
+    """Yields the result of ``call`` for each item, in the order of the items. Up to ``CONCURRENT`` calls run ahead
+    of the reader.
+    """
     if len(items) < 2:
         yield from map(call, items)
         return

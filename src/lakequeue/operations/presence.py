@@ -16,19 +16,22 @@ from lakequeue.operations.consumers import forget_consumer, report_consumer
 from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""Time from the start of a run to its first report, and between two reports. Shorter runs report nothing."""
+"""Time from the start of a consumer's run to its first report, and time between two reports. Shorter runs report
+nothing.
+"""
 _LONGEST_END = 5.0
-"""Seconds that the end of a run waits until the file is removed, for instance while storage fails."""
+"""Maximum seconds that the end of a run waits until the file is removed, for example if storage fails."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Presence:
-    """Reports a run of a consumer, in a thread of its own, until ``stop``. Failures of storage do not end the run.
+    """Reports a run of a consumer, in a thread of its own, until ``stop`` is called. Failures of storage do not
+    end the run.
 
     Args:
         name: the consumer's name.
-        queues: the queues that the consumer receives from. The root of each queue gets a file.
+        queues: the queues from which the consumer receives. The root of each queue gets a file.
         began: returns when each running call of the handler began, in microseconds.
     """
 
@@ -44,7 +47,7 @@ class Presence:
         self._thread = start_thread(self._clock, self._run, "lakequeue presence")
 
     def stop(self) -> None:
-        """Removes the file."""
+        """Ends the reports, and removes the consumer's file from each root."""
         self._ended.set()
         self._thread.join(_LONGEST_END)
 

@@ -13,11 +13,13 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
-"""Maximum number of names compared for a suggestion."""
+"""Maximum number of names that are compared to suggest a similar name."""
 
 
 def find(root: Root, name: str) -> OpenQueue:
-    """Opens the queue with this name in the region. Raises QueueDoesNotExist if it is missing (QUE-27)."""
+    """Opens the queue with this name in the root's region. Raises QueueDoesNotExist if there is no such queue
+    (QUE-27).
+    """
     with root.storage_errors():
         queue = _opened(root, name)
     with queue.service("queue"):
@@ -33,7 +35,7 @@ def _opened(root: Root, name: str) -> OpenQueue:
 
 
 def missing(root: Root, name: str) -> QueueDoesNotExist:
-    """Returns the error for a missing queue, with similar names."""
+    """Returns the error for a missing queue. The error suggests similar names."""
     rows = root.rows()[:COMPARED]
     names = {row.name.lower(): row.name for row in rows if row.deleted_at is None and row.region == root.region}
     nearest = [names[each] for each in get_close_matches(name.lower(), names)]
@@ -45,7 +47,9 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Opens up to ``limit`` queues after a name. Returns them, and True if more follow (QUE-11, QUE-12)."""
+    """Opens up to ``limit`` queues whose names follow ``after``. Returns the queues, and True if more queues
+    follow (QUE-11, QUE-12).
+    """
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])
@@ -56,7 +60,7 @@ def _living(root: Root) -> list[QueueRow]:
 
 
 def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
-    """Opens the queues with this dead-letter queue, by name (DLQ-7)."""
+    """Opens the queues whose dead-letter queue is ``queue``, sorted by name (DLQ-7)."""
 
     def names_it(row: QueueRow) -> bool:
         return row.redrive is not None and row.redrive.dead_letter_queue == queue.arn
@@ -68,6 +72,6 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 
 
 def delete(root: Root, name: str) -> None:
-    """Deletes a queue, even a damaged queue (QUE-13, QUE-14, QUE-38)."""
+    """Deletes a queue with all its messages, even a damaged queue (QUE-13, QUE-14, QUE-38)."""
     with logged("delete_queue", name), root.storage_errors(), reserve(root.path):
         _opened(root, name).delete()

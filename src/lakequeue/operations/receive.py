@@ -44,19 +44,19 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Multiple of the poll interval for waiters behind the first. The first waiter normally wakes the other
-waiters.
+"""Factor by which the poll intervals of all waiters but the first are longer. Normally, the first waiter wakes the
+others.
 """
 
 MOST_FAILURES = 32
-"""Failed reads until a receive stops splitting unreadable ranges."""
+"""Number of failed reads after which a receive no longer splits unreadable ranges."""
 LONGEST_READ = 5.0
-"""Seconds until a receive stops splitting unreadable ranges."""
+"""Seconds of reading after which a receive no longer splits unreadable ranges."""
 UNREADABLE_BYTES = 2**20
-"""Bytes that an unreadable message is assumed to have: the maximum."""
+"""Bytes that an unreadable message is assumed to have, which is the maximum size of a message."""
 
 Row = dict[str, Any]
-"""A message as values by column."""
+"""A message as a dict of values by column."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -66,14 +66,18 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 class Room(Protocol):
-    """Memory that a receive reserves before reading messages."""
+    """Memory that a receive reserves before it reads messages."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes. Returns False if fewer are free. Thread-safe."""
+        """Reserves ``size`` bytes for bodies and attributes. Returns False if fewer bytes are free.
+        Thread-safe.
+        """
         ...
 
     async def wait(self, size: int) -> None:
-        """Waits until ``size`` bytes are free; reserves them. If it raises, claimed messages become visible."""
+        """Waits until ``size`` bytes are free, and reserves them. If the wait raises an error, the claimed
+        messages become visible.
+        """
         ...
 
 
@@ -90,13 +94,15 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Stops asking shards at this many messages. 0 means ``max_messages``."""
+    """Number of messages from which on the receive asks no further shard. 0 means ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if claims may decide undecided messages (TAB-26). Decisions may write blocks into the delivery
-    table.
+    """True if the receive may decide undecided messages, which may write blocks into the delivery table
+    (TAB-26).
     """
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """False if the receive's consumer runs handlers: idle processes poll first. None if no consumer receives."""
+    """False if the receive's consumer runs handlers, because idle processes poll first. None if no consumer
+    receives.
+    """
 
 
 @attrs.frozen
@@ -104,24 +110,26 @@ class _Poll:
     """A receive with checked arguments. Durations are in microseconds."""
 
     wanted: Claim
-    """What to claim. Each poll claims under a new lease id."""
+    """The claim to make. Each poll claims under a new lease id."""
     deadline: Callable[[], int]
-    """Returns the instant at which the wait ends, in microseconds. Called again after each poll."""
+    """Returns the instant at which the wait ends, in microseconds. The function is called again after each
+    poll.
+    """
     refuse_late: bool
-    """True if a finished wait may raise OverLimit (INF-7)."""
+    """True if a receive with too many messages in flight raises OverLimit even after a wait (INF-7)."""
     request: Request
 
 
 @attrs.frozen
 class _Claimed:
-    """Messages that a poll has claimed, but not read yet."""
+    """Messages that a poll has claimed, but has not read yet."""
 
     queue: OpenQueue
     lease_id: str
     parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
     left_nothing: bool
-    """True if the claim left no message to other processes."""
+    """True if, after the claim, there was no message that another process could claim."""
 
     @property
     def own(self) -> list[ClaimedPart]:
@@ -142,7 +150,9 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible, because no caller gets them. Returns True if that worked for all."""
+    """Makes claimed messages visible again, because no caller gets them. Returns True if this succeeded for all
+    messages.
+    """
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -165,7 +175,9 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages. Yields the instants until which to wait. New messages, and an interrupt, set ``wake``."""
+    """Receives messages. Yields the instants until which the caller must wait. New messages and an interrupt set
+    ``wake``.
+    """
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:
@@ -182,7 +194,9 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """Receives messages for asyncio, without a thread that waits. If cancelled, makes claimed ones visible."""
+    """Receives messages for asyncio, without a thread that waits. If the call is cancelled, the claimed messages
+    become visible.
+    """
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -251,12 +265,16 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Adds a waiter for this receive; the queue calls ``wake`` when it should poll. None if it does not wait."""
+    """Adds a waiter for this receive. The queue calls ``wake`` when the receive should poll. Yields None if the
+    receive does not wait.
+    """
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 class _Polls:
-    """The polls of a receive: ``claim``, then ``read``. Without a message, they return the next poll's instant."""
+    """The polls of a receive: each calls ``claim``, then ``read``. Both return the instant of the next poll if
+    there is no message.
+    """
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -274,7 +292,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages, or returns the instant of the next poll."""
+        """Claims messages. Returns the instant of the next poll if there can be no message before it."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -297,8 +315,8 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without messages, returns the next poll's instant. Raises OverLimit at the
-        in-flight limit (INF-7).
+        """Reads claimed messages. Without messages, returns the instant of the next poll, if the wait goes on.
+        Raises OverLimit at the in-flight limit (INF-7).
         """
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
@@ -335,8 +353,8 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns claimed messages by send time or priority. With ``lease_id``, unreadable messages keep their receive
-    count (DUR-8).
+    """Returns claimed messages by send time or priority. If ``lease_id`` is given, the receive does not count for
+    unreadable messages (DUR-8).
     """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
@@ -362,7 +380,7 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Merges the messages of shards by send time (RWD-10, RWD-12). The order of a group or a shard stays."""
+    """Merges the messages of shards by send time (RWD-10, RWD-12). Keeps the order within a group or a shard."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked
@@ -405,7 +423,9 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages, and the offsets of unreadable ones. Raises an error if all are unreadable."""
+    """Returns claimed messages by offset, and the offsets of unreadable messages. Raises an error if all messages
+    are unreadable.
+    """
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
@@ -450,7 +470,9 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the receive count of unreadable messages. The messages stay hidden until their timeout."""
+    """Undoes the receive count of unreadable messages. The messages stay hidden until their visibility timeout
+    ends.
+    """
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:
@@ -458,8 +480,9 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if the ledger still stores an emptied message. ``offset``: of a row without body, or
-    None.
+    """Raises DamagedTable if the row at ``offset`` has no body, but the ledger still stores its message.
+
+    ``offset`` is None if no row lacks a body.
     """
     if offset is None:
         return

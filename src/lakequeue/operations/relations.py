@@ -1,4 +1,4 @@
-"""Arrow datasets for DuckDB and polars: see ``SCHEMAS``. Needs no JVM."""
+"""The relations of a root as Arrow datasets for DuckDB and polars; see ``SCHEMAS``. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNTS = pa.schema(
         ("oldest_age", pa.float64()),
     ]
 )
-"""Columns of counts. ``oldest_age``: seconds since the oldest stored message was sent, or NULL."""
+"""Columns of counts. ``oldest_age`` is the seconds since the oldest stored message was sent, or NULL."""
 UNDECIDED = pa.field("undecided", pa.int64())
 _PLACE = [SCHEMA.field("queue"), SCHEMA.field("region")]
 _LEDGER = {field.name: field for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]}
@@ -64,7 +64,9 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation. Replaces Arrow's scanner, whose threads would hold Python objects."""
+    """One read of a relation. Replaces Arrow's scanner, because the scanner's threads would hold Python
+    objects.
+    """
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
         self.projected_schema = schema
@@ -92,21 +94,23 @@ class Scan:
 
 
 class Relation(ds.Dataset):
-    """A relation as an Arrow dataset. Reads open only the files that ``columns`` and ``filter`` need."""
+    """A relation as an Arrow dataset. A read opens only the files that ``columns`` and ``filter`` need."""
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
         # Arrow's dataset has no constructor; only its type is used
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """Error that ended the last read. C readers report only the error's text."""
+        """Error that ended the last read. Kept here, because readers through Arrow's C interface report only the
+        error's text.
+        """
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None, **_: Any) -> Scan:
-        """Reads columns of the rows that meet ``filter``."""
+        """Begins a read of ``columns`` of the rows that meet ``filter``."""
         shown = list(self._schema.names if columns is None else columns)
         schema = pa.schema([self._schema.field(name) for name in shown])
         # an expression does not list its fields: a name that only occurs in its text is read in vain
@@ -145,7 +149,9 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns relations of these queues, with all columns of ``JUDGED``. ``stats`` covers the whole root."""
+    """Returns the relations of these queues only, with all columns of ``JUDGED``. The relation ``stats`` covers
+    the whole root.
+    """
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -159,12 +165,14 @@ def judged(root: Root) -> Relation:
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """Returns shards that may have messages for a condition."""
+    """Returns the shards that may have messages which meet a condition, each with its queue's row."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
-    """Returns the existing queues of all regions. With ``as_of``, also queues deleted since."""
+    """Returns the existing queues of all regions. If ``as_of`` is given, also returns queues that were deleted
+    since.
+    """
     then = None if as_of is None else check_instant("as_of", as_of)
     if now is not None:
         check_instant("now", now)
@@ -177,7 +185,9 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues at an instant. Raises InvalidParameterValue; QueueClientError if the log begins later."""
+    """Returns the queues that existed at ``as_of``. Raises InvalidParameterValue, or QueueClientError if the
+    catalog's log begins later.
+    """
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []
@@ -187,7 +197,9 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
 
 def opened(root: Root, path: str, as_of: datetime | None) -> Table:
-    """Opens a table, or its version at ``as_of``. Raises QueueClientError if its log begins later."""
+    """Opens a table, or the table's version at ``as_of``. Raises QueueClientError if the table's log begins
+    later.
+    """
     if as_of is None:
         return root.engine.open(path)
     store = root.engine.store
@@ -198,14 +210,14 @@ def opened(root: Root, path: str, as_of: datetime | None) -> Table:
 
 @attrs.frozen
 class _RootTables:
-    """Tables of a root, now or as of an instant."""
+    """Reads the tables of a root, now or as of an instant."""
 
     root: Root
     now: datetime | None
-    """Instant at which states are computed; None for the time of each read."""
+    """Instant at which states are computed. None for the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """Queues to read. None reads all present queues."""
+    """Queues to read, such as the queues at ``as_of``. None for all queues that exist now."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:
@@ -288,7 +300,9 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards that may have rows for the condition."""
+        """Returns the shards that may have rows which meet the condition, judged by queue, region and shard
+        number.
+        """
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
@@ -297,7 +311,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues that may have rows for the condition."""
+        """Returns the queues that may have rows which meet the condition, judged by name and region."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

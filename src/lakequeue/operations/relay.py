@@ -1,8 +1,8 @@
 """Sends each added row of a Delta table once (RLY).
 
-Any number of processes may relay a table. The table's versions are batches of a stream. Batches are cut into
-pieces. The log records a piece in its messages' commit (``SendKey.of_batch``). All processes cut the same pieces
-for the same shards.
+Any number of processes may relay a table. The versions of the table are batches of a stream. Each batch is cut
+into pieces. The queue's log records a piece in the commit that adds the piece's messages (``SendKey.of_batch``).
+All processes cut the same pieces for the same shards.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 @attrs.frozen
 class RelayOptions:
-    """A table whose rows become messages; see ``LakeQueue.relay``. ``columns``: its columns by message column."""
+    """A table whose rows become messages; see ``LakeQueue.relay``. ``columns`` are the table's columns by message
+    column.
+    """
 
     table: str = attrs.field(converter=root_of)
     body: str = "*"
@@ -65,7 +67,9 @@ class RelayOptions:
 
 
 def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
-    """Sends the rows of all versions up to the newest. Returns how many messages this call sent."""
+    """Sends the rows of all versions that were not sent yet, up to the newest. Returns how many messages this call
+    sent.
+    """
     if is_inside(wanted.table, queue.root.path):
         raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -74,7 +78,7 @@ def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
 
 
 class _TableRelay:
-    """One call of a relay. Sends versions that the queue lacks."""
+    """One call of a relay. Sends the versions of the table that the queue does not have yet."""
 
     def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
         self._queue, self._wanted = queue, wanted
@@ -108,7 +112,9 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns the relayed position, by the queue's log. Records ``start`` first if further ahead."""
+        """Returns how far the table was relayed, by the queue's log. If ``start`` is further ahead, records
+        ``start`` first.
+        """
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1
@@ -138,7 +144,7 @@ class _TableRelay:
                 positions.move(bulk_target(self._queue), self._app_id, version, more or {}, first)
 
     def _send_version(self, change: SourceChange, first: int) -> None:
-        """Sends the pieces of a version, beginning with piece ``first``."""
+        """Sends the pieces of a table version, beginning with the piece number ``first``."""
         feed = self._wanted.changes == "feed"
         rows = VersionRows(self._source, change, feed)
         has_priorities = self._queue.attributes.priorities is not None
@@ -177,7 +183,9 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and its number of sent pieces. ``MOST_PIECES``: all pieces were sent."""
+    """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES`` means that all pieces were
+    sent.
+    """
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -186,7 +194,9 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with an attribute ``change_type``: the kind of the row's change by the change feed."""
+    """Yields messages with an attribute ``change_type``, which names the kind of change that the change feed has
+    for the row.
+    """
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Sends one message for each new file (RLY-6). Any number of processes may send."""
+"""Sends one message for each new file (RLY-6). Any number of processes may send at the same time."""
 
 from __future__ import annotations
 
@@ -25,21 +25,27 @@ from lakequeue.storage.roots import is_local_folder, local_path, root_of
 from lakequeue.storage.stores import Store
 
 _COLUMNS = pa.schema([*FILES][:3])
-"""File columns in the body of a message."""
+"""Columns of a file that the body of the file's message contains."""
 _TRIES = 10
-"""Listings until a call raises RequestThrottled. Each listing lost a race."""
+"""Number of listings after which a call raises RequestThrottled. After each listing, another process recorded
+files first.
+"""
 
 
 @attrs.frozen
 class Pattern:
-    """Files below the directory ``base`` that match ``rest``: ``*`` is any name, ``**`` any directories."""
+    """Files below the directory ``base`` whose paths match ``rest``. In ``rest``, ``*`` is any name, and ``**``
+    any directories.
+    """
 
     base: str
     rest: str
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue for a missing directory or wrong wildcards."""
+        """Parses a pattern. Raises InvalidParameterValue if the pattern names no files, or has other wildcards
+        than ``*`` and ``**``.
+        """
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):
@@ -50,7 +56,7 @@ class Pattern:
         return cls(root_of(base or ("/" if text.startswith("/") else ".")), f"{name}{wildcard}{rest}")
 
     def matches(self) -> Callable[[str], object]:
-        """Returns a function that is true for a matching path. The path is relative to ``base``."""
+        """Returns a function that is true for a matching path. The path must be relative to ``base``."""
         parts = []
         for part in self.rest.split("/"):
             names = "[^/]*".join(map(re.escape, part.split("*")))
@@ -65,7 +71,7 @@ class Pattern:
 def relay_files(
     queue: OpenQueue, pattern: Pattern, columns: Mapping[str, str | None], options: Mapping[str, str] | None
 ) -> SentRows:
-    """Sends a message for each new file. Returns the number of messages that this call sent."""
+    """Sends one message for each new file. Returns how many messages this call sent."""
     if f"{pattern.base}/".startswith(f"{queue.root.path}/"):
         raise InvalidOptions([f"files {pattern} are in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -105,7 +111,9 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends decided batches that the queue lacks."""
+        """Sends the batches of files that were decided but are not in the queue, because a process ended
+        before.
+        """
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

@@ -1,4 +1,4 @@
-"""Repairs a root. Reports lost and repeated messages."""
+"""Repairs damage of a root, and reports lost and repeated messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from lakequeue.storage.stores import Store
 def repair(
     root: Root, name: str | None = None, *, apply: bool = False, force: bool = False, adopt: bool = False
 ) -> list[Repair]:
-    """Repairs damage; see ``LakeQueue.repair``."""
+    """Repairs damage of a root, or of the queue ``name``; see ``LakeQueue.repair``."""
     with _mending(root, apply) as (engine, making):
         done = list(_repair_catalog(root, engine, name, making, adopt))
         if name is None:
@@ -80,7 +80,9 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields steps that set back instants in root tables. ``name``: limits the steps to a queue."""
+    """Yields steps that set back future instants in the root's own tables. If ``name`` is given, the steps concern
+    this queue only.
+    """
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -112,7 +114,9 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Context of a repair. Yields the engine, and a counter of commits. The counter is None unless ``apply``."""
+    """Runs a repair as a context. Yields the engine, and a counter of commits. The counter is None unless
+    ``apply`` is True.
+    """
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -182,7 +186,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns undeleted and unpurged messages from ``low``, below ``end``."""
+    """Returns the messages from offset ``low`` on, below ``end``, that a ledger has neither deleted nor purged."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -192,17 +196,19 @@ def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> S
 
 @attrs.frozen
 class _Before:
-    """Messages of a shard that were receivable before the repair."""
+    """Messages of a shard that could be received before the repair."""
 
     messages: SpanSet
     newest: bool
-    """False if an older ledger has the messages. Newer receives and deletions are unknown."""
+    """False if the messages are from an older ledger, so that newer receives and deletions are unknown."""
     found: FoundShard
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the bodiless messages ``blank``. Adds ``twice`` messages with new offsets, from ``end`` on. The
-        old offsets had two messages.
+        """Removes the messages in ``blank``, because these have no body. Adds ``twice`` messages with new offsets,
+        from ``end`` on.
+
+        Each added message had an old offset that another message has, too.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -210,7 +216,9 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds lost and repeated messages to the report (DUR-36). ``left``: messages receivable after a repair."""
+        """Adds lost and repeated messages to the report (DUR-36). ``left`` are the messages that can be received
+        after the repair.
+        """
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
@@ -273,7 +281,9 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns an older ledger's head without rate-limit tokens. The move number is at least ``moves``."""
+    """Returns the head of an older ledger without tokens of the rate limit. The head's move number is at least
+    ``moves``.
+    """
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -286,7 +296,7 @@ _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the mess
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """Yields texts about unreadable log entries without found messages."""
+    """Yields texts about unreadable log entries whose messages were not found elsewhere."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:
@@ -302,7 +312,9 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may know. Each unreadable log entry counts as an epoch."""
+    """Returns the highest epoch that a process may know. Assumes that each unreadable log entry added one
+    epoch.
+    """
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -310,7 +322,9 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of this shard's last arrived move. The next move needs a higher number."""
+    """Returns the number of this shard's last move that arrived in a queue. The next move needs a higher
+    number.
+    """
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):
@@ -382,14 +396,13 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new catalog row for a lost queue. None if no lost queue matches.
+    """Returns a new catalog row for a lost queue. Returns None if no lost queue matches the name.
 
-    Without ``adopt``, also returns None for an ambiguous name: another queue has the name, or several lost queues
-    match.
+    Without ``adopt``, also returns None if another queue has the name, or if several lost queues match.
 
     Args:
         taken: the row that has the name now, or None.
-        hidden: keys of lost queues that may have the name.
+        hidden: keys of lost queues that may have had the name.
         adopt: True if the name may move to another queue. Repeated calls try each lost queue.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):

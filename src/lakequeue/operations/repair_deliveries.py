@@ -1,4 +1,4 @@
-"""Handles deliveries when a ledger is restored or remade (TAB-11)."""
+"""What a repair does about deliveries when it restores or remakes a ledger (TAB-11)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""Number of slots of a shard that a repair blocks. More concurrent deliveries of a shard are not expected."""
+"""Number of a shard's delivery slots that a repair blocks. A shard is not expected to have more deliveries at a
+time.
+"""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
     """Removes the delivery marks from a ledger's rows (TAB-11).
 
-    Returns the rows, notes for the operator, and an epoch. The epoch exceeds the number of any delivery. Without a
-    delivery table, changes nothing; the epoch is 0.
+    Returns the rows, notes for the operator, and an epoch that is higher than the number of any delivery so far.
+    If the queue has no delivery table, returns the unchanged rows, no notes, and 0.
     """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
@@ -42,12 +44,14 @@ def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[st
 def block_step(
     root: Root, row: QueueRow, shard: int, epoch: int, left: Iterable[tuple[int, int]]
 ) -> tuple[list[RepairStep], list[str]]:
-    """Returns a step that blocks deliveries claimed up to ``epoch``. Returns a note if blocking is impossible.
+    """Returns a step that blocks the deliveries claimed up to ``epoch``. If blocking is impossible, returns a note
+    instead.
 
-    Apply the step before the messages become visible. Otherwise an old lease could still append their rows.
+    Apply the step before the messages become visible. Otherwise, a process with an old lease could still append
+    their rows.
 
     Args:
-        left: offsets of messages in possible deliveries.
+        left: offset ranges of the messages that may be in these deliveries.
     """
     attributes = QueueAttributes.from_wire(row.attributes)
     table, delivery_id = attributes.table, attributes.delivery_id

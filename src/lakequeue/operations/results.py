@@ -18,10 +18,10 @@ from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 
 
 class SentRows(int):
-    """Number of messages that a bulk send added.
+    """Number of messages that a bulk send added to a queue.
 
     Attributes:
-        refused: number of dropped or diverted rows that broke a rule.
+        refused: number of rows that broke a rule, and were dropped or diverted.
     """
 
     refused: int
@@ -37,13 +37,14 @@ class QueueCounts:
     """Number of messages by state.
 
     Attributes:
-        visible: a receive may return them.
-        in_flight: received, and hidden until their visibility timeout ends.
-        delayed: sent with a delay that is not over.
-        rewindable: deleted, and a rewind can restore them.
-        oldest_age: seconds since the oldest message was sent; None without messages.
-        held: sent at the limit on delayed messages; not counted as delayed.
-        undecided: the delivery lease ended; the arrival of the rows is unknown. Not in flight (TAB-5).
+        visible: messages that a receive may return.
+        in_flight: received messages, which are hidden until their visibility timeout ends.
+        delayed: messages that were sent with a delay, which has not ended.
+        rewindable: deleted messages that a rewind can restore.
+        oldest_age: seconds since the oldest message was sent; None if there is no message.
+        held: messages that were sent at the limit on delayed messages. They do not count as delayed.
+        undecided: messages whose delivery lease has ended, while it is unknown if their rows arrived. They do not
+            count as in flight (TAB-5).
     """
 
     visible: int
@@ -58,7 +59,7 @@ class QueueCounts:
         return self.table("messages")
 
     def table(self, caption: str) -> str:
-        """Returns the counts as a notebook table."""
+        """Returns the counts as a table for notebooks."""
         cells = self.cells()
         return notebook.table(caption, [*cells], [[*cells.values()]])
 
@@ -72,15 +73,16 @@ class QueueCounts:
 
 @attrs.frozen
 class ShardCounts:
-    """Number of a shard's messages by state, and lost races.
+    """Number of a shard's messages by state, and number of lost races.
 
     Attributes:
         shard: number of the shard, from 0.
-        visible: a receive may return them.
-        in_flight: received, and hidden until their visibility timeout ends.
-        delayed: sent with a delay that is not over.
-        held: sent at the limit on delayed messages; not counted as delayed.
-        undecided: the delivery lease ended; the arrival of the rows is unknown. Not in flight.
+        visible: messages that a receive may return.
+        in_flight: received messages, which are hidden until their visibility timeout ends.
+        delayed: messages that were sent with a delay, which has not ended.
+        held: messages that were sent at the limit on delayed messages. They do not count as delayed.
+        undecided: messages whose delivery lease has ended, while it is unknown if their rows arrived. They do not
+            count as in flight.
     """
 
     shard: int
@@ -89,9 +91,9 @@ class ShardCounts:
     delayed: int
     held: int
     commits: int
-    """Number of recent commits to the shard, at most 100."""
+    """Number of recent commits of all processes to the shard, at most 100."""
     lost_races: int
-    """Repetitions of these commits, because another process committed first."""
+    """Number of times that the recent commits were repeated because another process had committed first."""
     undecided: int = 0
 
 
@@ -102,9 +104,9 @@ class UndecidedDelivery:
     Attributes:
         shard: number of the shard.
         messages: number of messages that wait for the decision.
-        since: when the first receipt ended.
-        application_id: id of the delivery in the table's log. None if the queue has no table.
-        version: version under this id, if the rows arrived.
+        since: when the first receipt of the delivery ended.
+        application_id: id of the delivery in the table's log. None if the queue no longer has a table.
+        version: version that the table's log has for ``application_id`` if the rows arrived.
         lease_id: the lease that delivered.
     """
 
@@ -118,7 +120,7 @@ class UndecidedDelivery:
 
 @attrs.frozen
 class GroupCounts:
-    """Number of messages of a message group.
+    """Number of visible and in-flight messages of a message group.
 
     Attributes:
         visible: number of visible messages.
@@ -126,13 +128,13 @@ class GroupCounts:
     """
 
     group_id: str | None
-    """Message group. None for messages without a group."""
+    """Id of the message group. None for messages without a group."""
     visible: int
     in_flight: int
     oldest_age: float | None
-    """Seconds since the group's oldest visible message was sent; None without visible messages."""
+    """Seconds since the group's oldest visible message was sent; None if no message is visible."""
     noisy: bool | None
-    """True if the group is unusually large (FAI-3). None on FIFO queues."""
+    """True if the group has far more messages than other groups (FAI-3). None on FIFO queues."""
 
 
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
@@ -144,40 +146,46 @@ class PeekedMessage:
     """A stored message, as ``peek`` shows it.
 
     Attributes:
-        message_id: id that its send returned.
+        message_id: id that the send returned.
         body: text of the message.
         receive_count: number of receives; None if unknown for a deleted or expired message.
-        sent_at: when it was sent; of a dead letter, its first send (DLQ-4).
-        message_attributes: attributes of its sender, by name.
-        group_id: message group; None without one.
+        sent_at: when the message was sent; for a dead letter, the time of its first send (DLQ-4).
+        message_attributes: attributes that the sender set, by name.
+        group_id: message group; None if the message has no group.
         dedup_id: deduplication id, on FIFO queues.
     """
 
     message_id: str
     body: str
     state: MessageState
-    """``visible``, ``in_flight``, ``delayed``, ``held`` or ``moving``; in the history ``deleted``."""
+    """State of the message, for example ``visible``, ``in_flight`` or ``delayed``. In the history, the state is
+    ``deleted``.
+    """
     receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
-    """When the message becomes or became visible; None unless it is visible, in flight or delayed."""
+    """When the message becomes or became visible. None unless the message is visible, in flight or delayed."""
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
-    """Queue from which the message was moved (DLQ-4), or None."""
+    """Name of the queue from which the message was moved (DLQ-4). None if the message was not moved."""
     moved_at: datetime | None = None
-    """When the message was moved to this queue, or None."""
+    """When the message was moved to this queue. None if the message was not moved."""
     dedup_id: str | None = None
     trace_header: str | None = None
     """``AWSTraceHeader`` of the send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
-    """Last failure of a dead letter's handler (DLQ-4). None if the consumer was killed, or is not lakequeue's."""
+    """Last failure of a dead letter's handler (DLQ-4). None if the consumer was killed, or is not a lakequeue
+    consumer.
+    """
     consumer: str | None = None
-    """Consumer that has the message in flight, or None."""
+    """Name of the consumer that has the message in flight, or None."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """Last ten failed attempts, oldest first (JOB-10). A dead letter includes attempts in its source queue."""
+    """The last ten failed attempts, oldest first (JOB-10). A dead letter's attempts include those in its source
+    queue.
+    """
     priority: int = 0
-    """Priority. 0 on queues without priorities (JOB-5)."""
+    """Priority of the message; 0 on queues without priorities (JOB-5)."""
 
 
 class PeekedMessages(list[PeekedMessage]):
@@ -212,7 +220,7 @@ def received_message(
     settler: MessageQueue,
     priority: int = 0,
 ) -> Message:
-    """Returns a received message. ``names`` selects its attributes (MSA-4)."""
+    """Returns a received message. ``names`` selects the message attributes to return (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
     if row["source_receive_count"] is not None:
         system["DeadLetterQueueSourceArn"] = row["source_queue"]
@@ -241,7 +249,9 @@ def received_message(
 
 
 def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueAttributes) -> PeekedMessage:
-    """Returns a message as ``peek`` shows it. ``row``: of ``browse.PEEKED``."""
+    """Returns a message as ``peek`` shows it. ``row`` is a row of ``browse.PEEKED``, and ``attributes`` are its
+    typed attributes.
+    """
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

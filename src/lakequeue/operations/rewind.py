@@ -14,7 +14,9 @@ from lakequeue.storage.reserve import reserve
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
-    """Restores deleted messages sent at ``to`` or later (RWD-9). Returns the number of messages."""
+    """Restores the deleted messages that were sent at ``to`` or later (RWD-9). Returns the number of restored
+    messages.
+    """
     with queue.service("rewind") as call:
         command, now = Rewind(check_instant("to", to)), queue.now()  # reading many shards may take long
         for shard in queue.shards:  # check all shards first, so that a refusal changes none
@@ -35,7 +37,7 @@ def rewindable(queue: OpenQueue, to: datetime) -> int:
 
 
 def purge(queue: OpenQueue) -> None:
-    """Removes messages sent before the call (PUR-1, PUR-2). Makes one commit per shard."""
+    """Removes all messages that were sent before the call (PUR-1, PUR-2). Makes one commit per shard."""
     with queue.service("purge"), reserve(queue.root.path):
         first, command = queue.shards[0], Purge(queue.name)
         first.ledger.query(lambda machine: machine.check_purge(command, queue.now()))

@@ -1,8 +1,9 @@
-"""Adds, changes and runs schedules. Sends a due message exactly once (JOB-7).
+"""Adds, changes and runs schedules. Sends each due message exactly once (JOB-7).
 
-A due message is a batch of a stream. The stream is the schedule's id; the batch number is the due time. The
-queue's log records the last batch with its message. A repeated batch adds nothing. One commit sends all due
-messages of a queue. Another commit advances the schedules, unless another process has.
+A due message is a batch of a stream. The schedule's id identifies the stream, and the due time is the batch
+number. The queue's log records the last batch in the same commit as its message, so that a repeated batch adds
+nothing. One commit sends all due messages of a queue. Another commit advances the schedules, unless another
+process has advanced them.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Maximum number of schedules of a root. Each change writes the whole table."""
+"""Maximum number of schedules of a root. The number is limited because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds for which the end of ``running()`` waits for sends. Sends that are left are made at the next start."""
+"""Seconds for which the end of ``running()`` waits for sends. Sends that are not made by then follow at the next
+start.
+"""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""Approximate messages, and bytes of bodies, in one commit."""
+"""Approximate maximum number of messages in one commit, and of the bytes of their bodies."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -50,7 +53,7 @@ _BRIEF = {"schedule fails": "fails", "schedule overdue": "is overdue"}
 
 
 class OpenSchedules:
-    """The schedules of a root, in its region. Thread-safe."""
+    """The schedules of a root, in the region of the root. Thread-safe."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -62,7 +65,9 @@ class OpenSchedules:
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
     def add(self, wanted: Schedule, update: bool = False) -> Schedule:
-        """Adds a schedule, or returns an equal one. ``update`` replaces a schedule of this name."""
+        """Adds a schedule, or returns an existing schedule that is equal. If ``update``, replaces a schedule of
+        the same name.
+        """
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -88,7 +93,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Replaces a schedule by the result of ``change``. None removes the schedule."""
+        """Replaces a schedule by the result of ``change``, or removes the schedule if the result is None."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -99,7 +104,9 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns the due time of the last sent message. None without a sent message."""
+        """Returns the due time of the last message that a schedule has sent. Returns None if the queue has no
+        message of the schedule.
+        """
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -107,7 +114,9 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields schedules that fail or are overdue, by name. ``thorough``: also reads their last messages."""
+        """Yields concerns about schedules that fail or are overdue, by name. If ``thorough``, also reads the
+        schedules' last messages.
+        """
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, problem, hint = "schedule fails", None, ""
@@ -126,8 +135,9 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Sets future instants of schedules back to ``now`` (DUR-83). ``queue``: limits the schedules. Returns
-        changed schedules by old id.
+        """Returns the schedules that change if future instants are set back to ``now`` (DUR-83), by their old id.
+
+        Writes nothing. If ``queue`` is given, considers only schedules of this queue.
         """
         found = {}
         for row in self._table.rows():
@@ -142,12 +152,12 @@ class OpenSchedules:
         self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once. Its next due times do not change."""
+        """Sends the message of a schedule at once. The next due times of the schedule do not change."""
         row = self._found(self.listed(), name)
         return send(find(self.root, row.queue), _entry(row, self.root.clock.now(), uuid.uuid4().hex))
 
     def run_due(self) -> int:
-        """Sends due messages, and advances their schedules. Returns the number of sent messages."""
+        """Sends all due messages, and advances their schedules. Returns the number of sent messages."""
         now, sent = self.root.clock.now(), 0
         rows = [row for row in self.listed() if not row.paused]
         due = [row for row in rows if row.next_due <= now]
@@ -177,7 +187,7 @@ class OpenSchedules:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Sends due messages in a thread, at each minute's start."""
+        """During the block, sends due messages in a thread, at the start of each minute."""
         stop = threading.Event()
         thread = start_thread(self.root.clock, lambda: self._run_on(stop), "lakequeue schedules")
         try:
@@ -198,8 +208,8 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends due messages. Yields each schedule, its message count, and its new row. None removes the
-        schedule.
+        """Sends due messages. Yields each schedule, the number of messages sent, and the schedule's new row. If
+        the new row is None, the schedule is to be removed.
         """
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
@@ -227,7 +237,9 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns each result or error. None means sent before."""
+        """Sends due messages. Returns for each message its result or error, or None if the message was sent
+        before.
+        """
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -239,7 +251,9 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of sent messages, and the new row. None removes the schedule."""
+        """Returns the number of sent messages, and the schedule's new row. If the new row is None, the schedule is
+        to be removed.
+        """
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

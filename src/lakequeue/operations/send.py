@@ -36,13 +36,15 @@ Entries = Mapping[int, ValidEntry]
 """Messages, keyed by their index in the caller's batch."""
 
 Send: TypeAlias = SendEntry | Sequence[SendEntry]
-"""One message, or a batch."""
+"""One message, or a batch of messages."""
 Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientError
-"""Result of one send: of a message, of a batch, or an error."""
+"""Result of one send: the result of a message or of a batch, or an error."""
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Context around each send, set by ``lakequeue.otel``: gets verb, queue and entries; yields entries to send."""
+"""Context around each send, set by ``lakequeue.otel``. The context gets verb, queue and entries, and yields the
+entries to send.
+"""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -51,13 +53,13 @@ def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
 
 
 def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
-    """Sends a batch, with a result for each entry (BAT-4)."""
+    """Sends a batch. Returns a result for each entry (BAT-4)."""
     with traced("send_batch", queue, entries) as entries, queue.service("send_batch") as call:
         return cast(BatchResult, _only(_each(queue, [entries], call)))
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Sends for separate callers, in one commit per shard.
+    """Makes the sends of separate callers, in one commit per shard. Returns the outcome of each send.
 
     Raises:
         QueueServiceError, QueueClientError: no send succeeded.
@@ -67,13 +69,13 @@ def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
 
 
 def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
-    """Sends messages of streams, in one commit per shard. Repeated or earlier batches of a stream add nothing.
+    """Sends messages of streams, in one commit per shard. A repeated or earlier batch of a stream adds nothing.
 
     Args:
-        sends: each message with its stream and batch number. Messages of a stream are in order.
+        sends: each message with its stream and batch number. The messages of a stream are in order.
 
     Returns:
-        An outcome for each message; None if it was sent before.
+        An outcome for each message; None if the message was sent before.
 
     Raises:
         QueueServiceError, QueueClientError: no message was sent.
@@ -153,24 +155,24 @@ def _batch_result(queue: OpenQueue, entries: Sequence[SendEntry], outcomes: Sequ
 def traced(
     verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
 ) -> AbstractContextManager[Sequence[SendEntry]]:
-    """Yields the entries, with the caller's trace if present."""
+    """Yields the entries to send, with the caller's trace if there is one."""
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 
 def in_turn(queue: OpenQueue) -> list[OpenShard]:
-    """Returns all shards, in this process's order for sends."""
+    """Returns all shards, in the order in which this process tries them for sends."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
 def of_priority(queue: OpenQueue, shards: list[OpenShard], priority: int) -> list[OpenShard]:
-    """Returns the shards that take this priority (JOB-5)."""
+    """Returns the shards among ``shards`` that take messages of this priority (JOB-5)."""
     return [shard for shard in shards if shard.number % queue.attributes.classes == priority]
 
 
 def _deliver(
     queue: OpenQueue, check: Callable[[], list[Any]]
 ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
-    """Appends the entries that ``check`` accepts, one commit per shard. Returns each entry's result."""
+    """Appends the entries that ``check`` accepts, in one commit per shard. Returns the result of each entry."""
     version, checked = queue.validated(check)
     done: dict[int, SendResult | QueueServiceError] = {}
     failed: dict[int, QueueServiceError | QueueClientError] = {}
@@ -205,7 +207,9 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Groups entries by the shards that may take them: one for a group or deduplication id, else several."""
+    """Groups entries by the shards that may take them. For an entry with a group or deduplication id, only one
+    shard may.
+    """
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id

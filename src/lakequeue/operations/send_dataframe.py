@@ -1,4 +1,6 @@
-"""Sends many rows at once: of a DataFrame, an Arrow source, or staged files. Completes interrupted bulk sends."""
+"""Sends many rows at once: rows of a DataFrame or an Arrow source, or rows in staged files. Completes interrupted
+bulk sends.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,21 @@ class BulkSend:
     """Options of a bulk send; see ``Queue.send_arrow``."""
 
     key: SendKey = attrs.field(default=None, converter=_key)
-    """Identifies the send, by its send id. Equal in all attempts of a call."""
+    """Identifies the send, by the send id. All attempts of a call have the same key."""
     order_by: str | None = None
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Chooses the same shards in all processes, for ungrouped rows. None: this process chooses."""
+    """Number by which all processes choose the same shards for ungrouped rows. If None, this process chooses the
+    shards.
+    """
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
-    """Sends every row of a DataFrame. Returns the number of messages; 0 if the id was sent before."""
+    """Sends every row of a DataFrame as a message. Returns the number of messages, or 0 if the send id was sent
+    before.
+    """
     queue.root.require_spark("send_dataframe")
     df, order_by = write_files.respelled(df, send.order_by)
     bad, refused = bad_rows_of(queue, send.on_bad_row, send.bad_rows), 0
@@ -76,7 +82,9 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns what to do with rows that break a rule; None: they end the send. Raises InvalidOptions."""
+    """Returns what to do with rows that break a rule. Returns None if a bad row ends the send. Raises
+    InvalidOptions.
+    """
     problems = option_problems(on_bad_row, table)
     if problems:
         raise InvalidOptions(problems)
@@ -98,7 +106,9 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes. Returns their number. Calls ``stage`` again if attributes change."""
+    """Sends the rows that ``stage`` writes. Returns the number of rows. Calls ``stage`` again if the queue's
+    attributes change.
+    """
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)
@@ -120,8 +130,9 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns a bulk send's shards: all shards if groups determine shards. Otherwise returns a shard of each
-    priority, by ``turn``.
+    """Returns the shards of a bulk send. Returns all shards if the groups of messages determine the shard.
+
+    Otherwise, returns one shard of each priority, chosen by ``turn``.
     """
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
@@ -132,7 +143,7 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """Returns the largest version of an application id, or 0."""
+    """Returns the largest version of an application id in the logs of the queue's shards, or 0."""
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -140,7 +151,7 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
-    """Completes bulk sends that a killed process left unfinished."""
+    """Completes bulk sends that only some shards have, because the process of the send was killed."""
     target = bulk_target(queue)
     for manifest in bulk_send.abandoned(target):
         bulk_send.complete(target, manifest)
@@ -149,7 +160,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def complete_batch(queue: OpenQueue, key: SendKey) -> None:
-    """Completes a batch of a stream that some shards lack."""
+    """Completes a batch of a stream that only some shards have."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and bulk_send.reached_shards(target.open, manifest):
@@ -158,12 +169,14 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes manifests that are no longer needed. Returns the files of incomplete bulk sends by shard."""
+    """Removes manifests that are no longer needed. Returns the files of incomplete bulk sends, by shard."""
     return bulk_send.sweep_manifests(bulk_target(queue))
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
-    """Returns the target of bulk sends with the known attributes. ``priority`` is for rows without one."""
+    """Returns the target of bulk sends with the attributes that this process knows. ``priority`` is for rows
+    without a priority.
+    """
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path
@@ -173,7 +186,7 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
 
 @attrs.frozen
 class _QueueShards:
-    """Implements ``BulkShards`` for a queue of this process."""
+    """Implements ``BulkShards`` for a queue that is open in this process."""
 
     _queue: OpenQueue
     _attributes: QueueAttributes
@@ -198,7 +211,7 @@ class _QueueShards:
 
 
 def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") -> SentRows:
-    """Sends every row as a message. Returns the number of messages."""
+    """Sends every row of ``data`` as a message. Returns the number of messages."""
     verb, refused, order_by = "send_arrow", 0, send.order_by
     bad = bad_rows_of(queue, send.on_bad_row, send.bad_rows, verb)
     source = _Source(data)
@@ -217,7 +230,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """Rows to send. Changed queue attributes cause a second read."""
+    """The rows to send. The rows are read again if the queue's attributes change meanwhile."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

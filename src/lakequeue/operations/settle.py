@@ -1,4 +1,4 @@
-"""Settles receipts by their handles, in one commit per shard."""
+"""Settles one or many receipts by their handles, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""Receipt handle, and seconds until its message becomes visible. None deletes the message."""
+"""A receipt handle, and the seconds until its message becomes visible. If the seconds are None, the message is
+deleted.
+"""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
-"""Why a receipt was not settled; None if it was."""
+"""Error of a receipt that was not settled. None for a settled receipt."""
 
 
 @attrs.frozen
@@ -54,15 +56,16 @@ class Settler:
 
 
 class Settling:
-    """Receipts to settle in one commit per shard, with results.
+    """Receipts to settle in one commit per shard, and their results.
 
     Args:
-        failures: by receipt handle, why the handler failed. Stored with the message.
-        deletes: True deletes receipts without a timeout. False refuses receipts without a timeout (VIS-10).
+        failures: why the handler failed, by receipt handle. The reason is stored with the message.
+        deletes: True to delete the messages of receipts without a timeout. False to refuse these receipts
+            (VIS-10).
 
     Attributes:
-        waiting: indexes and commands that are not committed, by shard.
-        errors: for each receipt, why settling failed. None for settled and waiting receipts.
+        waiting: indexes and commands that were not committed yet, by shard.
+        errors: for each receipt, why it was not settled. None if the receipt was settled, or still waits.
     """
 
     def __init__(
@@ -104,7 +107,9 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits the waiting commands of a shard. Returns the error of the commit; None if it landed."""
+        """Commits the waiting commands of a shard. Returns the error of the commit, or None if the commit
+        landed.
+        """
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -115,7 +120,7 @@ class Settling:
         return None
 
     def settled(self, shard: int, results: Sequence[Result]) -> None:
-        """Records the results of a shard's waiting commands, in order."""
+        """Records the results of a shard's waiting commands. The results must be in the order of the commands."""
         done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
         for (indexes, _), result in done:
             for index in indexes:
@@ -136,7 +141,7 @@ def delete(queue: OpenQueue, receipt_handle: str) -> None:
 
 
 def delete_batch(queue: OpenQueue, handles: Sequence[str]) -> BatchResult:
-    """Deletes several messages, with a result for each (DEL-10)."""
+    """Deletes several messages. Returns a result for each message (DEL-10)."""
     with queue.service("delete_batch") as call:
         result = _settle(call, queue, [(handle, None) for handle in handles])
         if queue.attributes.profile != "cmq":
@@ -153,13 +158,15 @@ def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout:
 
 
 def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
-    """Changes the visibility timeouts of several messages (BAT-3). Returns a result for each message."""
+    """Changes when several messages become visible again (BAT-3). Returns a result for each message."""
     with queue.service("change_visibility_batch") as call:
         return _settle(call, queue, changes, deletes=False)
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible for which no handler was called. The receive is not counted (HBN-23)."""
+    """Makes messages visible again, because no handler was called for them. The receive does not count
+    (HBN-23).
+    """
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -173,7 +180,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
 
 
 def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
-    """Returns the handles of messages that are no longer stored."""
+    """Returns the handles of those messages that are no longer stored."""
     with queue.service("gone") as call:
         of_shards: dict[int, dict[int, str]] = {}
         for text in handles:
@@ -188,7 +195,9 @@ def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
-    """Settles receipts of separate callers. Raises QueueDoesNotExist, or QueueClientError if all fail."""
+    """Settles receipts of separate callers. Returns the outcome of each receipt. Raises QueueDoesNotExist, or
+    QueueClientError if all fail.
+    """
     with queue.service("settle") as call:
         outcomes = _settled(queue, wanted)
         for outcome in outcomes:
@@ -199,12 +208,16 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. Checks an invalid timeout again by the newest attributes."""
+    """Returns a visibility timeout in microseconds. If the timeout is invalid, checks it again with the newest
+    attributes.
+    """
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns a command for a visibility timeout, in microseconds. None deletes the message."""
+    """Returns the command that makes a message visible after ``timeout`` microseconds, or deletes the message if
+    None.
+    """
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

@@ -1,4 +1,4 @@
-"""Reports a shortage of disk space, with the largest queues."""
+"""Reports if a root's disk is short of space, with the largest queues and remedies."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
 
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
-"""Fewer free bytes or files are a shortage; see ``Space``."""
+"""Minimum numbers of free bytes and free files of a disk. Less is a shortage; see ``Space``."""
 FULL_BYTES = 2**20
-"""A disk with fewer free bytes counts as full. Commits with large bodies may need as many bytes."""
+"""Minimum free bytes of a disk that is not full. A commit with large bodies may need as many bytes."""
 COMMIT_BYTES = 8 * 2**10
-"""Minimum free bytes for a commit. Each commit writes two files, in blocks of 4 KiB."""
+"""Minimum free bytes for a commit, because each commit writes two files in blocks of 4 KiB."""
 OTHERS_SHARE = 0.1
-"""Share of queues in the used bytes. With less, other files fill the disk."""
+"""Minimum share of the queues in the used bytes of a disk. If the share is smaller, other files fill the disk."""
 PURGED_SHARE = 0.01
-"""Disk share of a queue that makes a purge advisable."""
+"""Minimum share of the disk that a queue must take before its purge is advised."""
 _SHOWN = 3
 _COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -xah "
 
@@ -36,12 +36,12 @@ class Shortage:
     """A resource that a root's disk is short of.
 
     Attributes:
-        text: a sentence.
+        text: a sentence that describes the shortage.
         hint: what helps, in words.
         steps: the commands that free space.
-        largest: sizes in bytes of the largest queues, by name. Empty without urgency, or if
-            other files fill the disk.
-        full: True if calls fail, or all but the smallest do.
+        largest: sizes in bytes of the largest queues, by name. Empty if the shortage is not urgent, or if other
+            files fill the disk.
+        full: True if all calls fail, or all calls except the smallest.
     """
 
     text: str
@@ -52,11 +52,11 @@ class Shortage:
 
     @property
     def urgent(self) -> bool:
-        """True if calls fail, or soon will."""
+        """True if calls fail, or will fail soon."""
         return bool(self.steps)
 
     def without_names(self) -> Shortage:
-        """Returns the shortage without names of queues and paths. Callers may lack the right to see all queues."""
+        """Returns the shortage without names of queues and paths, for callers that may not see all queues."""
         steps = [
             attrs.evolve(step, command=f"{_PURGE}QUEUE") if step.command.startswith(_PURGE) else step
             for step in self.steps
@@ -66,14 +66,14 @@ class Shortage:
 
     @property
     def advice(self) -> Advice:
-        """The shortage with its cure, and the largest queues."""
+        """The shortage as advice, with remedies and the largest queues."""
         sizes = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.largest.items())
         hint = "; ".join(filter(None, (self.hint, sizes and f"the largest queues: {sizes}")))
         return Advice(self.text, hint, self.steps, self.urgent)
 
 
 def shortage(root: Root) -> Shortage | None:
-    """Returns the shortage of the root's disk, or None. Below ``FREE_BYTES`` it also names the largest queues."""
+    """Returns the shortage of the root's disk, or None. An urgent shortage also names the largest queues."""
     space = space_of(root.path)
     if space is None:
         return None
@@ -86,7 +86,7 @@ def shortage(root: Root) -> Shortage | None:
 
 
 def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str) -> Shortage:
-    """Returns an urgent shortage. ``sizes``: bytes of each queue by name, the largest queue first."""
+    """Returns an urgent shortage. ``sizes`` are the bytes of each queue by name, the largest queue first."""
     largest = dict([*sizes.items()][:_SHOWN])
     used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
     of_files = space.lacks_files(FREE_FILES)
@@ -104,7 +104,7 @@ def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str) -> Shorta
 
 
 def _purge(name: str | None) -> Sequence[Remedy]:
-    """Returns the commands that purge a queue; none without a name."""
+    """Returns the commands that purge a queue. Returns no commands if ``name`` is None."""
     if name is None:
         return ()
     return (

@@ -1,4 +1,4 @@
-"""Splits messages of shards into disjoint ranges for Spark's tasks. The tasks need lakequeue."""
+"""Splits the messages of shards into disjoint ranges for Spark's tasks. The tasks need an installed lakequeue."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 64 << 20
-"""Bytes of files that one task reads."""
+"""Approximate bytes of files, or of parts of files, that one task reads."""
 RANGE_BYTES = 16 << 20
-"""File bytes in a range of a view. A task reads one range at a time."""
+"""Bytes of files in one range of a view. A task reads one range at a time."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Maximum messages and file bytes of one value for Spark."""
+"""Maximum number of messages that a view passes to Spark as one value, and maximum bytes of their files."""
 OPENING = 4 << 20
-"""Bytes added to each file's size: the cost of opening."""
+"""Bytes that are added to the size of each file for the cost of opening the file."""
 NO_OFFSET = (1 << 63) - 1
-"""An offset after all other offsets."""
+"""An offset that is higher than the offset of any message."""
 
 _T = TypeVar("_T")
 
 Place = tuple[Any, ...]
-"""Queue, region and shard; in a piece, also its first and last offset."""
+"""Queue, region and shard. The place of a piece also has the piece's first and last offset."""
 Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Groups items, in order, into groups of about ``most`` bytes."""
+    """Groups items into groups of about ``most`` bytes, in order. Each item comes with its bytes."""
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:
@@ -54,7 +54,7 @@ def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
 
 
 def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
-    """Returns why the session's tasks cannot read a root. None if the tasks can."""
+    """Returns why tasks of the Spark session cannot read a root. Returns None if the tasks can read the root."""
     path, options, wanted = root.path, tuple(root.engine.store.options.items()), version("lakequeue")
 
     def tried(batches: Iterator[Any]) -> Iterator[Any]:  # pickled with its code, as the task may have no lakequeue
@@ -82,7 +82,9 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Divides a shard's messages into pieces. Returns first and last offset, and approximate bytes, of each."""
+    """Divides a shard's messages into pieces. Returns for each piece its first and last offset, and its
+    approximate bytes.
+    """
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -97,7 +99,7 @@ def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
 
 
 def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
-    """Groups pieces that follow one another in a shard. Yields the shard's place, and its pieces."""
+    """Groups pieces that follow one another in a shard. Yields the shard's place, and the group of pieces."""
     place: Place | None = None
     pieces: list[Piece] = []
     for queue, region, shard, *piece in asked:
@@ -112,8 +114,9 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in consecutive pieces. With only a first offset, higher shards also
-    match.
+    """Returns the condition that a message is in these pieces, which follow one another in a shard.
+
+    If the pieces have a first offset but no last offset, messages in higher shards also meet the condition.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
@@ -125,11 +128,13 @@ def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
 
 
 _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
-"""Columns of the data source with another name in ``JUDGED``."""
+"""Columns of the data source that have another name in ``JUDGED``."""
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """Divides the messages that may meet a condition among tasks: about ``TASK_BYTES`` of ranges for each."""
+    """Divides the messages that may meet a condition among tasks. Each task gets ranges of about
+    ``TASK_BYTES``.
+    """
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 
@@ -153,7 +158,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
 def read(
     root: Root, condition: pc.Expression, asked: Sequence[Place], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields columns of the data source: of a task's messages that meet the condition."""
+    """Yields columns of the data source, for the messages of a task that meet the condition."""
     from lakequeue.operations.relations import judged  # as above
 
     names = [_JUDGED.get(name, name) for name in columns]

@@ -1,11 +1,11 @@
 """The views as SQL text over tables' paths.
 
-Catalogs use these views, and sessions whose tasks lack lakequeue. Other sessions use ``task_views``. For 16
-shards, ``task_views`` needs 0.9 s instead of 7. Tables ``USING lakequeue`` cannot be views of a catalog. Spark 4.2
-can create but not read these tables.
+Catalogs use these views, and so do sessions whose tasks lack lakequeue. Other sessions use ``task_views``, which
+needs 0.9 s for 16 shards instead of 7 s. Tables ``USING lakequeue`` cannot be views of a catalog, because Spark
+4.2 can create these tables, but cannot read them.
 
-Each query sees the newest snapshots. The views show the queues that existed at registration. Queue names are
-literals. A filter on ``queue`` skips other queues.
+Each query sees the newest snapshots. The views show the queues that existed when the views were registered. Queue
+names are literals, so that a filter on ``queue`` skips other queues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Maximum number of shards. Spark scans each shard with separate jobs."""
+"""Maximum number of shards, because Spark scans each shard with separate jobs."""
 _CHUNK = 100_000
 """Number of offsets in a chunk. One task finds the runs of a chunk's messages."""
 
@@ -81,7 +81,9 @@ _GONE_AT = _later(_SENT_AT, "head.retention")
 
 
 def create(spark: SparkSession, statements: Sequence[str]) -> None:
-    """Runs the statements in a session. Raises QueueClientError if Delta is missing or the catalog refuses."""
+    """Runs the statements in a session. Raises QueueClientError if the session lacks Delta, or if the catalog
+    refuses a view.
+    """
     from pyspark.errors import PySparkException
 
     for statement in statements:
@@ -108,17 +110,18 @@ def statements_of(
 ) -> list[str]:
     """Returns SQL that creates or replaces the views (DLT-5). The session needs Delta's extension and catalog.
 
-    A new cap on delayed messages needs a new registration. Otherwise the views do not show held messages.
+    Register the views again after a cap on delayed messages was set. Otherwise the views do not show held
+    messages.
 
     Args:
-        root: the views show its queues.
-        now: the instant of the states. None for ``as_of``, or the time of each query.
+        root: the root whose queues the views show.
+        now: the instant at which states are computed. None for ``as_of``, or else for the time of each query.
         as_of: instant of the table versions and queues; None for now.
         schema: schema of persistent views, with or without its catalog; None for temporary views.
 
     Raises:
         InvalidParameterValue: ``schema`` is not a valid name of a schema.
-        QueueClientError: a log begins after ``as_of``, or shards exceed ``MOST_SHARDS``.
+        QueueClientError: the log of a table begins after ``as_of``, or there are more than ``MOST_SHARDS`` shards.
     """
     create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     queues, now, store, path = shown_queues(root, now, as_of), now or as_of, root.engine.store, root.path
@@ -206,8 +209,8 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for a queue's messages with their states. ``rewindable`` is true if a rewind may restore the
-    message.
+    """Returns a query for the messages of a queue with their states. The column ``rewindable`` is true if a rewind
+    may restore the message.
     """
     # Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
@@ -258,7 +261,9 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for heads, with the first held offset. NULL without a cap on delayed messages (INF-9)."""
+    """Returns a query for the heads of shards, with the first held offset. The offset is NULL if delayed messages
+    have no cap (INF-9).
+    """
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
         return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
@@ -283,7 +288,9 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages and their runs, or NULL. Filtered ledgers would take 68 jobs, not 53."""
+    """Returns a query for messages, each with its run or NULL. Ledgers are not filtered, which would take 68 jobs
+    instead of 53.
+    """
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
@@ -363,7 +370,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """Returns a text as SQL literal, in hex if needed."""
+    """Returns a text as an SQL literal, in hex if the text may need escaping."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

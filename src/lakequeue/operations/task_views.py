@@ -1,8 +1,9 @@
 """The views of SQL for sessions whose tasks have lakequeue.
 
 Spark's tasks read the views through ``relations``. A view is one scan for any number of queues. Python functions
-list shards, cut pieces, and read pieces. Spark first applies conditions on ``queue``, ``region`` and ``shard``.
-Excluded shards are not opened. Bodies and attributes are read last, only for matching messages.
+list the shards, cut the shards into pieces, and read the pieces. Spark applies conditions on ``queue``, ``region``
+and ``shard`` first, so that excluded shards are not opened. Bodies and attributes are read last, and only for
+messages that meet the other conditions.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SHARDS = pa.schema([*(relations.SCHEMAS["messages"].field(name) for name in ("q
 _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
 _LATE = ("body", "message_attributes")
-"""Columns that are read last, only for matching messages."""
+"""Columns that are read last, and only for messages that meet the other conditions."""
 _NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS, _TASKS_PER_CORE = 64, 3
 _QUEUES = 512
@@ -50,7 +51,9 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns of a relation that the functions read: all but queue, region, shard and ``_LATE``."""
+    """Returns the columns of a relation that the functions read: all columns except queue, region, shard and
+    ``_LATE``.
+    """
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -60,7 +63,7 @@ def found_by(relation: str) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _log_at(store: Store, path: str, version: int) -> ShardLog:
-    """Returns the log of a shard at a version. A trimmed version's files stay for 24 hours."""
+    """Returns the log of a shard at a version. If the version was trimmed, its files stay for 24 hours."""
     try:
         table: Table = past_versions.opened(store, path, version)
     except FileNotFoundError:  # trimmed since
@@ -69,12 +72,12 @@ def _log_at(store: Store, path: str, version: int) -> ShardLog:
 
 
 _queues_at = lru_cache(maxsize=8)(relations.queues_at)
-"""Returns the queues at an instant. Keeps 8 results: reading 10,000 rows takes half a second."""
+"""Returns the queues at an instant. Caches 8 results, because reading 10,000 rows takes half a second."""
 
 
 @attrs.define(slots=False)
 class TaskReader:
-    """Reads in a task. Contains only values, because it is pickled."""
+    """Reads the views in a task of Spark. Contains only values, because the reader is pickled."""
 
     root: str
     options: Mapping[str, str] = attrs.field(repr=False)
@@ -121,7 +124,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of a relation: one value for each piece or place in ``asked``."""
+        """Yields the rows of a relation, as one value for each piece or place in ``asked``."""
         if relation == "queues":
             yield from self._depths(asked)
             return
@@ -137,7 +140,9 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of ``queues``. For many queues, counts come from the compactor's notes."""
+        """Yields the rows of the relation ``queues``. The counts of many queues come from the compactor's
+        notes.
+        """
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -149,7 +154,9 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages, in order. NULL or empty for an erased message or deleted queue."""
+        """Yields a column of messages, in order. The value is NULL or empty if the message was erased or its queue
+        was deleted.
+        """
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -169,14 +176,16 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields all rows of ``stats`` for each input row. The view passes a single row."""
+        """Yields all rows of the relation ``stats`` for each input row. The view passes a single input row."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Divides messages into stretches of one snapshot with ascending offsets. Yields snapshot and offsets."""
+    """Divides messages into stretches with one snapshot and ascending offsets. Yields the snapshot and the offsets
+    of each stretch.
+    """
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -196,7 +205,9 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """Returns a column for the messages at the ``wanted`` offsets; NULL for those that ``rows`` lacks."""
+    """Returns a column for the messages at the ``wanted`` offsets. Messages that ``rows`` lacks get NULL or an
+    empty text.
+    """
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)
@@ -278,7 +289,9 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of tasks of a step. 300 queues on 2 cores: 6 tasks took 5.5 s, 64 took 6.6."""
+    """Returns the number of tasks of a step. On 2 cores, 300 queues took 5.5 s with 6 tasks, and 6.6 s with 64
+    tasks.
+    """
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores

@@ -1,7 +1,7 @@
-"""The rate limit of a queue with several shards (JOB-11). One bucket is in the ledger of shard 0.
+"""The rate limit of a queue with several shards (JOB-11). The limit has one bucket, in the ledger of shard 0.
 
-A receive takes tokens with a commit to shard 0. With these tokens, the receive claims messages of another shard.
-Unused tokens go back to the bucket. Each received message costs a token.
+A receive takes tokens by a commit to shard 0. With these tokens, the receive claims messages of another shard.
+Unused tokens go back to the bucket. Each received message costs one token.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ _UNLIMITED = 2**31
 
 @attrs.define
 class Tokens:
-    """The tokens of the rate limit that one receive takes. Reads the bucket once."""
+    """The tokens of the rate limit that one receive takes. Reads the bucket only once."""
 
     _queue: OpenQueue
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of this receive's read of the shards; see ``look_at``."""
+    """Sequence number of the read by ``look_at`` in which this receive read the shards."""
 
     def may_be_left(self) -> bool:
-        """False if the rate limit's bucket is empty. True without a limit, or with a single shard."""
+        """False if the bucket of the rate limit is empty. True if the queue has no rate limit, or only one
+        shard.
+        """
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True
@@ -48,7 +50,7 @@ class Tokens:
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Takes tokens for messages, then claims as many messages."""
+        """Takes tokens for messages of a shard, and calls ``claim`` for as many messages."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0
@@ -80,14 +82,14 @@ class Tokens:
         return result
 
     def read(self) -> bool:
-        """Reads the bucket in shard 0. Returns True if it has tokens."""
+        """Reads the bucket in the ledger of shard 0. Returns True if the bucket has tokens."""
         self._read, now = True, self._queue.now()
         left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now), self.look)
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 
     def _charged(self, count: int) -> int:
-        """Takes up to ``count`` tokens from the bucket. Returns how many it got."""
+        """Takes up to ``count`` tokens from the bucket. Returns the number of tokens that were taken."""
         wanted = min(count, self._left)
         paid = self._charge(wanted) if wanted else 0
         if paid < wanted:

@@ -1,4 +1,4 @@
-"""Undecided deliveries, and decisions by the delivery table (TAB-26)."""
+"""Undecided deliveries, and how the delivery table decides them (TAB-26)."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
-"""Pause after a failed decision of a slot, in microseconds."""
+"""Microseconds between a failed decision of a delivery and this process's next attempt for the same slot."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class LedgerMarks:
-    """The messages with one delivery's mark in a shard's ledger."""
+    """The messages of a shard that have one delivery's mark, according to the ledger."""
 
     queue: OpenQueue
     shard: OpenShard
     mark: Mark
     table: str | None
-    """Delivery table in the ledger: a path, URI or name."""
+    """Path, URI or name of the delivery table, according to the ledger."""
     delivery: DeliveryIdentity
     delete: Callable[[], LeaseCounts]
     """Deletes the messages under the lease of the delivery."""
@@ -79,7 +79,7 @@ class LedgerMarks:
 
 
 def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
-    """Returns a delivery table of a queue. Raises UnsupportedOperation, TableUnavailable, MissingPackage."""
+    """Returns the delivery table of a queue. Raises UnsupportedOperation, TableUnavailable or MissingPackage."""
     if table is None:
         raise UnsupportedOperation("The queue has no delivery table; set its attribute table.")
     if is_catalog_name(table):
@@ -91,7 +91,9 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 
 
 def table_of(root: Root, table: str) -> DeltaDeliveryTable:
-    """Returns a delivery table with the root's storage options. Raises the errors of ``target_of``."""
+    """Returns a delivery table that is opened with the root's storage options. Raises the errors of
+    ``target_of``.
+    """
     return _opened(root, _in_catalog(root, table) if is_catalog_name(table) else table, None)
 
 
@@ -118,7 +120,9 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a catalog's table. A stream's readers lack the needed session."""
+    """Decides deliveries into a table of a catalog. The readers of a stream cannot decide them, because the
+    readers have no session.
+    """
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()
@@ -126,7 +130,9 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides deliveries whose receipts have ended (TAB-26). Returns how many. Retries after 30 seconds."""
+    """Decides deliveries whose receipts have ended (TAB-26). Returns the number of decided deliveries. Tries a
+    failed decision again after 30 seconds.
+    """
     done = 0
     for each in found:
         place, now = (shard.number, each.mark.slot), queue.now()

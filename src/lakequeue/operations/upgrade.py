@@ -1,4 +1,6 @@
-"""Converts a root of layout 5 to layout 6. Converts the catalog last. A later call can continue a killed call."""
+"""Converts a root of layout 5 to layout 6. Converts the catalog last, so that a later call can continue a killed
+call.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,20 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table, and at the end. Arguments: number of converted tables; number of all tables; the
-queue's name, empty at the end.
+"""Called before each table, and at the end. Its arguments are the number of converted tables, the number of all
+tables, and the name of the queue. At the end, the name is empty.
 """
 _FORMER = 5
 _EMPTIED = -1.0
-"""``delay_seconds`` of an emptied message in layout 5."""
+"""Value of ``delay_seconds`` that marks an emptied message in layout 5."""
 _TOGETHER = re.compile(r'\{"together": ([1-9][0-9]{0,9}), ')
 _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
 
 def upgrade(root: Root, progress: Progress) -> int:
-    """Converts all queues of a root, in all regions. Returns their number; see ``LakeQueue.upgrade``."""
+    """Converts all queues of a root, in all regions. Returns the number of converted queues; see
+    ``LakeQueue.upgrade``.
+    """
     engine, path = Engine(root.engine.store), root.path
     with logged("upgrade", ""), root.storage_errors():
         try:
@@ -79,7 +83,7 @@ def upgrade(root: Root, progress: Progress) -> int:
 
 
 def _check_alone(root: str) -> None:
-    """Raises QueueClientError if another process has a local root open. Needs Linux's ``/proc``."""
+    """Raises QueueClientError if another process uses a local root. Checks only where Linux's ``/proc`` exists."""
     local = local_path(root)
     if local is None or not os.path.isdir("/proc/self/fd"):
         return
@@ -93,7 +97,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and its ancestors. A shell may have the root in its arguments."""
+    """Yields the ids of a process and its ancestors, such as a shell with the root in its arguments."""
     while pid:
         yield pid
         try:
@@ -104,7 +108,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
-    """True if a process uses a file below ``top``. Also true if the process watches a directory there."""
+    """True if a process has a file below the directory ``top`` open, or watches a directory there."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -118,7 +122,9 @@ def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
 
 
 def _names(pid: int, top: str) -> bool:
-    """True if a process runs lakequeue with ``top`` as root. Reads arguments and environment of the process."""
+    """True if a process runs lakequeue with the directory ``top`` as root, according to its arguments or
+    environment.
+    """
     with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
         given = os.fsdecode(line.read()).split("\0")
         variables = os.fsdecode(environment.read()).split("\0")
@@ -133,7 +139,7 @@ def _names(pid: int, top: str) -> bool:
 # --- tables
 
 Rows = Mapping[str, Mapping[str, Any]]
-"""Rows of the catalog by key."""
+"""Rows of the catalog, keyed by the key of the queue."""
 
 
 def _is_converted(table: Table, schema: pa.Schema) -> bool:
@@ -143,7 +149,9 @@ def _is_converted(table: Table, schema: pa.Schema) -> bool:
 def _commit(
     table: Table, removed: Sequence[LiveFile], rows: Sequence[pa.Table], schema: pa.Schema | None = None
 ) -> None:
-    """Replaces files of a table. Raises QueueClientError if another process changed the table."""
+    """Replaces the files ``removed`` of a table by ``rows``. Raises QueueClientError if another process changed
+    the table.
+    """
     metadata = schema and dict(table.state.metadata) | {
         "schemaString": entries.schema_text(schema),
         "configuration": dict(table.state.metadata["configuration"]),
@@ -159,7 +167,7 @@ def _commit(
 
 
 def _begin_here(table: Table) -> None:
-    """Removes earlier log versions, and files without later use."""
+    """Removes all earlier versions from the log, and the files that only these versions name."""
     folder, found = table.folder, listed(table.folder)
     before = [file.name for number in found.entries for file in read_entry(folder, number).added]
     before += [file.name for number in found.checkpoints for file in read_checkpoint(folder, number).files()]
@@ -235,13 +243,13 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
 
 
 def _run(row: Mapping[str, Any], queues: Rows) -> Run:
-    """Converts a run of layout 5, by state and ``attempted_at``.
+    """Converts a run of layout 5, where the contents of columns depended on the state and on ``attempted_at``.
 
     The columns of layout 5 contained:
 
     - ``attempt_id``: an attempt; the note of a move; ``{"consumer": NAME}``; or a failure.
-    - ``attempt_place``: the rank in an answer; for a redrive with ``receive_count`` 0, its receives.
-    - ``move_number``: the number of a move, or earlier receives.
+    - ``attempt_place``: the rank in an answer; for a redrive with ``receive_count`` 0, its number of receives.
+    - ``move_number``: the number of a move, or the number of earlier receives.
     - ``target_key``: the target of a move, or failed attempts.
     """
     cells = row["run"]
@@ -286,7 +294,9 @@ def _consumer(text: str | None) -> str | None:
 
 
 def _attempts(text: str | None) -> Attempts:
-    """Converts failed attempts. Layout 5 joined attempts that differ only in time: ``earlier`` has their times."""
+    """Converts failed attempts. Layout 5 joined attempts that differ only in time, and listed their times in
+    ``earlier``.
+    """
 
     def listed_apart() -> Iterator[Mapping[str, Any]]:
         for entry in json.loads(text or "[]"):
@@ -299,7 +309,9 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """Converts the note of a dead letter: a failure, maybe with ``attempts`` before it, or only attempts."""
+    """Converts the note of a dead letter. The note has a failure, maybe with ``attempts`` before it, or only
+    attempts.
+    """
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

@@ -1,4 +1,4 @@
-"""Waits for messages to claim, for receives and consumers."""
+"""Waits of receives and consumers for messages that they can claim."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Poll intervals between two polls of the log watcher. A message ends the pause."""
+"""Number of poll intervals between two polls of the process that watches the logs. A message ends the pause."""
 WATCHED_CLAIM_FACTOR = 60
-"""Maximum poll intervals between two claims while another process watches."""
+"""Maximum number of poll intervals between two claims while a process watches the logs."""
 
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Adds a waiter for the block. ``wake`` is called when it should poll. ``idle``: see ``Request.idle``."""
+    """Adds a waiter for the duration of the block. ``wake`` is called when the waiter should poll. For ``idle``,
+    see ``Request.idle``.
+    """
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:
@@ -43,7 +45,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """True if the state in memory rules out a claim. False if only a claim can decide."""
+    """True if the state in memory shows that a claim would find nothing. False if only a claim can show this."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))
@@ -51,7 +53,9 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """True if all shards are still empty since recent reads. Takes one request per shard."""
+    """True if all shards were empty at recent reads, and no message was sent since. Takes one request per
+    shard.
+    """
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -65,28 +69,31 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait from a poll without messages to the next. Changes without a message do not end the wait.
+    """The wait from a poll that found no message to the next poll. A change of the logs without a message does not
+    end the wait.
 
-    Another process may watch the queue's logs. A reliable watcher recently left no message unclaimed. With a
-    reliable watcher, this process skips reads until woken.
+    Another process may watch the queue's logs. If the watcher has recently left no message to other processes,
+    this process does not read the logs until it is woken.
     """
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """The waiter that a change wakes; None if changes wake nothing."""
+    """The waiter that a change of the logs wakes. None if changes wake no waiter."""
     _clear: Callable[[], None]
-    """Call before each check. Later changes wake the waiter again."""
+    """Call this function before each check, so that a later change wakes the waiter again."""
     _interrupt: Interrupt | None
     _deadline: int
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """``changes`` before a poll that left no message unclaimed. None if messages remained, or the poll was
-    reported.
+    """Value of ``changes`` before a poll that left no message to other processes. None if messages were left, or
+    after the value was reported.
     """
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. ``next`` does not wait if the watcher's stamp is old."""
+    """True if the last check relied on the watcher. If the watcher's stamp is old by now, ``next`` does not
+    wait.
+    """
     _longest: int = attrs.field(init=False)
 
     @_longest.default
@@ -94,7 +101,7 @@ class VainWait:
         return self._queue.now() + WATCHED_CLAIM_FACTOR * self._queue.root.poll_interval
 
     def next(self) -> datetime:
-        """Returns the instant until which to wait."""
+        """Returns the instant until which the caller must wait."""
         now, interval = self._queue.now(), self._queue.root.poll_interval
         place = None if self._waiter is None else self._waiter.place
         trusted = 0 if place is None else int(place.trusted_for(interval / MICROS) * MICROS)
@@ -110,7 +117,7 @@ class VainWait:
         return from_micros(min([self._deadline, now + pause, *known]))
 
     def is_over(self) -> bool:
-        """True if it is time to poll. Called after a wait until the instant of ``next``."""
+        """True if it is time to poll. Called after a wait until the instant that ``next`` returned."""
         if self._waiter is None:
             return True
         self._clear()
@@ -133,14 +140,14 @@ class VainWait:
 def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
-    """Waits for claimable messages, ``until``, or ``interrupt``.
+    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set.
 
     Args:
-        wake: event set with possible messages, or with ``interrupt``.
+        wake: event that is set when there may be messages, and when ``interrupt`` is set.
         idle: see ``waiting``.
 
     Returns:
-        False if messages were claimable at once; else True.
+        False if there were messages to claim at once; True if the function waited or was interrupted.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:

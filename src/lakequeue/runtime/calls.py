@@ -1,7 +1,7 @@
-"""One structured log record per call of a verb. The logger is ``lakequeue.verbs``, the level DEBUG.
+"""Writes one structured log record per call of a verb, to the logger ``lakequeue.verbs`` at level DEBUG.
 
-Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (class or None). A
-shared commit counts for the call whose thread runs it.
+Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (class or None). If
+calls share a commit, the commit counts for the call whose thread runs the commit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _current: ContextVar[CallCounters | None] = ContextVar("lakequeue call", default
 
 @contextmanager
 def logged(verb: str, queue: str) -> Iterator[CallCounters]:
-    """Logs a record when the block ends. Logs nothing inside another logged call."""
+    """Logs one record when the block ends, unless another logged call contains the block."""
     call = CallCounters()
     if _current.get() is not None or not _log.isEnabledFor(logging.DEBUG):
         yield call
@@ -65,7 +65,7 @@ def logged(verb: str, queue: str) -> Iterator[CallCounters]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit, and races lost before the commit. They belong to this thread's call."""
+    """Counts a commit, and the races lost before the commit, for the call of this thread."""
     call = _current.get()
     if call is not None:
         call.commits += 1
@@ -74,7 +74,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts races lost without a commit, for this thread's call."""
+    """Counts the races that this thread's call lost before it gave up without a commit."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races
@@ -84,7 +84,7 @@ EVENTS = (
     *("sent", "sent_bytes", "received", "received_bytes", "empty_receives"),
     *("deleted", "extended", "dead_lettered"),
 )
-"""Names of the totals: messages, bytes of bodies, and receives without messages."""
+"""Names of a queue's totals. A total counts messages, bytes of message bodies, or receives that found nothing."""
 
 
 class Tallies:
@@ -95,12 +95,12 @@ class Tallies:
         self._by_queue: dict[str, Counter[str]] = {}
 
     def add(self, queue: str, **amounts: int) -> None:
-        """Adds to the totals of a queue. ``amounts``: by names of ``EVENTS``."""
+        """Adds ``amounts`` to the totals of a queue. Each amount has a name of ``EVENTS``."""
         with self._lock:
             self._by_queue.setdefault(queue, Counter()).update(amounts)
 
     def of(self, queue: str) -> Counter[str]:
-        """Returns the totals of a queue; 0 for events that did not happen."""
+        """Returns the totals of a queue. The total is 0 for an event that did not happen."""
         with self._lock:
             return Counter(self._by_queue.get(queue))
 
@@ -110,7 +110,7 @@ class Tallies:
 
 
 class Steps:
-    """The commits of one call, one after the other. ``call`` is the name of the call in errors."""
+    """Counts the commits of one call that makes several. Error messages use ``call`` as the name of the call."""
 
     def __init__(self, call: str) -> None:
         self._call = call
@@ -118,7 +118,9 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Runs one commit. Raises QueueClientError with ``outcome_unknown`` if it fails after another commit."""
+        """Runs one commit. If the commit fails after an earlier commit of the call, raises QueueClientError with
+        ``outcome_unknown``. QueueDoesNotExist stays QueueDoesNotExist.
+        """
         try:
             yield
         except QueueDoesNotExist:
@@ -133,7 +135,7 @@ class Steps:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Runs reads between the commits. If storage fails, raises the error that ``step`` would raise."""
+        """Runs reads between two commits. If storage fails, raises the same error as ``step``."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A queue's delivery table, as this process knows it."""
+"""State of a queue's delivery table in this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import attrs
 
 @attrs.define
 class DeliveryState:
-    """The delivery table of a queue in this process. Neither stored nor pickled.
+    """State of a queue's delivery table in this process. The state is neither stored nor pickled.
 
     Attributes:
-        options: storage options of the table; None for the root's options, on the same kind of storage.
-        tables: open tables by path or URI.
+        options: storage options of the table. None for the root's options, on the same kind of storage.
+        tables: the tables that this process has opened, by path or URI.
         failed: when this process last failed to decide a delivery, in microseconds, by shard and slot.
     """
 

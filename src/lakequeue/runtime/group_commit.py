@@ -13,16 +13,18 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between a caller's checks for a leader. An interrupt may have ended the leader."""
+"""Seconds between a waiting caller's checks that the group has a leader. An interrupt may have ended the
+leader.
+"""
 
 
 class Item(Generic[Request, Answer]):
-    """A request of a group. Has an answer once ``done``."""
+    """A request of a group. The request has an answer or an error once ``done`` is True."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
-        """Set when the request is done. Also set to make its caller the leader."""
+        """Set when the request is done, or when the request's caller must become the leader."""
         self.done = False
         self.answer: Answer | None = None
         self.error: BaseException | None = None
@@ -42,11 +44,11 @@ class Item(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """Runs the requests of concurrent callers in batches. The leader, one of the callers, runs each batch.
+    """Runs the requests of concurrent callers in batches. One of the callers, the leader, runs each batch.
 
-    A caller that finds no batch running becomes the leader. The leader runs one batch. Then it wakes a waiting
-    caller as the next leader. If a leader is interrupted, a waiting caller takes over. Callers on an event loop
-    ``offer`` requests, and let a thread ``run`` them.
+    A caller that finds no batch running becomes the leader. The leader runs one batch, and wakes a waiting caller
+    as the next leader. If a leader is interrupted, a waiting caller becomes the leader. Callers on an event loop
+    ``offer`` their requests, and let a thread ``run`` the requests.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class GroupCommit(Generic[Request, Answer]):
         """Creates an empty group.
 
         Args:
-            run: returns an answer for each request, in order. An error of ``run`` goes to each request.
-            turn: returns a context for each batch. Requests still join the batch while the context is entered.
+            run: returns an answer for each request, in order. If ``run`` raises an error, each request gets the
+                error.
+            turn: returns a context in which a batch runs. Requests that arrive while the context is entered join
+                the batch.
         """
         self._run = run
         self._turn = turn
@@ -81,7 +85,7 @@ class GroupCommit(Generic[Request, Answer]):
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the waiting requests as one batch. Other batches may run. Returns the answered requests."""
+        """Runs the waiting requests as one batch, even while another batch runs. Returns the answered requests."""
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:

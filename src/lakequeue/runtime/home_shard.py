@@ -1,8 +1,8 @@
-"""The home shard of a process. Processes with different homes rarely race for a commit.
+"""The home shard: the shard that a process tries first. Processes with different homes rarely race for a commit.
 
-A process has one home shard for receives, and one for sends. It leaves a home where it keeps losing races. It also
-leaves a home whose messages other shards hold. The home for sends also moves with each new segment, to fill all
-shards.
+A process has one home shard for receives, and one for sends. The process moves a home where it keeps losing races.
+It also moves the home for receives if it keeps finding messages only in other shards. The home for sends also
+moves with each new segment, so that sends fill all shards.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard. So a few consumers serve all shards."""
+"""One in this many receives starts at another shard than the home, so that a few consumers serve all shards."""
 _ALONE = 0.125
-"""A lost race adds 1 to the strain. A commit without lost races subtracts this. Strain moves the home."""
+"""Amount by which a commit without lost races lowers the strain. A lost race raises the strain by 1. High strain
+moves the home.
+"""
 _LEAST, _MOST = 2.0, 64.0
-"""Minimum and maximum of the strain that moves the home. The limit doubles if all other shards are in use."""
+"""Minimum and maximum of the strain that moves the home. The strain needed doubles if all other shards are in
+use.
+"""
 _QUIET = 64
-"""Number of commits in a row at strain 0. Then the limit is the minimum again."""
+"""Number of commits in a row at strain 0, after which the strain ``_LEAST`` again moves the home."""
 _MISSES = 8
-"""The home moves after this many receives in a row found only other shards' messages."""
+"""Number of receives in a row that find messages only in other shards, after which the home moves."""
 
 
 class HomeShard:
@@ -47,11 +51,13 @@ class HomeShard:
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:
-        """Returns all shards in circular order. A random shard is first."""
+        """Returns all shards in circular order, beginning with a random shard."""
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns a shard to try before the home, once in ``ELSEWHERE_EVERY`` calls. Otherwise returns None."""
+        """Returns a shard to try before the home, in one of ``ELSEWHERE_EVERY`` calls. Returns None in all other
+        calls, and if the queue has one shard.
+        """
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -60,14 +66,16 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Records where a receive found messages. The receive began at the home shard."""
+        """Records the shard in which a receive found messages. Called only for a receive that began at the home
+        shard.
+        """
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:
                 self._move(shard)
 
     def committed(self, shard: int, lost: int) -> None:
-        """Records a commit to a shard, and the races lost before."""
+        """Records a commit to ``shard``. The number of races lost before the commit is ``lost``."""
         if shard != self.current or self._shards == 1:
             return
         with self._lock:
@@ -77,13 +85,15 @@ class HomeShard:
                 self._patience = _LEAST
 
     def leave(self, shard: int) -> None:
-        """Moves the home to the next shard if ``shard`` is the home."""
+        """Moves the home to the next shard, if ``shard`` is the home."""
         with self._lock:
             if shard == self.current:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """May move the home if the strain is high. ``activity`` returns values that change with each commit."""
+        """May move the home if the strain is high. ``activity`` returns a value for each shard, which every commit
+        to the shard changes.
+        """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

@@ -1,4 +1,4 @@
-"""Commands to a shard's ledger that share a commit."""
+"""Collects commands to a shard's ledger into one commit."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Number of the oldest usable read by ``look_at``. Infinity: no read is recent enough."""
+    """Sequence number of the oldest read by ``look_at`` that is recent enough for the commands. Infinity if no
+    read is recent enough.
+    """
 
 
 @attrs.frozen
 class CommandCommit:
-    """Commands that go into one commit."""
+    """Commands of several calls that go into one commit."""
 
     commands: Sequence[Command]
     now: Now
     wanted: int
-    """Number of messages that the claims ask for."""
+    """Number of messages that the claims among the commands ask for."""
     whole: bool
     """True if a command applies to all messages, as a purge does."""
     rewrite: bool
     looked: bool
-    """True if the last ``look_at`` is recent enough for all commands."""
+    """True if the last read by ``look_at`` is recent enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
-    """For each request that contributes commands: its id, and the number of its commands."""
+    """The id of each request that contributes commands, and the number of commands of the request."""
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
-        """Collects the commands of several calls. ``looked``: number of the last read by ``look_at``."""
+        """Collects the commands of several calls. ``looked`` is the sequence number of the last read by
+        ``look_at``.
+        """
         commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -48,7 +52,9 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Returns the commands of ``posted``, then those of other processes. Call it after reading the shard."""
+        """Adds the commands of other processes after the commands of ``posted``. Call this method only after the
+        shard was read.
+        """
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

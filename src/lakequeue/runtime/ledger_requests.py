@@ -1,4 +1,4 @@
-"""This process's requests to a shard's ledger. Any process may commit them. See ``storage.requests``."""
+"""Requests of this process to a shard's ledger. Any process may commit a request. See ``storage.requests``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 16
-"""Number of calls that this process posts as requests after it met other processes."""
+"""Number of calls that this process posts as requests, after it saw that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""A lost race adds the first to the strain. A won commit subtracts 1. At the second, calls become requests."""
+"""``LOSS`` is the strain that a lost race adds. From the strain ``MOST_STRAIN`` on, calls become requests. A won
+commit subtracts 1.
+"""
 _ATTRIBUTES = "attributes"
-"""Key of the queue's attributes version, in a log entry's answers."""
+"""Key of the version of the queue's attributes, among the answers in a log entry."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -34,17 +36,19 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """This process must commit its request. ``others``: other processes' requests to add, by id, oldest first."""
+    """Says that this process must commit its request. ``others`` are the ids and commands of other processes'
+    requests, oldest first, which go into the same commit.
+    """
 
     others: Sequence[tuple[str, Sequence[Command]]]
 
 
 class OthersMet(Exception):
-    """A call has lost a race, and must post its commands as a request."""
+    """Raised when a call has lost a race, and must post its commands as a request."""
 
 
 class LedgerRequests:
-    """Posts this process's commands, and waits for their commit. Not thread-safe."""
+    """Posts the commands of this process as requests, and waits until a request is committed. Not thread-safe."""
 
     def __init__(self, path: str, commits_alone: bool) -> None:
         self.possible = local_path(path) is None and not commits_alone
@@ -52,22 +56,26 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """``turns.moved``: True if other processes commit here. Another shard may be better then."""
+        """``turns.moved`` is True if other processes commit to this shard. Another shard may be better for this
+        process.
+        """
         self.dry = False
-        """True if the last claim got fewer messages than asked."""
+        """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0
-        """Version of the queue's attributes at the last commit by another process for this one."""
+        """Version of the queue's attributes when another process last committed a request of this process."""
 
     def meet(self) -> None:
-        """Records that other processes commit here. The next calls become requests."""
+        """Records that other processes commit to this ledger. The next calls are posted as requests."""
         self._rounds, self._strain, self.turns.moved = ROUNDS, 0, True
 
     def won(self) -> None:
-        """Records a commit without requests or lost races."""
+        """Records a commit without requests, before which no race was lost."""
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
-        """Records a lost race. Raises OthersMet when too many are lost: post the commands then."""
+        """Records a lost race. Raises OthersMet if so many races were lost that the commands must be posted as a
+        request.
+        """
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
@@ -76,36 +84,41 @@ class LedgerRequests:
             raise OthersMet
 
     def ask(self, table: Table) -> None:
-        """Asks the winner of a race to post requests, too. Does nothing if its commit answered requests.
+        """Asks the winner of a race to post requests, too. Does nothing if the winner's commit answered requests.
 
-        A process that posts no requests is faster. With 100 ms a storage call, it won all races for seven seconds.
+        A process that posts no requests is faster than the others. With 100 ms a storage call, such a process won
+        all races for seven seconds.
         """
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:
             self._asked = turns.ask(table)
 
     def heed(self, table: Table) -> None:
-        """Calls ``meet`` if another process has called ``ask`` meanwhile."""
+        """Calls ``meet`` if another process has called ``ask`` since the last call of ``heed``."""
         known, self._asked = self._asked, table.transaction(layout.TURN_ID)
         if known not in (None, self._asked):
             self.meet()
 
     @property
     def wanted(self) -> bool:
-        """True if this process posts requests: it lately met other processes."""
+        """True if this process posts its commands as requests, because it recently met other processes."""
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """True to post commands as a request. False for claims after a claim got too few messages."""
+        """True if the commands should be posted as a request. False if all are claims and the last claim got too
+        few messages.
+        """
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 
     def may_take(self, commands: Sequence[Command]) -> bool:
-        """True if other processes can commit these commands: on object stores, if all can be written as text."""
+        """True if other processes can commit these commands. The ledger must be on an object store, and each
+        command must have a text form.
+        """
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
-        """Records in ``dry`` if a claim got fewer messages than asked."""
+        """Sets ``dry`` to True if a claim got fewer messages than it asked for, else to False."""
         self.dry = any(
             isinstance(command, Claim)
             and (result.error is not None or result.value.message_count < command.max_messages)
@@ -113,21 +126,23 @@ class LedgerRequests:
         )
 
     def post(self, table: Table, commands: Sequence[Command]) -> PostedRequest:
-        """Writes a request, and removes this process's last request; see ``requests.post``."""
+        """Writes a request, and removes this process's previous request; see ``requests.post``."""
         last, self._last = self._last, None
         self._last = requests.post(table, lambda token: to_text([FORMAT, token, commands]), last)
         return self._last
 
     def turn(self, table: Table, posted: PostedRequest, read: Callable[[], object]) -> CommonCommit | list[Result]:
-        """Waits until another process has committed the request ``posted``, or this process must commit it.
+        """Waits until another process has committed the request ``posted``, or until this process must commit the
+        request.
 
         Args:
-            table: the ledger, of which the newest version is loaded.
+            table: the ledger, with its newest version loaded.
             posted: the request.
-            read: reads what the commit needs, at the same time as other processes' requests are read.
+            read: reads the data that the commit needs. Runs at the same time as the reads of other processes'
+                requests.
 
         Returns:
-            The results of the committed request, or a ``CommonCommit`` if this process must commit it.
+            The results of the committed request, or a ``CommonCommit`` if this process must commit the request.
         """
         looks = new = 0
         while True:
@@ -157,7 +172,9 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns answers to requests as JSON for a log entry. ``asked``: ids, each with its number of commands."""
+    """Returns the answers to requests as JSON for a log entry. ``asked`` has each request's id and number of
+    commands.
+    """
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])
@@ -166,7 +183,9 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads another process's commands. Empty if unreadable, or posted to a restored log."""
+    """Reads the commands of another process's request. Returns no commands if they are unreadable, or if the log
+    was restored since.
+    """
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

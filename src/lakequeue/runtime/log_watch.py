@@ -1,9 +1,9 @@
 """Wakes waiting receives of this process when logs change on a local disk (inotify).
 
-Of all processes that wait on a queue, one is the watcher: it watches the logs, and holds a lock on a file. It
-closes the file, which wakes the other processes, if no receive of its own waits, a woken receive does not poll, or
-logs change while its handlers run. It stamps the file while its last poll has left no message to other processes.
-Without a recent stamp, the other processes poll at intervals.
+Of all processes that wait on a queue, one is the watcher. The watcher watches the logs, and holds a lock on a
+file. The watcher closes the file, which wakes the other processes, if no receive of its own waits, if a woken
+receive does not poll, or if logs change while its handlers run. The watcher stamps the file as long as its last
+poll has left no message to other processes. Without a recent stamp, the other processes poll at intervals.
 """
 
 from __future__ import annotations
@@ -22,23 +22,31 @@ import attrs
 from lakequeue.storage.engines.watch_lock import WatchLock
 
 PAUSE = 0.02
-"""Minimum seconds between wake-ups. Limits the cost of waiting when logs change often."""
+"""Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds for which a process watches after its last idle receive. Commits and short handlers take less."""
+"""Seconds that a process keeps watching after its last receive in an idle process. Commits and short handlers take
+less time.
+"""
 STAY = 0.25
-"""Seconds for which a process watches after a receive if its consumer soon receives again."""
+"""Seconds that a process keeps watching after a receive, if the consumer will soon receive again."""
 RETRY = 0.005
-"""Seconds before a process with running handlers tries the released lock. Idle processes try at once."""
+"""Seconds that a process with running handlers waits before it tries to take the released lock. Idle processes try
+at once.
+"""
 SIGN = 0.2
-"""Seconds between the watcher's stamps of the lock's file."""
+"""Seconds between two stamps that the watcher writes to the lock's file."""
 SIGNS = 5
-"""Number of ``SIGN`` intervals between checks of the lock's file."""
+"""Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""Seconds for a woken receive to poll. Then the watcher leaves the lock."""
+"""Seconds that a woken receive may take until it polls. After this time, the watcher leaves the lock to another
+process.
+"""
 OVERFLOW = -1
-"""Watch number of inotify's event about dropped events."""
+"""Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds without a waiting receive before a queue is forgotten. A receive on another queue then forgets it."""
+"""Seconds without a waiting receive after which a queue can be forgotten. It is forgotten when a receive waits on
+another queue.
+"""
 
 
 @attrs.define(eq=False)
@@ -47,8 +55,8 @@ class Wait:
 
     Attributes:
         wake: called when there may be messages to claim.
-        idle: True if its process has nothing else to do.
-        woken_for: returns the seconds since the receive was woken; 0.0 if it has polled since.
+        idle: True if the receive's process has nothing else to do.
+        woken_for: returns the seconds since the receive was woken, or 0.0 if the receive has polled since.
     """
 
     wake: Callable[[], None]
@@ -58,7 +66,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of one queue that this process may watch. Implements ``WatchedPlace``."""
+    """The logs of one queue that this process watches, or may watch later. Implements ``WatchedPlace``."""
 
     guard: threading.Lock
     lock: WatchLock
@@ -68,33 +76,33 @@ class Place:
     waits: list[Wait] = attrs.field(factory=list)
     watches: list[int] = attrs.field(factory=list)
     idle_at: float = 0.0
-    """Monotonic seconds when a receive last waited in an idle process."""
+    """Monotonic time, in seconds, when a receive last waited while this process was idle."""
     left_at: float = 0.0
-    """Monotonic seconds when a receive last stopped waiting."""
+    """Monotonic time, in seconds, when a receive last stopped waiting."""
     stay: float = GRACE
     """Seconds for which this process goes on watching after ``left_at``."""
     due: float | None = None
-    """Monotonic seconds of this place's next check. None: no check is planned."""
+    """Monotonic time, in seconds, of the next check of this place. None if no check is planned."""
     changes: int = 0
     known: int = -1
-    """``changes`` at the last poll that left nothing to other processes."""
+    """Value of ``changes`` at the last poll that left no message to other processes."""
     until: float = 0.0
-    """Monotonic seconds. No message becomes visible earlier unless the logs change."""
+    """Monotonic time, in seconds, before which no message becomes visible unless the logs change."""
     shown_at: float = 0.0
-    """Monotonic seconds of this process's last stamp."""
+    """Monotonic time, in seconds, when this process last stamped the lock's file."""
 
     @property
     def idle(self) -> bool:
-        """True if a receive waits in an idle process, or waited ``GRACE`` seconds ago."""
+        """True if a receive waits while this process is idle, or waited so in the last ``GRACE`` seconds."""
         return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
 
     @property
     def left(self) -> bool:
-        """True if no receive waits, and none waited for ``stay`` seconds."""
+        """True if no receive waits, and no receive has waited in the last ``stay`` seconds."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_blocked(self) -> bool:
-        """True if a woken receive has not polled for ``BLOCKED`` seconds."""
+        """True if a receive was woken at least ``BLOCKED`` seconds ago and has not polled since."""
         return any(wait.woken_for() >= BLOCKED for wait in self.waits)
 
     def is_watched_here(self) -> bool:
@@ -110,14 +118,16 @@ class Place:
                 self.show()
 
     def show(self) -> None:
-        """Stamps the lock's file while this process watches and leaves no messages."""
+        """Stamps the lock's file if this process is the watcher and its last poll left no messages to other
+        processes.
+        """
         if self.is_watched_here() and self.known == self.changes and time.monotonic() < self.until:
             self.shown_at = time.monotonic()
             self.lock.stamp()
 
 
 class LogWatch:
-    """Watches the logs of queues with waiting receives. Thread-safe."""
+    """Watches the logs of all queues for which receives of this process wait. Thread-safe."""
 
     def __init__(self) -> None:
         from inotify_simple import INotify, flags
@@ -172,7 +182,9 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes the ``Place`` of a table. Drops its former one, and places unused for ``FORGOTTEN`` seconds."""
+        """Makes the ``Place`` of a table. Removes the table's former ``Place``, and the places of queues unused
+        for ``FORGOTTEN`` seconds.
+        """
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -194,7 +206,9 @@ class LogWatch:
         return watch
 
     def _lead(self, place: Place) -> bool:
-        """Begins to watch the logs, unless another process watches. Returns True if this process watches."""
+        """Begins to watch the logs, unless another process already watches them. Returns True if this process is
+        the watcher.
+        """
         if place.sign is not None and place.lock.exclusive is None:
             with suppress(OSError):
                 place.lock.take(exclusive=True)
@@ -244,7 +258,9 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Returns milliseconds until the next check or stamp. None if nothing is due."""
+        """Returns the milliseconds until the next check of a place or the next stamp. Returns None if neither is
+        planned.
+        """
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)
@@ -263,7 +279,7 @@ class LogWatch:
                     place.show()
 
     def _changed(self, watches: Collection[int]) -> list[Place]:
-        """Handles changes of files. Returns the places at which a receive must poll."""
+        """Handles changes of watched files and logs. Returns the places whose receives must poll."""
         looking: list[Place] = []
         if OVERFLOW in watches:
             watches = list(self._watched)
@@ -281,7 +297,9 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Returns ``[place]`` if its receives must poll, else ``[]``. Releases the lock if none can poll soon."""
+        """Called when a log of ``place`` has changed. Returns ``[place]`` if its receives must poll, else ``[]``.
+        Releases the lock if no receive can poll soon.
+        """
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -293,7 +311,9 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Tries to become the watcher. Returns ``[place]`` if its receives must poll, else ``[]``."""
+        """Tries to make this process the watcher of ``place``. Returns ``[place]`` if the receives there must
+        poll, else ``[]``.
+        """
         if place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []
@@ -304,7 +324,9 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks: each keeps a file open. Further queues are watched without a lock."""
+    """Returns the maximum number of locks, because each lock keeps a file open. Further queues are watched without
+    a lock.
+    """
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

@@ -35,12 +35,12 @@ class OpenQueue:
     """One incarnation of a queue. Thread-safe.
 
     Attributes:
-        row: the catalog's row, as last read.
-        attributes: the attributes of that row.
+        row: the queue's row in the catalog, as last read.
+        attributes: the attributes in ``row``.
         shards: the queue's shards in this process.
-        dead_letter_queues: known destinations of dead letters by the ARN of their queue.
-        delivery: the delivery table in this process.
-        finishing_moves: lock held while a move is completed.
+        dead_letter_queues: known destinations of dead letters, by the ARN of the dead-letter queue.
+        delivery: state of the queue's delivery table in this process.
+        finishing_moves: lock that is held while a move is completed.
     """
 
     def __init__(self, root: Root, row: QueueRow) -> None:
@@ -54,8 +54,8 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Directories of the shards' Delta logs. Empty on object stores, and with another clock than the
-        system's.
+        """Returns the directories of the shards' Delta logs. Returns none on object stores, or if the clock is not
+        the system's.
         """
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
@@ -76,7 +76,9 @@ class OpenQueue:
 
     @property
     def key(self) -> str:
-        """Name of the queue's directory: a hash of region and name, and the incarnation."""
+        """Name of the queue's directory. The name consists of a hash of region and queue name, and the
+        incarnation.
+        """
         return self.row.key
 
     @property
@@ -85,7 +87,7 @@ class OpenQueue:
 
     @property
     def arn(self) -> str:
-        """ARN of the queue in SQS policies and listings."""
+        """ARN of the queue, as SQS policies and listings show it."""
         return redrive_policies.arn(self.region, self.name)
 
     def now(self) -> int:
@@ -96,7 +98,9 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Context of a call. Logs the call, converts errors, and completes interrupted deletions."""
+        """Runs a call of the queue as a context. Logs the call, converts errors, and completes an interrupted
+        deletion of the queue.
+        """
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()
@@ -115,8 +119,8 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Raises DamagedTable if the catalog has lost the queue (DUR-7). A restore can cause this. Checks
-        rarely.
+        """Checks at times that the catalog still has the queue. Raises DamagedTable if a restore, for example, has
+        lost the queue (DUR-7).
         """
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
@@ -134,7 +138,7 @@ class OpenQueue:
         self._row_checked_at = now
 
     def tally(self, **amounts: int) -> None:
-        """Adds to the queue's totals, by the names in ``calls.EVENTS``."""
+        """Adds ``amounts`` to the queue's totals. Each amount has a name of ``calls.EVENTS``."""
         self.root.tallies.add(self.name, **amounts)
 
     def _deleted(self) -> bool:
@@ -150,7 +154,9 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Calls ``check``, and again if it fails on old attributes. Returns their version, and the result."""
+        """Calls ``check``. If ``check`` fails and the attributes are outdated, reads new attributes and calls
+        ``check`` again. Returns the version of the attributes, and the result of ``check``.
+        """
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -162,7 +168,9 @@ class OpenQueue:
             return version, check()
 
     def reload(self) -> bool:
-        """Reads the catalog's row again. Returns True if attributes changed. Raises QueueDoesNotExist."""
+        """Reads the queue's row from the catalog again. Returns True if the attributes changed. Raises
+        QueueDoesNotExist if the queue was deleted.
+        """
         row = self.root.living(self.key)
         if row is None:
             raise QueueDoesNotExist()
@@ -175,12 +183,16 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Brings process and log to the newest attributes. The log refused a send with other attributes."""
+        """Gives this process and the log the newest attributes. Called after the log refused a send with another
+        version of the attributes.
+        """
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts newer attributes of the shards (DUR-7). A restore leaves them. Returns True if there were any."""
+        """Adopts attributes of the shards that are newer than the catalog's, as after a restore (DUR-7). Returns
+        True if there are any.
+        """
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))
@@ -207,7 +219,9 @@ class OpenQueue:
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
-        """Writes the catalog's attributes to every shard. Completes an interrupted change (QUE-25)."""
+        """Writes the catalog's attributes to every shard. An interrupted change of attributes is thereby completed
+        (QUE-25).
+        """
         row = self.row
         version = row.attributes_version
         if version == 0:
@@ -225,7 +239,7 @@ class OpenQueue:
     # --- shards
 
     def learn_of_shards(self) -> None:
-        """Opens shards that were added. Raises QueueDoesNotExist if the queue was deleted."""
+        """Opens shards that were added to the queue. Raises QueueDoesNotExist if the queue was deleted."""
         self.shards[0].ledger.query(lambda _: None)
 
     def command(self, shard: OpenShard, command: Command) -> Any:
@@ -236,7 +250,9 @@ class OpenQueue:
         return result.value
 
     def delete(self) -> None:
-        """Deletes the queue, or completes its deletion: shards first, the catalog's row last (QUE-13)."""
+        """Deletes the queue, or completes an interrupted deletion. Closes the shards first, and marks the
+        catalog's row as deleted last (QUE-13).
+        """
         row = self.root.living(self.key)
         if row is None:
             self.root.forget_shards(self.key)
@@ -264,7 +280,7 @@ class OpenQueue:
 
 @contextmanager
 def _unless_broken(shard: OpenShard) -> Iterator[None]:
-    """Suppresses errors of missing and damaged tables: no process can use them."""
+    """Suppresses errors of a missing or damaged table, because no process can use the table."""
     try:
         yield
     except (DamagedTable, FileNotFoundError) as error:

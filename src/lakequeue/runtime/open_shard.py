@@ -1,7 +1,7 @@
 """One shard in this process: a ledger, a reader and a sender, each with its own lock.
 
-A process has one ``OpenShard`` for each shard. So only processes race for commits. Take the sender's lock first,
-then the ledger's.
+A process has only one ``OpenShard`` for each shard, so that threads of one process never race for commits. To take
+both locks, take the sender's lock before the ledger's lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
 def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
-    """Returns the order in which to try the shards. May move the home before."""
+    """Returns the order in which this process tries the queue's shards. May move the home shard first."""
 
     def activity(others: Sequence[int]) -> list[list[int]]:
         tables = shards[0].tables
@@ -40,9 +40,10 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads all shards on an object store concurrently. Returns a number for later commands and queries.
+    """Reads all given shards on an object store concurrently. Returns the sequence number of the read.
 
-    With the number, they need not read these shards again. Returns infinity on a disk, and for a single shard.
+    Later commands and queries that get the number need not read the shards again. Returns infinity, without a
+    read, if the tables are on a local disk, or for a single shard.
     """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
@@ -61,8 +62,8 @@ class OpenShard:
     """One shard. Thread-safe.
 
     Attributes:
-        tables: paths of its tables.
-        shared: state shared with the queue's other shards.
+        tables: the shard's tables.
+        shared: state that all shards of the queue share.
         ledger: applies commands and answers queries.
     """
 
@@ -75,17 +76,20 @@ class OpenShard:
         self.sender = ShardSender(tables, shared, self.ledger, self.reader)
 
     def release(self) -> None:
-        """Closes the handles and clears the caches. The next call opens them again."""
+        """Closes the handles of the shard's tables, and clears the caches. The next call opens the tables
+        again.
+        """
         self.sender.release()
         self.ledger.release()
         self.reader.bodies.clear()
 
     def compact(self, now: int, dedup: int | None) -> MergeCounts:
-        """Compacts the log. Returns how many segments were dropped, merged and cut. Raises QueueDoesNotExist.
+        """Compacts the shard's log. Returns how many segments were dropped, merged and cut. Raises
+        QueueDoesNotExist.
 
         Args:
-            now: the instant, in microseconds.
-            dedup: microseconds for which deduplication ids count; None if they do not count.
+            now: the current time, in microseconds.
+            dedup: microseconds for which deduplication ids count. None if deduplication ids do not count.
         """
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self.tables.engine.open(self.tables.messages)
@@ -97,12 +101,14 @@ class OpenShard:
         return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
     def _forgotten(self) -> ForgottenMessages:
-        """Returns the ledger's forgotten messages. Reads storage after the log was opened."""
+        """Reads from storage which messages the ledger has forgotten. Called only after the log was opened."""
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log. Removes its local files. Returns True if the message had content."""
+        """Clears a message in the log, and removes local files that contain the message. Returns True if content
+        was removed.
+        """
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)
@@ -111,6 +117,8 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """Checks the clock. Returns the instant from which deduplication ids count; None if no ids count."""
+        """Checks the clock. Returns the instant, in microseconds, from which deduplication ids count, or None if
+        none count.
+        """
         self.ledger.check_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

@@ -16,7 +16,7 @@ from lakequeue.storage.engines.point import Engine
 
 @attrs.frozen
 class PickledRoot:
-    """A root without its session and secrets."""
+    """A root as it is pickled, without Spark session and secrets."""
 
     id: str
     path: str
@@ -30,7 +30,7 @@ class PickledRoot:
 
     @classmethod
     def of(cls, root: Root) -> PickledRoot:
-        """Returns the values of an open root. Raises QueueClientError if its clock was set by hand."""
+        """Returns the values of an open root. Raises QueueClientError if the root has a clock of its own."""
         if not isinstance(root.clock, SystemClock):
             raise QueueClientError("a root with a clock of its own cannot be pickled: open it without clock")
         store = root.engine.store
@@ -46,9 +46,10 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the open root. All copies in this process share it.
+        """Returns the open root. All copies of the root in this process share the open root.
 
-        Raises QueueClientError for a network file system that nobody has allowed.
+        Raises QueueClientError if the root is on a network file system, and neither user nor environment allows
+        it.
         """
         known = by_id.get(self.id)
         if known is not None:
@@ -99,7 +100,7 @@ class Reopened(Generic[_Values, _Open]):
 
     @property
     def _known(self) -> _Values | _Open:
-        """Returns the open object, or pickled values of a closed copy."""
+        """Returns the open object, or the pickled values if this copy is not open yet."""
         return vars(self).get("_runtime") or self._pickled
 
     def __getstate__(self) -> dict[str, Any]:

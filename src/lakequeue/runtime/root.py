@@ -33,24 +33,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
-"""Microseconds: longest pause between a waiting receive's polls, on disks and on stores."""
+"""Maximum microseconds between two polls of a waiting receive, on local disks and on object stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores, polls pause for 1/``IDLE_PART`` of the idle time. The first is the longest pause, in
-microseconds.
+"""On object stores, a receive pauses between polls for 1/``IDLE_PART`` of its idle time. The pause is at most
+``IDLE_POLL_INTERVAL`` microseconds.
 """
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Microseconds that a handled message waits for the next claim, on disks and on stores."""
+"""Microseconds that a handled message may wait to be settled with the next claim, on disks and on object
+stores.
+"""
 REMOTE_CLAIM_INTERVAL = 1_000_000
-"""Microseconds between claims that take all messages, on stores."""
+"""Minimum microseconds on an object store from a claim that took all messages to the next claim."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Microseconds between checks of a queue's catalog row, on disks and on stores."""
+"""Microseconds between two checks that the catalog has the queue's row, on disks and on object stores."""
 CACHED_QUEUES = 1_000
-"""Maximum number of unused queues that stay in memory."""
+"""Maximum number of unused queues whose shards and caches stay in memory."""
 
 
 class _OpenShards(list[OpenShard]):
-    """The shards of a queue. Kept while the queue is open or was used recently. Shards may be added (QUE-34)."""
+    """The shards of a queue. The list is kept while the queue is open or was used recently. Shards may be added
+    (QUE-34).
+    """
 
     def __init__(self, engine: Engine, root: str, row: QueueRow, guard: ClockGuard) -> None:
         super().__init__()
@@ -70,7 +74,7 @@ class _OpenShards(list[OpenShard]):
 
 
 class _RootState:
-    """State that a root's objects with one engine share."""
+    """State that all ``Root`` objects of this process share if they have the same location, options and engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -116,10 +120,10 @@ class _RootState:
 
 _Key = tuple[str, frozenset[tuple[str, str]], bool, int]
 opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDictionary()
-"""Roots in use in this process. Keys: path, options and Spark session."""
+"""Roots in use in this process, keyed by path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by id. Copies of a pickled root use the same root."""
+"""Roots of this process by id. The copies of a root that was pickled in this process share the root."""
 
 
 class Root:
@@ -176,7 +180,9 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Returns the longest pause between polls. ``idle``: time since the last message. Both in microseconds."""
+        """Returns the longest pause between two polls if no message came for ``idle``. Both times are in
+        microseconds.
+        """
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
@@ -184,21 +190,23 @@ class Root:
         return to_micros(self.clock.now())
 
     def check_clock(self, what: str) -> None:
-        """Compares the clock with the storage's; see ``ClockGuard.check_now``."""
+        """Compares the clock with the storage's clock; see ``ClockGuard.check_now``."""
         self._tables.guard.check_now(what)
 
     @property
     def check_expiry(self) -> Doubt:
-        """The check of the clock before messages count as expired; see ``ClockGuard.check_expiry``."""
+        """Checks the clock before messages count as expired; see ``ClockGuard.check_expiry``."""
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
-        """Creates a missing root. Raises QueueClientError if it has other contents or is not writable."""
+        """Creates the root if it is missing. Raises QueueClientError if the place has other contents or is not
+        writable.
+        """
         with self.storage_errors(), self.lock:
             self.catalog.prepare(self.mode)
 
     def check(self) -> None:
-        """Reads the catalog as a new process would. Raises the error that such a process would get."""
+        """Reads the catalog as a new process would. Raises the error that a new process would get."""
         with self.storage_errors():
             Catalog(self.engine, self.path).rows()
 
@@ -219,7 +227,9 @@ class Root:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns storage failures into QueueClientError. Drops all cached state if a restore is possible."""
+        """Turns storage failures into QueueClientError. Drops all cached state if a restored backup may be the
+        cause.
+        """
         process.check()
         try:
             yield
@@ -238,20 +248,24 @@ class Root:
     # --- the catalog
 
     def rows(self) -> list[QueueRow]:
-        """Returns all rows of the catalog: every region, deleted queues included."""
+        """Returns the catalog's current rows for every region, including the rows of deleted queues."""
         with self.storage_errors(), self.lock:
             rows = list(self.catalog.rows())
             self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
             return rows
 
     def living(self, key: str) -> QueueRow | None:
-        """Returns the current row of an incarnation; None if it was deleted."""
+        """Returns the current row of an incarnation by its key. Returns None if the incarnation does not exist or
+        was deleted.
+        """
         with self.lock:
             row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns a queue's newest row. None: the catalog has no row. ``known``: the catalog is unreadable."""
+        """Returns the newest row of an incarnation by its key. Returns None if the catalog has no such row, or
+        ``known`` if the catalog is unreadable.
+        """
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -264,13 +278,15 @@ class Root:
                 return known
 
     def living_at(self, place: QueueLocation) -> QueueRow | None:
-        """Returns the current row of a queue by region and name. None: there is no such queue."""
+        """Returns the current row of the queue with this region and name. Returns None if there is no such
+        queue.
+        """
         with self.lock:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Applies ``change`` to the newest row of a queue. Returns the result. Raises QueueDoesNotExist for a
-        deleted queue.
+        """Applies ``change`` to the newest row of a queue, and returns the changed row. Raises QueueDoesNotExist
+        if the queue was deleted.
         """
 
         def changed() -> Change[QueueRow]:
@@ -294,7 +310,7 @@ class Root:
             self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
-        """Writes the rows that ``made`` returns, in one commit. After a lost race, calls ``made`` again."""
+        """Writes the rows that ``made`` returns, in one commit. Calls ``made`` again after a lost race."""
 
         def put() -> Decision[list[QueueRow]]:
             rows = made()
@@ -318,7 +334,9 @@ class Root:
 
 
 def _tables(store: Store, spark: SparkSession | None) -> _RootState:
-    """Returns the state that roots with the same options share. With ``spark``, its commits go through Spark."""
+    """Returns the state that roots with the same options share. If ``spark`` is given, commits go through
+    Spark.
+    """
     # other options, other handles: they may have other rights
     key = (store.root, store.client_options, store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:
@@ -344,6 +362,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns the root for a process that has not opened it. One example is a Spark task's process."""
+    """Returns the root for a process that has not opened the root itself, such as a Spark task's process."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

@@ -1,4 +1,4 @@
-"""Finds new messages among sent ones, and gives them offsets."""
+"""Finds the new messages among sent messages, and gives the new messages their offsets in the shard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 
 @attrs.frozen
 class ShardSend:
-    """Messages of one send, with the attributes that validated them."""
+    """Messages of one send, and the queue's attributes that were used to validate the messages."""
 
     messages: Sequence[NewMessage]
     now: Now
@@ -27,19 +27,19 @@ class ShardSend:
 
 
 class Placed(NamedTuple):
-    """A sent message, or the message that it repeats (DDP-8)."""
+    """Place of a sent message, or of the earlier message that the sent message repeats (DDP-8)."""
 
     offset: int
-    """Offset of the message. -1: an earlier batch sent it, at an unknown offset."""
+    """Offset of the message. The offset is -1 if an earlier batch sent the message at an unknown offset."""
     message_id: str
 
 
 Sent = list[Placed | None]
-"""Result for each message of a send; None if the cap on stored messages refused it."""
+"""Place of each message of a send. The place is None if the cap on stored messages refused the message."""
 
 
 class Places:
-    """Gives the messages of one commit their offsets, in order."""
+    """Gives the messages of one commit their offsets, in the order of sending."""
 
     def __init__(
         self,
@@ -59,7 +59,9 @@ class Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """Returns the place of a message, or of its original. None: the cap is reached."""
+        """Returns the place of a message, or of the message that it repeats. Returns None if the cap on stored
+        messages is reached.
+        """
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch
@@ -86,7 +88,7 @@ class Places:
 
 
 class PlaceFinder:
-    """Finds new messages of sends by a shard's log and ledger."""
+    """Finds out from a shard's log and ledger which messages of sends are new."""
 
     def __init__(self, ledger: ShardLedger, reader: ShardReader) -> None:
         self._ledger = ledger
@@ -95,7 +97,9 @@ class PlaceFinder:
     def places(
         self, appender: Appender, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Places:
-        """Returns ``Places`` after the loaded snapshot, for sends with these attributes."""
+        """Returns a ``Places`` for sends with these attributes. Its offsets begin after the loaded snapshot of the
+        log.
+        """
         room, known = self.room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
             return Places(appender.end, room, known)
@@ -106,7 +110,7 @@ class PlaceFinder:
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
-        """Returns offsets of stored messages with a deduplication id of these sends (JOB-6)."""
+        """Returns the offsets of stored messages that have a deduplication id of these sends (JOB-6)."""
         ids = {message.entry.dedup_id for send in sends for message in send.messages}
         found = {offset: id for id in ids if id is not None for offset in window.find(id)}
         if not found:
@@ -120,7 +124,9 @@ class PlaceFinder:
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the message that a deduplication id repeats. None if it was purged or is not in ``stored``."""
+        """Returns the place of an earlier message with the deduplication key, or None. Ignores messages that were
+        purged or are not in ``stored``.
+        """
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)
@@ -131,7 +137,9 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many more messages the cap allows after offset ``end``. None: no cap."""
+        """Returns how many more messages the cap allows in a log that ends at offset ``end``. Returns None if
+        there is no cap.
+        """
         limit = attributes.stored_limit
         if limit is None:
             return None

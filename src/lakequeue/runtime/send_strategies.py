@@ -1,4 +1,4 @@
-"""How the messages of a group of sends are committed: by their own commit, or as a staged file."""
+"""Ways to commit the messages of a group of sends: directly, or as a staged file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
-"""Number of other processes' commits that a sender searches. Then the sender waits for its turn."""
+"""Number of other processes' commits that a sender searches for its messages before it waits for its turn."""
 
 
 class PlainCommit:
@@ -28,11 +28,15 @@ class PlainCommit:
             appender.stage_next()
 
     def find(self, appender: Appender) -> Appended | None:
-        """Returns where another process has put the messages. None: nowhere in the loaded snapshot."""
+        """Returns where another process has put the messages. Returns None if the loaded snapshot lacks the
+        messages.
+        """
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
-        """Writes the messages into a staged file. Returns the way to commit it. See ``staged_sends.stage``."""
+        """Writes the messages into a staged file. Returns the object that commits the file. See
+        ``staged_sends.stage``.
+        """
         staged = appender.stage(messages, version, alone=alone)
         return OwnFile(staged) if alone else SharedFile(staged)
 
@@ -42,7 +46,9 @@ class PlainCommit:
         return appender.append(messages, now, version, ids)
 
     def answers(self, batch: SendBatch, first: int) -> list[Sent | BaseException]:
-        """Returns the answers to the sends. Their messages begin at offset ``first``."""
+        """Returns the answers to the sends of a committed batch. The messages of the batch begin at offset
+        ``first``.
+        """
         return batch.answers
 
     def failure(self, error: Exception) -> Exception:
@@ -51,11 +57,11 @@ class PlainCommit:
 
 @attrs.define
 class OwnFile(PlainCommit):
-    """Messages in a staged file for this process's own commit."""
+    """Messages in a staged file that only this process may commit."""
 
     staged: StagedSend
     others: Sequence[DataFile] | None = attrs.field(default=None, init=False)
-    """Files of other processes for the same commit; None if they were not listed yet."""
+    """Files of other processes for the same commit. None if the files were not listed yet."""
 
     def lost(self, appender: Appender) -> None:
         appender.stage_next()
@@ -73,11 +79,13 @@ class OwnFile(PlainCommit):
         return appender.append_staged(self.staged, now, ids, self.is_patient(), self.others)
 
     def is_patient(self) -> bool:
-        """True if the next commit waits for its turn in any case."""
+        """True if the next commit waits for its turn, even if another process commits meanwhile."""
         return True
 
     def give_up(self, version: int) -> None:
-        """Called before another file replaces this one. Raises if other processes may still commit this one."""
+        """Called before another file replaces this file. Raises an error if other processes may still commit this
+        file.
+        """
 
 
 @attrs.define
@@ -85,7 +93,7 @@ class SharedFile(OwnFile):
     """Messages in a staged file that any process may commit."""
 
     looks: int = 0
-    """Number of other processes' commits that were searched already."""
+    """Number of other processes' commits that were already searched for this file."""
 
     def find(self, appender: Appender) -> Appended | None:
         if appender.table.folder.local is not None:
@@ -108,9 +116,10 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error with ``outcome_unknown``: other processes may still commit the file.
+        """Returns an error with ``outcome_unknown``, because other processes may still commit the file.
 
-        Returns ``error`` itself if the log is closed or has newer attributes. Then no process commits the file.
+        Returns ``error`` itself if the log is closed or has newer attributes, because no process will commit the
+        file.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error
@@ -119,18 +128,22 @@ class SharedFile(OwnFile):
 
 @attrs.define
 class SendBatch:
-    """The sends of one group commit, with answers and commit method."""
+    """The sends of one group commit, the answers to the sends, and the way to commit the messages."""
 
     sends: Sequence[ShardSend]
     answers: list[Sent | BaseException] = attrs.field(factory=list)
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send with this version, or of the first send."""
+        """Returns the attributes of a send with this version of the attributes, or else the attributes of the
+        first send.
+        """
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns offsets for each send. A send with other attributes gets StaleAttributes."""
+        """Returns the places of each send's messages. A send with another version of the attributes gets
+        StaleAttributes.
+        """
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

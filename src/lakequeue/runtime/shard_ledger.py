@@ -1,4 +1,4 @@
-"""The ledger of a shard in this process: commands behind a group commit."""
+"""The ledger of a shard in this process. Commands to the ledger go through a group commit."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""Number of claims without a read of the log. Then a claim reads the log, if groups are possible."""
+"""Number of claims without a read of the log after which a claim reads the log. Counts only if message groups are
+possible.
+"""
 _log = logging.getLogger("lakequeue")
 
 
 class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
-    """Decides commands on a shard's newest ledger and log, and commits changes. Thread-safe."""
+    """Decides commands on the newest ledger and log of a shard, and commits the changes. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
         super().__init__(tables, shared)
@@ -54,20 +56,22 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
         """Applies commands, in a commit with other calls. Raises RequestThrottled after too many lost races.
 
-        ``look``: number of a read by ``look_at``. A shard of that read is not read again.
+        ``look`` is the sequence number of a read by ``look_at``. If the read included this shard, the shard is not
+        read again.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue's attributes at the last decision."""
+        """Version of the queue's attributes when commands were last decided."""
         machine = self._machine
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Announces in the ledger a removal of bodies from the log. Returns the removal's random number.
+        """Announces in the ledger that bodies will be removed from the log. Returns the random number of the
+        removal.
 
-        ``known``: number of the log's last removal, or 0.
+        ``known`` is the random number of the last removal from the log, or 0 if there was none.
         """
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
@@ -76,7 +80,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return mark
 
     def rewrite(self, now: Now) -> bool:
-        """Rewrites the ledger if it has too many files. Returns True if it did."""
+        """Rewrites the ledger if the ledger has too many files. Returns True if the ledger was rewritten."""
         with self._held():
             machine = self._fresh_machine()
             if not self._open_ledger().has_excess_files(machine):
@@ -108,7 +112,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _requested(self, call: CommandCommit) -> list[Result]:
-        """Posts commands as a request. Any process commits it, with other requests."""
+        """Posts commands as a request. Any process may commit the request, together with other requests."""
         ledger, home = self._open_ledger(), self._shared.home if call.wanted else None
         posted = self._requests.post(ledger.table, call.commands)
         try:
@@ -125,7 +129,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns ``posted``'s results if another process committed it; else decides it with other requests."""
+        """Returns the results of the request ``posted`` if another process committed it. Otherwise decides the
+        request together with others.
+        """
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has changes that were not committed
@@ -155,7 +161,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             return self._decide(call.with_others(posted, CommonCommit(())), 0)
 
     def _decided_here(self, call: CommandCommit) -> list[Result]:
-        """Commits this process's commands. Ignores other processes' requests."""
+        """Commits the commands of this process, without requests of other processes."""
         fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
         ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
         try:
@@ -180,7 +186,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost``: races so far."""
+        """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost`` is the number of
+        races lost so far.
+        """
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)
@@ -210,7 +218,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._open_ledger().change(decision, machine, call.rewrite, ids, told)
 
     def _read_log(self, call: CommandCommit, machine: ShardMachine) -> bool:
-        """Gives a machine the log in memory. Reads a newer log, and returns True, if needed."""
+        """Gives a machine the log in memory. If the log may be too old, reads the newest log and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:
@@ -226,7 +234,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """True if the log has grown. The claim may then find new messages."""
+        """Reads the log. Returns True if the log has grown, because the claim may find new messages in it."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False

@@ -1,4 +1,4 @@
-"""A process's handles on a shard's ledger and log, and answers from them."""
+"""A process's handles on a shard's ledger and log, and answers to queries from the newest state of both."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 READ_COMMITS_EVERY = 8
-"""``is_unattended`` reads new commits in one of this many calls. It looks for claims."""
+"""One in this many calls of ``is_unattended`` reads the new commits, to see if they are claims."""
 LATELY = MICROS // 2
-"""Microseconds. ``are_stored`` relies on a read of the ledger of at most this age."""
+"""Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
-"""Microseconds. On an object store, waits rely on such an old read of an empty shard."""
+"""Maximum age, in microseconds, of a read of an empty shard on which a wait relies. Used on object stores."""
 _looks = count(1)
 _T = TypeVar("_T")
 
 
 def new_look() -> int:
-    """Returns the number of a new read by ``look_at``. Later reads have higher numbers."""
+    """Returns the sequence number of a new read by ``look_at``. Later reads have higher numbers."""
     return next(_looks)
 
 
 class ShardQueries(ShardTable[Request, Answer]):
-    """Answers queries from a shard's ledger and log. Keeps the state machine. Thread-safe."""
+    """Answers queries about a shard from its ledger and log. Keeps the shard's state machine. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
         super().__init__(tables, shared, tables.receipts)
@@ -49,35 +49,43 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._machine: ShardMachine | None = None
         self._unattended_calls = 0
         self._looked = 0
-        """Number of the last read of this shard by ``look``."""
+        """Sequence number of the last read of this shard by ``look``."""
         self._committed_since_look = False
-        """True if this process has committed since the last ``look``."""
+        """True if this process has committed to the ledger since the last ``look``."""
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log. Later commands and queries name the read by its number."""
+        """Reads the newest ledger and log. Later commands and queries refer to the read by its sequence number,
+        ``number``.
+        """
         with self._held():
             sure, self._committed_since_look = self._committed_since_look, False
             self._fresh_machine(sure)
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the state in memory. None: unknown."""
+        """Returns when a claim may find more messages, by the state in memory. Returns None if no instant is
+        known.
+        """
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns what the rate limit allows, by the state in memory. None without state or limit."""
+        """Returns how many messages the rate limit allows, by the state in memory. Returns None without a state or
+        a limit.
+        """
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
     def took_all(self) -> bool:
-        """True if the last claim of the state in memory took all messages."""
+        """True if the last claim took all messages, by the state in memory."""
         with self._held():
             return self._machine is not None and self._machine.took_all
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would find nothing: the last one took everything, and nothing changed since."""
+        """True if a claim would find nothing, because the last claim took all messages and nothing has changed
+        since.
+        """
         with self._held():
             machine, log = self._machine, self._open_log()
             if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
@@ -85,7 +93,9 @@ class ShardQueries(ShardTable[Request, Answer]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """True if the shard was empty at a recent read. Also requires an unchanged log, on an object store."""
+        """True if the shard was empty at a recent read, and its log has no new entry. Always False on a local
+        disk.
+        """
         with self._held():
             machine, log, read_at = self._machine, self._open_log(), self._read_at
             if log.table.folder.local is not None or machine is None or read_at is None:
@@ -95,7 +105,9 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if no other process claimed since the last read. To save reads, most calls count any new commit."""
+        """True if no other process has claimed messages since the last read. To save reads, most calls return
+        False after any new commit.
+        """
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -105,25 +117,32 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._fresh_machine().head.head_offset == known
 
     def activity(self) -> list[int]:
-        """Returns the newest versions of ledger and log. Every commit changes one."""
+        """Returns the newest versions of the ledger and of the log. Every commit changes one of the two
+        versions.
+        """
         with self._held():
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts commits and lost races in the newest ``most`` entries of each log."""
+        """Counts commits, and the races lost before them, in the newest ``most`` Delta log entries of each
+        table.
+        """
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Returns the ledger's runs and files, and its last commit in microseconds."""
+        """Returns the ledger's number of runs, its number of files, and the time of its last commit in
+        microseconds.
+        """
         with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns a query's result on the newest state. With ``look``, a read of that number or later suffices.
+        """Returns the result of ``query`` on the newest state. If ``look`` is given, the read with this sequence
+        number, or a later read, is new enough.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -147,7 +166,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns True for each stored message. The state is at most half a second old.
+        """Returns for each offset True if the message there is stored. The state is at most half a second old.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -167,7 +186,9 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """Returns the newest head, and a check. The check raises ReplacedLog after a restore."""
+        """Returns the newest head of the ledger, and a function. The function raises ReplacedLog if the ledger was
+        restored since.
+        """
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
@@ -185,7 +206,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
     @contextmanager
     def reading(self) -> Iterator[LogReader]:
-        """Yields the handle on the log. Its files are then read without the lock."""
+        """Yields the handle on the log. Inside the block, the caller reads the log's files without the lock."""
         log = self._log  # read once: another thread may set it to None
         if log is None:
             with self._held():
@@ -194,27 +215,30 @@ class ShardQueries(ShardTable[Request, Answer]):
             yield log
 
     def confirm(self) -> None:
-        """Raises ReplacedLog if ledger or log were replaced since this process read them."""
+        """Raises ReplacedLog if the ledger or the log was restored or repaired since this process read it."""
         with self._held():
             self._open_ledger().table.confirm()
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Takes over the last commit from ``table``, another handle on the log."""
+        """Adopts the last commit of ``table``, another handle on the log, so that the commit need not be read
+        again.
+        """
         log = self._log
         if log is not None:
             log.table.learn(table)
 
     def check_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit at ``instant`` (DUR-82). ``last``: the shard's last commit.
+        """Checks the clock before a commit at ``instant`` (DUR-82). ``last`` is the instant of the shard's last
+        commit.
 
-        A slow clock matters, too: messages would get the send time ``last``.
+        A clock that is behind matters, too, because messages would get the send time ``last``.
 
         Returns:
-            Application ids that the commit must set, too.
+            Application ids that the commit must also set.
 
         Raises:
-            QueueClientError: the clock is behind, or ahead by more than the shard's longest pause.
+            QueueClientError: the clock is behind, or ahead by more than the shard's longest pause between commits.
         """
         if self._is_usual(instant, last, 0):
             return {}
@@ -225,7 +249,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     def _check_expiry(self, machine: ShardMachine) -> None:
-        """Raises QueueClientError if a wrong clock has expired messages."""
+        """Raises QueueClientError if messages count as expired only because the clock is wrong."""
         guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
         if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
             return
@@ -234,12 +258,16 @@ class ShardQueries(ShardTable[Request, Answer]):
             guard.check_expiry(now, last, self._tables.messages)
 
     def _is_usual(self, instant: int, last: int, pause: int) -> bool:
-        """True if ``instant`` needs no clock check: it is not unusually long after ``last``, nor well before."""
+        """True if ``instant`` needs no check of the clock: neither unusually long after ``last`` nor clearly
+        before ``last``.
+        """
         guard = self._shared.guard
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the shard's last commit, and its longest pause, in microseconds."""
+        """Returns the instant of the shard's last commit, and the longest pause between commits, both in
+        microseconds.
+        """
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
@@ -264,16 +292,20 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._log = None
 
     def _is_known(self) -> bool:
-        """True if the machine in memory matches the loaded snapshot."""
+        """True if the machine in memory has the state of the loaded snapshot."""
         machine = self._machine
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if the clock was set back after the machine's last decision. A later commit makes it False."""
+        """True if the clock was set back after the machine's last decision, and no commit has followed the
+        decision.
+        """
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
-        """Builds the machine from the loaded snapshot of the ledger. ``log``: returns the newest log."""
+        """Builds the machine from the loaded snapshot of the ledger. The function ``log`` returns the newest
+        log.
+        """
         ledger = self._open_ledger()
         try:
             machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))
@@ -286,7 +318,9 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        """Returns the machine of the newest ledger and log. ``sure``: also checks that neither was replaced."""
+        """Returns the machine of the newest ledger and log. If ``sure``, also checks that neither of the two was
+        replaced.
+        """
         ledger, machine = self._ledger, self._machine
         if ledger is not None:
             (ledger.table.confirm if sure else ledger.table.refresh)()
@@ -316,7 +350,9 @@ class ShardQueries(ShardTable[Request, Answer]):
 
 
 def _has_news(table: Table) -> bool:
-    """True if a table's log has an unread entry. Takes a request on an object store."""
+    """True if the Delta log of a table has an entry that was not read yet. Takes one request on an object
+    store.
+    """
     if table.folder.local is not None:
         return has_entry(table.folder, table.version + 1)
     try:

@@ -1,4 +1,4 @@
-"""Races with other processes for commits to a shard."""
+"""Races of this process with other processes for commits to a shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.storage.engines.commit_failures import StaleAttributes
 
 ROUNDS = 200
-"""Number of commits and lost races between checks of the share of lost races."""
+"""Number of commits and lost races after which the share of lost races is checked again."""
 TOO_MANY = 1 / 3
 """Share of lost races above which a warning is logged."""
 
@@ -22,7 +22,9 @@ _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Counts this process's commits to a queue, and its lost or avoided races. Thread-safe."""
+    """Counts this process's commits to a queue's shards, and the races that the process lost or avoided.
+    Thread-safe.
+    """
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -32,7 +34,7 @@ class RaceCounts:
         self._warned = False
 
     def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
-        """Counts a commit, and the races lost before. Updates the queue, the call and ``home``."""
+        """Counts a commit, and the races before the commit, for the queue, this thread's call, and ``home``."""
         calls.committed(shard, lost)
         if home is not None:
             home.committed(shard, lost + avoided)
@@ -53,14 +55,16 @@ class RaceCounts:
             )
 
     def by_shard(self) -> dict[int, tuple[int, int]]:
-        """Returns commits and lost races by shard, since the queue was opened."""
+        """Returns the commits, and the races lost or avoided, by shard, since this process opened the queue."""
         with self._lock:
             return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``drop`` if the block fails: handles may be inconsistent then."""
+    """Calls ``drop`` if the block fails, because the handles may be inconsistent. QueueServiceError and
+    StaleAttributes are answers, not failures.
+    """
     try:
         yield
     except (QueueServiceError, StaleAttributes):

@@ -1,4 +1,4 @@
-"""Reads the messages of a shard. Caches bodies."""
+"""Reads the messages of a shard, and caches their bodies."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def load(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Caches messages of an object store, many files at once. The read that follows reports errors."""
+        """Caches messages of an object store, and reads many files at once. Ignores errors, because the read that
+        follows reports errors.
+        """
         with suppress(Exception), self._ledger.reading() as log:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages of a range as dicts. None stands for a removed message.
+        """Returns the messages in a range of offsets as dicts. Contains None in place of a removed message.
 
-        Raises QueueClientError if another message is missing.
+        Raises QueueClientError if a message that was not removed is missing.
         """
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
@@ -41,13 +43,13 @@ class ShardReader:
         return messages
 
     def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
-        """Returns the next messages of a range: their first offset, and as many rows as one read yields.
+        """Returns the next messages in a range of offsets: the first offset, and as many rows as one read yields.
 
-        Skips removed messages. If all are removed, there are no rows, and the offset is beyond ``last``.
+        Skips removed messages. If all messages are removed, returns no rows, and an offset beyond ``last``.
 
         Raises:
             ReplacedLog: a backup was restored meanwhile.
-            QueueClientError: a message is missing, but was not removed.
+            QueueClientError: a message that was not removed is missing.
         """
         found = None
         with suppress(OSError):  # its file was merged and removed since this process last read the log
@@ -64,7 +66,9 @@ class ShardReader:
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 
     def size(self, first: int, last: int) -> int:
-        """Returns the bytes of bodies and attributes of a range. Keeps no messages."""
+        """Returns the bytes of bodies and attributes in a range of offsets. Does not keep the messages in
+        memory.
+        """
         size = 0
         while first <= last:
             first, rows = self.rows(first, last)
@@ -73,6 +77,8 @@ class ShardReader:
         return size
 
     def _known(self, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` on, at most to ``last``; None if the log as last read lacks it."""
+        """Returns the messages from ``first`` on, at most to ``last``. Returns None if the log, as last read,
+        lacks ``first``.
+        """
         with self._ledger.reading() as log:
             return self.bodies.rows(log.table, log.log, first, last)

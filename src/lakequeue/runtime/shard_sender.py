@@ -1,4 +1,4 @@
-"""The log of a shard in this process: sends behind a group commit."""
+"""The log of a shard in this process. Sends to the log go through a group commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ShardSender(ShardTable[ShardSend, Sent]):
-    """Appends messages to the log. Thread-safe: its lock guards its handle on the log."""
+    """Appends messages to the log. Thread-safe, because a lock guards the handle on the log."""
 
     def __init__(self, tables: ShardTables, shared: Shared, ledger: ShardLedger, reader: ShardReader) -> None:
         super().__init__(tables, shared, tables.messages)
@@ -40,20 +40,21 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._finder = PlaceFinder(ledger, reader)
         self._appender: Appender | None = None
         self._combines = False
-        """True if other processes may commit this process's last staged send."""
+        """True if, on an object store, other processes may commit this process's last staged send."""
         self._merging = threading.Lock()
         self._compared: object = None
-        """Lineage of the log at its last comparison with the ledger."""
+        """Lineage of the log when the log's end was last compared with the ledger."""
         self._delivers: Table | None = None
         """Handle on the log for deliveries of moved messages; None while a delivery uses it."""
 
     def send(self, send: ShardSend) -> Sent:
-        """Appends the messages except duplicates, and returns their places.
+        """Appends all messages except duplicates. Returns the place of each message, or None for a message beyond
+        the cap.
 
         Raises:
             StaleAttributes: the queue has newer attributes.
             QueueDoesNotExist: the queue was deleted.
-            RequestThrottled: too many lost races; nothing was sent.
+            RequestThrottled: too many races were lost; nothing was sent.
         """
         return self._group.submit(send)
 
@@ -62,7 +63,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._announce(lambda appender: appender.closed, Appender.close, checked=False)
 
     def announce_attributes(self, version: int) -> None:
-        """Announces a version of the queue's attributes to all senders. Does nothing on a closed log."""
+        """Announces a version of the queue's attributes to all senders. Does nothing if the log is closed or has
+        the version.
+        """
         self._announce(
             lambda appender: appender.closed or appender.attributes_version >= version,
             lambda appender: appender.announce_attributes(version),
@@ -81,7 +84,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             transact(appender.table, announced, busy="the log of the queue is too busy")
 
     def attributes_version(self) -> int:
-        """Returns the version of the attributes that senders must have."""
+        """Returns the version of the queue's attributes that the log requires of senders."""
         with self._held():
             return self._open_appender().table.transaction(layout.ATTRIBUTES_ID)
 
@@ -135,7 +138,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return batch.way.answers(batch, done.first)
 
     def _decide(self, batch: SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
-        """Decides a batch of sends on the loaded log and the newest ledger."""
+        """Decides a batch of sends on the loaded snapshot of the log, and on the newest ledger."""
         appender = self._open_appender()
         if lost:
             batch.way.lost(appender)
@@ -161,7 +164,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return batch.way.change(appender, places.new, now, version, ids)
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
-        """Returns how many more messages the cap allows (QUE-21). None: no cap."""
+        """Returns how many more messages the cap on stored messages allows (QUE-21). Returns None if there is no
+        cap.
+        """
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -169,7 +174,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Makes this process's sends to the shard wait during the block."""
+        """Makes sends of this process to the shard wait until the block ends."""
         with self._lock:
             yield
 
@@ -189,9 +194,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._check_place(sent_by)
 
     def _merge_beside(self, drop_before: int | None) -> None:
-        """Merges segments through another handle. Sends need not wait.
+        """Merges segments through another handle, so that sends need not wait.
 
-        Sends may win many races against the merge. With 100 ms a storage request, a merge took 13 s.
+        Sends may win many races against the merge. With 100 ms for each storage request, a merge took 13 s.
         """
         try:
             head, confirm = self._ledger.head()
@@ -204,14 +209,16 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises ReplacedLog with ``outcome_unknown`` if the log was replaced during the send."""
+        """Raises ReplacedLog with ``outcome_unknown`` if an older log was restored during the send."""
         try:
             appender.table.confirm()
         except ReplacedLog as error:
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages once. Returns False on a closed log. Raises RequestThrottled, DamagedTable."""
+        """Appends each moved message only once. Returns False if the log is closed. Raises RequestThrottled or
+        DamagedTable.
+        """
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.check_clock)
@@ -225,7 +232,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @contextmanager
     def _delivering(self) -> Iterator[Table]:
-        """Yields a handle with the newest log. Sends use another handle, and need not wait."""
+        """Yields a handle on the newest log. Sends use another handle, so that they need not wait."""
         with self._held():
             self._open_appender().refresh()
             table, self._delivers = self._delivers, None  # another delivery meanwhile opens another handle
@@ -243,7 +250,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the handle for sends. ``checked``: compares the log's end with the ledger first."""
+        """Returns the handle for sends. If ``checked``, ensures that the log's end was compared with the
+        ledger.
+        """
         appender = self._appender
         if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))

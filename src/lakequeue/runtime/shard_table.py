@@ -1,4 +1,4 @@
-"""Base of the ledger and the sender: requests of this process to one table of a shard."""
+"""Base class of ``ShardLedger`` and ``ShardSender``: this process's requests to one table of a shard."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from lakequeue.storage.engines.transaction import Answered, Committed, Decision,
 from lakequeue.storage.engines.turns import turns_at
 
 Now = Callable[[], int]
-"""The caller's clock, in microseconds. Read at each decision: a lost race may outlast a timeout (RCV-4)."""
+"""Function that returns the caller's time in microseconds. Each decision calls it, because a lost race may outlast
+a timeout (RCV-4).
+"""
 _T = TypeVar("_T")
 
 
 class ShardTable(ABC, Generic[Request, Answer]):
-    """Answers the waiting requests of all threads in one transaction. Its lock guards its handles. Thread-safe."""
+    """Answers the waiting requests of all threads in one transaction. A lock guards the table's handles.
+    Thread-safe.
+    """
 
     def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:
         self._tables = tables
@@ -42,7 +46,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the arguments of ``Turns.taken``. The table is None if no wait is needed."""
+        """Returns the arguments of ``Turns.taken``. The argument ``table`` is None if there is no need to wait."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:
@@ -71,7 +75,9 @@ class ShardTable(ABC, Generic[Request, Answer]):
         fresh: bool = False,
         home: HomeShard | None = None,
     ) -> Committed[_T] | Answered[_T]:
-        """Runs a transaction in a turn to commit. Then counts lost and avoided races, and wakes waiters."""
+        """Runs a transaction when it is this process's turn to commit. Counts lost and avoided races. Wakes
+        waiters after a commit.
+        """
         try:
             outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
         except RequestThrottled as error:

@@ -1,4 +1,4 @@
-"""Paths of a shard's tables, and state that a queue's shards share."""
+"""Paths of a shard's tables, and the state that a queue's shards share in this process."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Shared:
     home: HomeShard
     """The shard where receives of this process begin."""
     sends: HomeShard
-    """The shard where sends of this process begin; at first the same shard as for receives."""
+    """The shard where sends of this process begin. Initially, the shard is the same as for receives."""
     races: RaceCounts
     guard: ClockGuard
     grow: Callable[[], Callable[[int], None] | None]
-    """Returns a function that adds shards. None if the queue is not in use."""
+    """Returns a function that adds shards up to a given number. Returns None if the queue is not in use."""
 
     @classmethod
     def of(

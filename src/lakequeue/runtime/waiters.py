@@ -2,10 +2,10 @@
 
 Only a few of many waiters poll. The first waiter polls at intervals, for changes by other processes and for
 messages that become visible with time. A change in this process wakes the first waiter that is not yet woken. A
-waiter that finds messages wakes two more. So a message costs one or two polls, and many messages reach many
-receivers within a few shared commits.
+waiter that finds messages wakes two more waiters. A message therefore costs one or two polls, and many messages
+reach many receivers within a few shared commits.
 
-Where the system reports changed logs on a disk, waits end sooner, see ``log_watch``. Elsewhere, and for changes by
+If the system reports changed logs on a disk, waits end sooner; see ``log_watch``. Otherwise, and for changes by
 other machines, receives poll at intervals.
 """
 
@@ -21,20 +21,24 @@ import attrs
 
 
 class WatchedPlace(Protocol):
-    """The logs of a queue on a disk. One process watches them. ``changes`` counts their changes."""
+    """The logs of a queue on a disk, which one process watches. ``changes`` counts the changes of the logs."""
 
     changes: int
 
     def is_watched_here(self) -> bool:
-        """True if this process watches. Each change then wakes a waiter."""
+        """True if this process watches the logs. Each change of a log wakes a waiter of the watching process."""
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns seconds. The watcher leaves no message to this process meanwhile."""
+        """Returns for how many seconds this process can rely on the watcher, which leaves no message to it
+        meanwhile.
+        """
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records that a poll after ``changes`` found nothing: for ``seconds``, or if None until a change."""
+        """Records that a poll after ``changes`` found nothing. There will be nothing for ``seconds``, or until a
+        change if None.
+        """
         ...
 
 
@@ -43,10 +47,10 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: True from a wake-up until the poll begins, so that changes after that wake the waiter again.
-        found: True if it found messages and is about to leave.
-        full: True if it found as many messages as its caller can handle now.
-        woken_at: instant of the last wake-up, in monotonic seconds.
+        woken: True from a wake-up until the poll begins. A change after the poll has begun wakes the waiter again.
+        found: True if the waiter found messages and is about to leave.
+        full: True if the waiter found as many messages as its caller can handle now.
+        woken_at: time of the last wake-up, in monotonic seconds.
         place: the logs whose changes wake this waiter; None if the system reports no changes.
     """
 
@@ -72,11 +76,13 @@ class Waiters:
         self._attributes_version = 0
         self.first: Waiter | None = None
         self.active_at: int | None = None
-        """Microseconds: when a receive last found messages, or the first long poll began."""
+        """Time, in microseconds, when a receive last found messages, or else when the first long poll began."""
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
-        """Adds a waiter for the block. Passes an unused wake-up on at the end."""
+        """Adds a waiter for the duration of the block. At the end, passes an unused wake-up on to another
+        waiter.
+        """
         waiter = Waiter(self, wake)
         with self._lock:
             self._waiters[waiter] = None
@@ -87,13 +93,17 @@ class Waiters:
             self._leave(waiter)
 
     def idle_for(self, now: int) -> int:
-        """Returns microseconds since a receive last found messages. At first: since the first long poll."""
+        """Returns the microseconds since a receive last found messages, or else since the first long poll
+        began.
+        """
         if self.active_at is None:
             self.active_at = now
         return now - self.active_at
 
     def woken_for(self) -> float:
-        """Returns seconds since the oldest unused wake-up. 0.0 without one."""
+        """Returns the seconds since the oldest wake-up whose waiter has not polled yet. Returns 0.0 if all waiters
+        have polled.
+        """
         with self._lock:
             instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
         return monotonic() - min(instants) if instants else 0.0
@@ -104,7 +114,9 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters for a new version of the attributes (QUE-25). The wait time may have changed."""
+        """Wakes all waiters if this version of the attributes is new, because the wait time may have changed
+        (QUE-25).
+        """
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
