@@ -89,8 +89,8 @@ class LakeQueue(RootProperties):
     """Queues under a root directory or URI. Thread-safe. Starts no JVM.
 
     A ``with`` block closes the root's tables at its end. A later call opens the tables again. A pickled LakeQueue
-    contains root, region and options without secrets. Another process uses its own credentials, and no session.
-    Equal copies in a process share one root (JOB-13).
+    contains root, region and options without secrets. In another process, a copy uses the credentials of that
+    process, and no session. Equal copies in a process share one root (JOB-13).
 
     Args:
         root: local path or URI. The root must be writable and contain nothing else. ``create_queue`` creates the
@@ -108,15 +108,15 @@ class LakeQueue(RootProperties):
         network_file_system: True to allow a root on a network file system. Only one machine may use the root. The
             default is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
         durability: failures that acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
-            synced to the disk. ``process``: for scratch data. Power cuts and system crashes may lose commits or
-            queues. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
+            synced to the disk. ``process``: for scratch data. A power cut or system crash may lose the newest
+            commits, or the queue. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
         poll_interval: longest polling interval of a waiting receive, in seconds. Polls find changes by other
             processes. The default is 0.5, on an object store 1. Polls of an object store cost requests: see
             docs/operation/storage.md.
 
     Raises:
         InvalidParameterValue: an argument is invalid. The text names the argument and the valid values.
-        QueueClientError: the root is on a network file system. ``network_file_system`` is not set.
+        QueueClientError: the root is on a network file system, and ``network_file_system`` is not set.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class LakeQueue(RootProperties):
         table_options: Mapping[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue. Returns an existing queue if the given attributes match.
+        """Creates a queue, or returns an existing queue of this name that has the given attributes.
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_``. Profile ``cmq`` has its own rule.
@@ -216,7 +216,7 @@ class LakeQueue(RootProperties):
             InvalidParameterValue: the name breaks the rule.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: a queue of this name exists with other attributes. On ``cmq``: with any attributes.
+            QueueNameExists: a queue of this name exists with other attributes, or on ``cmq`` with any.
             QueueDeletedRecently: the profile requires a pause after a deletion.
             QueueClientError: the root has other content, or cannot be written. Or this machine's clock is wrong.
 
@@ -234,8 +234,8 @@ class LakeQueue(RootProperties):
         """Returns the queue with this name in the region.
 
         Args:
-            table_options: storage options of the queue's delivery table, not stored. None: the root's options, or
-                else options from the environment. The root's options need the same kind of storage.
+            table_options: storage options of the queue's delivery table, not stored. None means the root's
+                options, or options from the environment on another kind of storage.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -345,7 +345,7 @@ class LakeQueue(RootProperties):
 
         Args:
             now: the instant of the states. None: ``as_of``, or else the time of each read.
-            as_of: shows the tables of the instant, see ``register_views``. Later queues are left out.
+            as_of: shows the tables as of this instant, see ``register_views``. Queues created later are left out.
 
         Returns:
             The datasets by name. Each has ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and
@@ -370,8 +370,8 @@ class LakeQueue(RootProperties):
 
         The copy has everything acknowledged before the call. Each shard is copied as of a later instant. Receipts
         and deduplication ids are valid in the copy, too. Earlier versions of the tables are not copied. A message
-        that moves meanwhile may appear in both queues. A failed or killed call leaves no visible queue. Failed and
-        killed calls can be repeated. An object store's root takes one copy at a time.
+        that moves between queues meanwhile may be in the copies of both. A failed or killed call leaves no visible
+        queue. Failed and killed calls can be repeated. An object store's root takes one copy at a time.
 
         Args:
             to: the target root. A missing root is created. The root may have other queues.
@@ -434,24 +434,24 @@ class LakeQueue(RootProperties):
         bad_rows: str | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> SentRows:
-        """Sends each new row of a Delta table once. Returns the number of messages.
+        """Sends each row that a Delta table has gained as a message, once. Returns the number of messages.
 
         A call sends all versions after the last sent version. The queue's log records the last sent version: no
         checkpoint is needed. Calls may run at the same time and be killed. A version above 100,000 rows is sent in
         pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
 
-        With ``files`` instead of ``table``, sends each new file once. A new name, size or time makes a file new.
-        The message is a JSON object: ``path``, ``size`` and ``modified_at``. Files need no extra.
+        With ``files`` instead of ``table``, each new file becomes a message, once. A file is new if its name, size
+        or time is new. The message is a JSON object: ``path``, ``size`` and ``modified_at``. Files need no extra.
 
         Args:
             table: path or URI of the table, outside of the root.
             queue: the queue that gets the messages.
-            files: pattern of paths or URIs, such as ``landing/*.json``. ``**`` matches any directories. Combine
-                ``files`` only with the columns and ``table_options``.
+            files: pattern of paths or URIs, such as ``landing/*.json``. ``**`` matches any directories. Only the
+                columns and ``table_options`` can be combined with ``files``.
             body: column with the bodies. ``*`` sends each row as a JSON object, like ``Queue.send_arrow``.
-            start: where the first call begins. ``now``: after the existing versions. A number: at this version. An
-                aware datetime: at the first version committed then or later. A later call with a later start skips
-                unsent versions.
+            start: where the first call begins. ``now`` means after the existing versions, and a number means at
+                this version. An aware datetime means at the first version committed then or later. A later call
+                that names a later start skips the unsent versions before it.
             changes: ``appends``, or ``feed``: the table's change feed. A feed has inserted, updated and deleted
                 rows. Updated rows have the new values. Rows have the feed's columns. Messages have the message
                 attribute ``change_type``.
@@ -580,17 +580,18 @@ class LakeQueue(RootProperties):
         Args:
             name: a queue of the region. The catalog may have lost the queue. None: all queues of the root.
             apply: False only reports the steps.
-            clock: True to only set back instants of a wrong clock. Messages sent in the future count as sent now.
-                Messages received in the future are visible. Schedules go on. First correct this machine's clock.
-            force: True to repair shards with uncertain losses or repetitions.
-            adopt: True gives the name to a queue without catalog entry. Another queue with the name loses the
-                name. Repeated calls give the name to the queues in turn.
-            new_delivery_id: True to only give the queue a new delivery id. Messages of its deliveries become
-                visible. For a root that was copied without ``copy``.
+            clock: True to only set back future instants that a wrong clock stored. Messages sent in the future
+                count as sent now. Messages received in the future are visible. Schedules go on. First correct this
+                machine's clock.
+            force: True to repair a shard even if lost or repeated messages cannot be determined.
+            adopt: True to give the name to a queue that the catalog has lost. Another queue that has the name
+                loses it. Repeated calls give the name to the queues in turn.
+            new_delivery_id: True to only give the queue a new delivery id, which makes the messages of its
+                deliveries visible. Use this for a root that was copied without ``copy``.
 
         Returns:
-            A report for the catalog and for each damaged shard. An ``applied`` report compares the receivable
-            messages before and after.
+            A report for the catalog and for each damaged shard. Once a repair is ``applied``, the report's
+            messages are the messages that became receivable or ceased to be.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.

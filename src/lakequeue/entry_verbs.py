@@ -182,7 +182,7 @@ def claim_interval(queue: Queue) -> int:
 
 
 def took_all(queue: Queue) -> bool:
-    """True if the last claims left no message, by the state in memory."""
+    """True if this process's last claims left no message in any shard."""
     return all(shard.ledger.took_all() for shard in queue._runtime.shards)
 
 
@@ -282,7 +282,7 @@ report_consumer = of_face(consumers_of.report_consumer)
 
 
 def presence(name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> Presence:
-    """Reports a run of a consumer to other processes until its ``stop``. Arguments: see ``Presence``."""
+    """Reports a run of a consumer to other processes, until ``stop``. Arguments: see ``Presence``."""
     return Presence(name, [queue._runtime for queue in queues], began)
 
 
@@ -327,7 +327,7 @@ check_catalog = of_face(lambda root: root.check())
 
 
 def last_compaction(lake: LakeQueue) -> int | None:
-    """Returns the end of the last pass over the root, in microseconds. None: no pass yet."""
+    """Returns the end of the last pass over the root, in microseconds, or None if there was no pass."""
     return compaction_notes.load(lake._runtime.engine.store, lake.root).ended_at
 
 
@@ -337,7 +337,7 @@ def space(lake: LakeQueue) -> Space | None:
 
 
 def shortage(lake: LakeQueue) -> Shortage | None:
-    """Returns the shortage of bytes or inodes on the root's disk. None: enough are free."""
+    """Returns the shortage of bytes or inodes on the root's disk, or None if enough are free."""
     from lakequeue.operations import shortage  # imports modules that inspect tables
 
     return shortage.shortage(lake._runtime)

@@ -304,7 +304,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
-        """Builds the error for a feature from an import error."""
+        """Builds the error for the feature ``what`` from the error of an import."""
         from importlib import metadata  # Takes 30 ms.
 
         try:
@@ -460,7 +460,7 @@ CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
 """CMQ's module code by CMQ's number. Only numbers of rewinds have one."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers for deletes of a batch: some or all failed (ERR-7)."""
+"""CMQ's numbers if some or all deletes of a batch failed (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:

@@ -51,8 +51,8 @@ _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age",
 COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
 """Columns of the data source: the columns of ``Lease.messages``, then further columns of SQL's ``messages``.
 
-A batch read has no receipt handles, so ``receipt_handle`` is NULL. A stream fills only ``queue``, ``region`` and
-``state`` of the further columns. SQL's ``log_offset`` is ``offset`` here, and message attributes have their types.
+A batch read has no receipt handles: ``receipt_handle`` is NULL. Of the further columns, a stream fills only
+``queue``, ``region`` and ``state``. SQL's ``log_offset`` is ``offset`` here. Message attributes have their types.
 """
 
 _P = ParamSpec("_P")

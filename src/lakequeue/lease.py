@@ -41,9 +41,9 @@ class Delivery:
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
-        table: the checked ``deltalake.DeltaTable``: this lease may still deliver. Write once. With ``deltalake``
-            and polars, write through this object. A write by path is not fenced: rows may arrive after another
-            process blocked the delivery.
+        table: the ``deltalake.DeltaTable`` whose log shows that this lease may still deliver. Write once. With
+            ``deltalake`` and polars, write through this object. A write by path is not fenced: rows may arrive
+            after another process blocked the delivery.
     """
 
     app_id: str
@@ -113,7 +113,7 @@ class Lease:
         """Makes the lease end in this many seconds.
 
         Raises:
-            InvalidParameterValue: the timeout is out of range. Or the total exceeds 12 h (VIS-9).
+            InvalidParameterValue: the timeout is out of range, or exceeds 12 h in total (VIS-9).
             LeaseLost: the lease no longer holds any message.
         """
         now = self._queue.now()
@@ -213,7 +213,8 @@ class Lease:
     def append(self, rows: Any, *, merge_schema: bool = False) -> int:
         """Appends rows to the delivery table, then deletes the messages. Returns the number of rows.
 
-        Each row is appended once. A failure loses nothing: the rows arrived, or the messages stay.
+        Each row is appended once. After a failure, the table has the rows once, or the queue still has the
+        messages.
 
         Args:
             rows: an Arrow table, batches, reader, or a list of dicts. Or a frame of Spark, polars or pandas.

@@ -118,10 +118,11 @@ class Queue(QueueProperties):
     """A queue. Get one from ``LakeQueue``. Threads may share it.
 
     A ``with`` block closes the queue's tables at its end. A later call opens the tables again. A Queue can be
-    pickled like a ``LakeQueue``. A copy never refers to a queue created later (JOB-13).
+    pickled like a ``LakeQueue``. A copy never refers to a later queue of the same name (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted. Every method raises QueueClientError if
-    storage fails. RequestThrottled means that other processes won every race. Nothing was changed: try again.
+    storage fails, and RequestThrottled if other processes won every race for a commit. RequestThrottled means that
+    nothing was changed: try again.
     """
 
     def __init__(self, runtime: OpenQueue) -> None:
@@ -167,13 +168,14 @@ class Queue(QueueProperties):
             delay: seconds until the message becomes visible. None: the queue's delay. 0: no delay.
             attributes: at most ten: each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
-            dedup_id: sends with the same id are one message. On FIFO queues, for 300 s. On standard queues, for
-                their ``deduplication_interval``. With ``deduplication_until_deleted``: until the message is
-                deleted. Optional on FIFO queues with content-based deduplication.
+            dedup_id: sends with the same id are one message. On a FIFO queue, an id counts for 300 s. On a
+                standard queue, an id counts for the ``deduplication_interval``, or with
+                ``deduplication_until_deleted`` until the message is deleted. Optional on FIFO queues with
+                content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: a value whose compact JSON becomes the body. ``Message.json`` reads the value.
             priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
-            at: instant at which the message becomes visible; the past counts as now. Excludes ``delay``. Not on
+            at: instant at which the message becomes visible, instead of ``delay``. The past counts as now. Not on
                 FIFO queues. ``LakeQueue.schedules`` takes instants beyond the longest delay.
 
         Raises:
@@ -203,8 +205,8 @@ class Queue(QueueProperties):
         """Returns an object that collects single sends into shared commits. For producers that send one by one.
 
         Args:
-            linger: how long the first message of a commit waits. 0 to 60 s, such as ``"100ms"``. With 0, messages
-                that arrive during a commit wait together.
+            linger: how long the first message of a commit waits, 0 to 60 s, such as ``"100ms"``. With 0, messages
+                that arrive during a commit share the next commit.
 
         SND-19
         """
@@ -228,9 +230,9 @@ class Queue(QueueProperties):
             max_messages: maximum number of messages (default 1). The call waits only for the first message.
             visibility_timeout: seconds, counted from the return; None for the queue's timeout.
             wait_time: seconds to wait for the first message. None: the queue's wait time.
-            attempt_id: on FIFO queues, a token of this receive. Repeat a receive with the token within 300 s. A
-                repeated receive returns the messages with the same handles. The messages must still be hidden.
-                They are hidden again.
+            attempt_id: on FIFO queues, a token of this receive. Within 300 s, another receive with this token
+                returns the messages again, if they are still hidden. The handles stay the same, and the messages
+                are hidden again.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters; not with an ``attempt_id``. ``peek``, SQL and the console
@@ -270,7 +272,7 @@ class Queue(QueueProperties):
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
-            InvalidParameterValue: strict queues refuse ended receipts, and receipts before the latest.
+            InvalidParameterValue: on a strict queue, the receipt has ended or is not the latest.
 
         RCP-6, RCP-10, RCP-9, RCP-7
         """
@@ -293,9 +295,9 @@ class Queue(QueueProperties):
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
-            MessageNotInflight: the message was released. On strict queues: the timeout has ended.
-            InvalidParameterValue: the timeout is out of range. Or the total exceeds 12 h. Or the receipt is not
-                the latest.
+            MessageNotInflight: the message was released, or on strict queues its timeout has ended.
+            InvalidParameterValue: the timeout is out of range, or exceeds 12 h in total. Or the receipt is not the
+                latest.
 
         VIS-1, VIS-4, RCP-12, VIS-9
         """
@@ -373,10 +375,9 @@ class Queue(QueueProperties):
     ) -> SentRows:
         """Sends every row of Arrow data in one commit. Returns the number of messages.
 
-        On standard queues, memory holds one batch of the reader. Memory also holds a few row groups of 4 MiB. On a
-        FIFO queue, all rows wait in a directory. The directory is temporary, in ``TMPDIR``: rows are sorted by
-        group. Memory holds a sixteenth of the rows, or one group. For object stores, files also wait there: up to
-        256 MiB.
+        On a standard queue, memory holds a batch of the reader and a few row groups of 4 MiB. On a FIFO queue, all
+        rows wait in a temporary directory (``TMPDIR``) to be sorted by group. Memory then holds a sixteenth of the
+        rows, or the largest group. For an object store, each file of up to 256 MiB also waits in this directory.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``. Or anything with
@@ -492,15 +493,16 @@ class Queue(QueueProperties):
         return deliveries.decide(self._runtime, delivered)
 
     def rewind(self, to: datetime) -> int:
-        """Makes deleted messages sent since ``to`` visible, in old order. Returns the number of messages.
+        """Makes deleted messages visible that were sent at ``to`` or later, in their old order. Returns the number
+        of messages.
 
         Args:
-            to: an aware instant. At most the queue's ``rewind_range`` ago: see ``min_rewind_time``. An instant up
-                to a second too early is corrected.
+            to: an aware instant. At most the queue's ``rewind_range`` ago: see ``min_rewind_time``. An instant
+                less than a second too early counts as the earliest instant.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
-            InvalidParameterValue: ``to`` is too early, in the future, or not aware.
+            InvalidParameterValue: ``to`` is too early, in the future, or not an aware instant.
 
         RWD-9, RWD-15, RWD-11
         """
@@ -565,7 +567,7 @@ class Queue(QueueProperties):
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
-        """Returns visible and in-flight counts of groups, largest groups first.
+        """Returns the numbers of visible and in-flight messages of each message group, largest groups first.
 
         Reads all stored messages: a million in half a second. Raises InvalidParameterValue for ``limit`` below 1.
 
@@ -700,7 +702,7 @@ class Queue(QueueProperties):
             at: an instant with a time zone, before the message expires.
 
         Returns:
-            True if the message was waiting. False if it is in flight, held, deleted, or moving.
+            True if the message was waiting. False if it is in flight, held, deleted, or moving to another queue.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id. Or the message expires before
@@ -715,10 +717,11 @@ class Queue(QueueProperties):
     def erase(self, message_id: str) -> bool:
         """Removes the content of a message for good. Returns False if the content was removed before.
 
-        Deletes the message, in any state, from history too. The row in the log keeps message id and times. It
-        loses body, attributes, sender, trace header, group, deduplication id. On FIFO queues, the ids still count
-        for five minutes. Call the method again after five minutes there. A local disk loses the files at once. An
-        object store loses the files after 48 hours. docs/operation/erasing.md lists where copies remain.
+        Deletes the message, in any state and from the rewind history. The message's row in the log keeps message
+        id and times. The row loses body, attributes, sender, trace header, message group and deduplication id. On
+        a FIFO queue, group and deduplication id still count for five minutes: call the method again afterwards.
+        Files are removed at once on a local disk, and after 48 hours on an object store. docs/operation/erasing.md
+        lists where copies remain.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.

@@ -54,7 +54,7 @@ class Sender:
         ``cancel()`` withdraws a message that still waits. Messages are stored in the order of the calls. A failed
         or refused message does not stop later messages. A delay begins with the commit.
 
-        The call blocks while 1,000 messages, or 8 MiB, wait.
+        The call blocks while 1,000 messages, or 8 MiB, wait for a commit.
 
         SND-19
         """
@@ -66,7 +66,7 @@ class Sender:
         """Commits at once. Returns when all earlier messages are stored or have failed.
 
         Raises:
-            LakeQueueError: a message failed, and its future was dropped unused. Unused: no result was requested,
-                and no callback added. Only the first such error since the flush before.
+            LakeQueueError: a message failed, and its future was dropped before a result was requested or a
+                callback added. Only the first such error since the last flush is raised.
         """
         self._collector.flush()

@@ -1,6 +1,6 @@
 """The command that moves all messages to another queue.
 
-Between queues of one kind, the drain is a redrive, which neither loses nor repeats a message. From a standard
+Between queues of one kind, the drain is a redrive. A redrive neither loses nor repeats a message. From a standard
 queue to a FIFO queue, the drain moves batches. Each batch is received, sent and deleted. The message ids become
 deduplication ids. If the drain crashes, the last batch becomes visible after ``HOLD`` seconds. A second drain
 within five minutes adds nothing twice, because the FIFO queue knows the ids.

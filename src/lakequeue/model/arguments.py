@@ -36,7 +36,7 @@ def check_string(parameter: str, value: object, *, optional: bool = False) -> No
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """Checks that a value or its ``methods`` are callable. Raises InvalidParameterValue."""
+    """Raises InvalidParameterValue unless a value, or each of its ``methods``, is callable."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
@@ -73,7 +73,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Accepts None or a mapping to texts. Raises InvalidParameterValue. The error hides all values."""
+    """Raises InvalidParameterValue unless a value is None or a mapping to texts. The error shows no values."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -88,7 +88,7 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or a wrong item."""
+    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or an item of a wrong kind."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."
@@ -281,7 +281,9 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Converts a duration to microseconds. Refuses it outside the attribute's range; ``zero`` also allows 0."""
+    """Converts a duration to microseconds. Raises InvalidParameterValue if the duration is outside the attribute's
+    range. With ``zero``, 0 is allowed, too.
+    """
     parameter = parameter or field
     try:
         micros = duration_micros(value)

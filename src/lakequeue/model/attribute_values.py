@@ -116,7 +116,7 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "table": lambda value: parse_table(value) if value else None,
     "rate": lambda value: parse_rate(value) if value else None,
 }
-"""Parsers of values by kind of attribute. They raise TypeError or ValueError."""
+"""Parsers of values by kind of attribute. The parsers raise TypeError or ValueError for other values."""
 
 
 def as_text(value: Any) -> str:
@@ -200,7 +200,9 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """Keyword arguments of ``LakeQueue.create_queue``. Those not in ``ChangeableAttributes`` never change."""
+    """Keyword arguments of ``LakeQueue.create_queue``. Arguments that are not in ``ChangeableAttributes`` are
+    fixed at creation.
+    """
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     priorities: int

@@ -54,7 +54,7 @@ ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 _LAKE = DEFAULT_PROFILE
 HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince", "DeliveryId"})
-"""Wire names of attributes that users cannot set or see."""
+"""Wire names of attributes that users can neither set nor see."""
 
 MOST_PRIORITIES = 10
 FIFO_DEDUP_MICROS = 300 * MICROS
@@ -109,11 +109,13 @@ class QueueAttributes:
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue remembers deduplication ids. None: the queue takes no ids (JOB-6)."""
+    """Seconds for which a standard queue refuses a repeated deduplication id. None if the queue takes no ids
+    (JOB-6).
+    """
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a message's deletion frees its deduplication id."""
     paused: str | None = _of("Paused", "text", None)
-    """Reason of the queue's pause (JOB-1). None: the queue is not paused."""
+    """Reason of the queue's pause (JOB-1). None if the queue is not paused."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
     """Reasons of paused message groups: a JSON object with the groups as names."""
     paused_since: str | None = _of("PausedSince", "text", None)
@@ -125,7 +127,7 @@ class QueueAttributes:
     table: str | None = _of("Table", "table", None)
     """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
-    """Random id. Identifies the queue in the log of its delivery table. Each new table gets a new id."""
+    """Random id of the queue in the log of its delivery table. Each new table gets a new id."""
 
     @classmethod
     def create(
@@ -179,7 +181,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Keeps limited groups and ids on one shard (FAI-5, JOB-6)."""
+        """Refuses changes that would spread a group or deduplication id over several shards (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -191,14 +193,14 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Compares arguments with these attributes. Returns the names of those that differ (QUE-15). Raises as
-        ``create`` does.
+        """Returns the names of arguments that differ from these attributes (QUE-15). Raises the errors of
+        ``create``.
         """
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
     def changes(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that differ from these attributes (QUE-36). Raises as ``create`` does."""
+        """Returns the arguments that differ from these attributes (QUE-36). Raises the errors of ``create``."""
         differing = self.differences(arguments)
         return {n: v for n, v in arguments.items() if _attribute(n, self.profile_rules).field in differing}
 
@@ -229,7 +231,9 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """Parses stored attributes. Raises QueueClientError if one is of a newer version (DUR-71)."""
+        """Parses stored attributes. Raises QueueClientError if an attribute comes from a newer version
+        (DUR-71).
+        """
         return _from_wire(tuple(wire.items()))
 
     @classmethod
@@ -244,13 +248,13 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """True if the queue refuses ended receipts (RCP-7, RCP-8)."""
+        """True if the queue refuses a receipt handle after its timeout has ended (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 
     @property
     def dedup_by_group(self) -> bool:
-        """True if each group has its own deduplication ids (DDP-14)."""
+        """True if each message group has its own deduplication ids (DDP-14)."""
         return self.created_deduplication_scope == "message_group"
 
     @property
@@ -262,8 +266,8 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Microseconds. Sends compare their deduplication ids with sends of this age. None: the queue has no
-        ids.
+        """Maximum age in microseconds of sends whose deduplication ids a new send looks up. None if the queue
+        takes no ids.
         """
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
@@ -293,7 +297,7 @@ class QueueAttributes:
 
     @property
     def groups_are_tenants(self) -> bool:
-        """True if message groups are tenants (FAI-1, FAI-4)."""
+        """True if message groups are tenants of the queue (FAI-1, FAI-4)."""
         return bool(self.fair_groups or self.group_in_flight_limit)
 
     @cached_property
@@ -372,7 +376,9 @@ class QueueAttributes:
         )
 
     def _check(self, arguments: Mapping[str, object]) -> None:
-        """Raises InvalidAttributeValue for the first wrong attribute. Checks those in ``arguments`` first."""
+        """Raises InvalidAttributeValue for the first wrong attribute. Checks the attributes in ``arguments``
+        first.
+        """
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in arguments):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
@@ -431,7 +437,7 @@ _BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
 
 
 ATTRIBUTE_NAMES = {a.field: a.wire for a in _SETTABLE}
-"""Wire names of settable attributes, keyed by name."""
+"""Maps the Python name of each settable attribute to the name on the wire."""
 
 
 def _attribute(name: str, rules: Profile) -> _Attribute:
@@ -447,7 +453,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the arguments by field name. Only wire names take texts for numbers."""
+    """Returns the arguments by field name. Refuses a text for a number, unless the argument has a wire name."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)
@@ -471,7 +477,7 @@ def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replaces a rewind range of True by the retention (RWD-2)."""
+    """Replaces a rewind range of True by the retention period (RWD-2)."""
     if settings["rewind_range"] is True:
         settings["rewind_range"] = settings["message_retention_period"]
     return settings

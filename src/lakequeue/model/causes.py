@@ -14,12 +14,14 @@ _OUTER = re.compile("FAILED|ABORT|PYTHON_EXCEPTION|INTERNAL_ERROR")
 
 
 def of_spark(error: BaseException) -> bool:
-    """Returns True for errors of PySpark and py4j."""
+    """Returns True for errors of PySpark, and of py4j, the connection to the JVM."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error. For Spark errors, uses the innermost cause that explains more."""
+    """Returns class and text of an error. For a Spark error, returns class and text of the innermost informative
+    cause.
+    """
     try:
         text = str(error)
     except Exception:  # str() of the error fails

@@ -1,6 +1,4 @@
-"""The clock for all waits (LPL-6, DLT-2). Exceptions: locks and commit retries. Also converts times to
-microseconds.
-"""
+"""The clock for all waits, except locks and commit retries (LPL-6, DLT-2). Also converts times to microseconds."""
 
 from __future__ import annotations
 
@@ -107,7 +105,7 @@ class Clock(Protocol):
         """Registers the current thread or task. A manual clock advances only while all participants wait.
 
         Args:
-            late: True to wake this thread last at an instant. Before, all other threads wait again (HBN-10).
+            late: True to wake this thread last at an instant, after all other threads wait again (HBN-10).
         """
 
 

@@ -1,4 +1,4 @@
-"""The files of running consumers. They make idle consumers visible, too (JOB-14)."""
+"""The files that running consumers write, so that idle consumers are visible, too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 64 * 1_024
 
 @attrs.frozen
 class ConsumerProcess:
-    """A process with a running consumer. Reports are at most a minute old.
+    """A process that runs a consumer, or that was killed, as its last report describes it.
 
     Attributes:
         host: name of the machine.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lakequeue.model.secrets import hidden
 
 NONCE_BITS = 20
-"""Number of random bits in a delivery number. They distinguish two copies of a root."""
+"""Number of random bits in a delivery number, which distinguish two copies of a root."""
 
 DELIVERY_ID = "DeliveryId"
 _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){1,2}")
@@ -59,7 +59,7 @@ class DeliveryTarget(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A delivery whose receipts ended at ``since`` (microseconds). It is unknown if the table has its rows."""
+    """A delivery whose receipts ended at ``since`` (microseconds). Nobody knows whether the table has the rows."""
 
     mark: Mark
     lease_id: str
@@ -90,7 +90,9 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns ``now`` (microseconds) in milliseconds. This is above the present epoch of every ledger (TAB-11)."""
+    """Returns ``now`` (microseconds) in milliseconds, which is above the present epoch of every ledger
+    (TAB-11).
+    """
     return now // 1_000
 
 

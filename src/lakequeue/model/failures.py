@@ -27,10 +27,10 @@ class DeadLetterReason:
     """Why a handler failed with a message.
 
     Attributes:
-        error: class of the error. For Spark errors, of the innermost cause. ``Outcome.FAILED`` if the handler
-            returned it.
-        text: message of the error, or the handler's reason. Up to 1 KiB.
-        at: when the handler ended, by the queue's clock. Whole seconds.
+        error: class of the error. For a Spark error, the class of its innermost cause. ``Outcome.FAILED`` if the
+            handler returned it.
+        text: message of the error, or the reason that the handler returned. At most 1 KiB.
+        at: when the handler ended, in whole seconds of the queue's clock.
         consumer: name of the consumer.
     """
 
@@ -49,7 +49,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """Limits the time to ``now``, in microseconds. Returns a copy."""
+        """Returns a copy whose time is at most ``now``, in microseconds."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:

@@ -100,15 +100,15 @@ ABSENT = Absent.ABSENT
 
 @attrs.frozen
 class SendEntry:
-    """A message to send. Has a body, or a value for JSON.
+    """A message to send, with either a body or a value for JSON.
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch. None: the position in the batch.
+        id: id in a batch. None means the position in the batch.
         delay: seconds or timedelta; None for the queue's delay.
-        attributes: message attributes by name: text, number, bytes or (type, value).
+        attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
-        dedup_id: deduplication id, on FIFO queues and with unique sends.
+        dedup_id: deduplication id, on FIFO queues and on queues with unique sends.
         system_attributes: only ``AWSTraceHeader``.
         sender_id: sender as known to a server. Receivers see it as ``SenderId``.
         json: a value whose compact JSON becomes the body. ``Message.json`` returns the value.
@@ -132,11 +132,11 @@ class ValidEntry:
     """A checked message, ready to be stored.
 
     Attributes:
-        delay_micros: delay in microseconds. None on FIFO queues: the queue's current delay counts (DLY-10).
+        delay_micros: delay in microseconds. None on FIFO queues, which use the queue's current delay (DLY-10).
         dedup_id: deduplication id. Never None on FIFO queues.
         size: number of bytes that count towards batch and message limits.
-        batch: application id and version for the message's commit. A repeated send with both adds nothing. None:
-            no id.
+        batch: application id and version that the commit records, so that a repeated send adds nothing. None if
+            the commit records nothing.
     """
 
     body: str
@@ -262,28 +262,27 @@ class _Attached:
 class Message(_Attached):
     """A received message. Computes its digests on access (RCV-10).
 
-    A copy, for example an unpickled message, has no queue. Settle copies by ``Queue.delete`` or
-    ``Queue.change_visibility``.
+    A copy, for example an unpickled message, has no queue. Settle a copy by ``Queue.delete(message)`` or
+    ``Queue.change_visibility(message, …)``.
 
     Attributes:
-        message_id: id that its send returned.
+        message_id: id that the send of the message returned.
         receipt_handle: identifies this receipt in deletes and changes of visibility.
         body: text of the message.
         receive_count: number of receives, including this one.
-        sent_at: when the message was sent; a dead letter: first sent (DLQ-4).
+        sent_at: when the message was sent. For a dead letter, when it was first sent (DLQ-4).
         first_received_at: when the message was received for the first time.
-        message_attributes: attributes of the sender by name. Only attributes that the receive requested (MSA-4).
+        message_attributes: attributes of the sender that the receive requested, by name (MSA-4).
         group_id: message group. None without a group.
         dedup_id: deduplication id, on FIFO queues.
-        sequence_number: on FIFO queues, a number that grows within a group.
+        sequence_number: on FIFO queues, a number that grows within a message group.
         sender_id: sender as known to ``lakequeue serve``. None if unknown.
         system_attributes: ``AWSTraceHeader`` and ``DeadLetterQueueSourceArn``, if present.
         received_at: when this receipt began, by the queue's clock.
         visible_at: when this receipt ends unless extended, by the queue's clock.
-        dead_letter_reason: last failure of a dead letter's handler. None without a failure, for example after a
-            kill.
-        moved_at: when the message came from another queue. None if the message was sent here.
-        last_receive: True if only a delete prevents a dead letter (DLQ-13).
+        dead_letter_reason: last failure of a dead letter's handler. None if, for example, the consumer was killed.
+        moved_at: when the message was moved here from another queue. None if it was sent here.
+        last_receive: True if the message becomes a dead letter unless this receive deletes it (DLQ-13).
         priority: priority of the message. 0 if the queue has no priorities.
     """
 
@@ -386,12 +385,14 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns the time in a message id, in microseconds. It is exact to milliseconds. None: the id has no time."""
+    """Returns the time in a message id, in microseconds, exact to milliseconds. Returns None if the id has no
+    time.
+    """
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 
 def is_message_id(text: str) -> bool:
-    """True for a message id, False for a receipt handle."""
+    """Returns True for a message id, False for a receipt handle."""
     return _MESSAGE_ID.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Checks of options. Each check reports all problems at once."""
+"""Checks of options, which report the problems of all options at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Check: TypeAlias = Callable[[Any], "str | None"]
 
 
 def problems_of(options: object, **checks: Check) -> list[str]:
-    """Checks attributes of an object. Returns the names and problems of wrong values."""
+    """Checks attributes of an object. Returns the names and problems of the attributes that do not fit."""
     found = {name: check(getattr(options, name)) for name, check in checks.items()}
     return [f"{name}: {problem}" for name, problem in found.items() if problem is not None]
 
 
 def fits(wanted: str, test: Callable[[Any], bool]) -> Check:
-    """Makes a check from a test. ``wanted`` describes the valid values."""
+    """Makes a check from a test. ``wanted`` describes the values that pass the test."""
     return lambda value: None if test(value) else f"must be {wanted}, not {value!r}"
 
 

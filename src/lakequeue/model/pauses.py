@@ -1,4 +1,4 @@
-"""Pauses of queues and message groups (JOB-1). Receives skip what is paused."""
+"""Pauses of queues and message groups (JOB-1). Receives skip paused queues and groups."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pause:
         return self.with_reason(f"paused{began}")
 
     def with_reason(self, text: str) -> str:
-        """Appends the reason to the text, if known."""
+        """Returns the text, followed by the reason if there is one."""
         return text if self.reason == NO_REASON else f"{text}: {self.reason}"
 
     def of(self, queue: str) -> str:
@@ -76,9 +76,9 @@ def resumed_at(since: str | None) -> datetime | None:
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
-    """Returns when pauses started, and when the queue was resumed. The result is JSON with microseconds.
+    """Returns when each pause started, and when the queue was last resumed, as JSON with microseconds.
 
-    A pause in ``before`` keeps the known start. ``earlier``: the result of the previous call.
+    A pause in ``before`` keeps its start. ``earlier`` is the result of the previous call.
     """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}

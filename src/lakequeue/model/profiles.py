@@ -147,7 +147,9 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """Returns an attribute's widest range over all profiles (PRF-2). Queues without ProfileStrict use it."""
+    """Returns an attribute's widest range over all profiles (PRF-2). Queues without ``ProfileStrict`` use this
+    range.
+    """
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

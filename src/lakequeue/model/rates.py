@@ -1,7 +1,7 @@
 """Rate limits as token buckets (JOB-11).
 
-A bucket is stored as the instant of being full. A message takes ``step`` nanoseconds from the bucket. The bucket
-holds ``burst`` steps. Most messages in ``w`` nanoseconds: ``burst + w / step``.
+A bucket is stored as the instant when it will be full. A message takes ``step`` nanoseconds from the bucket. The
+bucket holds ``burst`` steps. At most ``burst + w / step`` messages pass in any ``w`` nanoseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Most messages a second in a rate limit. A shard delivers fewer."""
+"""Maximum messages a second that a rate limit can have. A shard delivers fewer messages."""
 
 
 def parse_rate(value: Any) -> str:

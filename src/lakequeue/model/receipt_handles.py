@@ -1,7 +1,7 @@
 """Receipt handles: format, signature and verification (RCP-9, RCP-15).
 
-A handle has queue key, shard, offset, lease id, MAC. All parts are digits and letters. Each lease has its own MAC
-key. Spark computes the handles of a lease without other keys.
+A handle contains queue key, shard, offset, lease id and a MAC, as digits and letters. Each lease has its own MAC
+key. Spark computes the handles of a lease without a key to other leases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakequeue.model.clock import MICROS
 
 MAC_LENGTH = 32
 LONGEST_RECEIPT = 43_200 * MICROS
-"""Longest life of an extended receipt, in microseconds (VIS-9)."""
+"""Maximum life of a receipt in microseconds, with all extensions (VIS-9)."""
 
 BETWEEN = "x"
 """Separates the hexadecimal parts of a handle."""

@@ -39,11 +39,11 @@ class QueueLocation(NamedTuple):
 
 @attrs.frozen
 class RedrivePolicy:
-    """Moves messages received too often to a dead-letter queue (DLQ-2).
+    """Moves messages that were received too often to a dead-letter queue (DLQ-2).
 
     Attributes:
         dead_letter_queue: name or ARN.
-        max_receive_count: 1 to 1,000. The receive after this number of receives moves the message.
+        max_receive_count: 1 to 1,000. After this number of receives, the next receive moves the message.
     """
 
     dead_letter_queue: str
@@ -66,7 +66,7 @@ class RedrivePolicy:
 
 @attrs.frozen
 class RedriveAllowPolicy:
-    """The queues that may use this dead-letter queue (DLQ-6).
+    """The queues that may use this queue as their dead-letter queue (DLQ-6).
 
     Attributes:
         permission: ``allowAll``, ``denyAll`` or ``byQueue``.

@@ -20,9 +20,9 @@ from lakequeue.model.names import is_name
 MISSED = ("last", "all", "none")
 """Which missed due times still get a message: the last, all or none."""
 LATE = timedelta(minutes=5)
-"""With ``missed='none'``, older due times get no message."""
+"""Age above which a due time gets no message, with ``missed='none'``."""
 SKEW = timedelta(minutes=15)
-"""Clocks of processes may differ this much. A larger difference is an error."""
+"""Maximum difference between the clocks of processes. A larger difference is an error."""
 MOST_AT_ONCE = 100
 """Maximum number of messages that ``missed='all'`` sends at one check."""
 LONGEST_CRON = 200
@@ -90,7 +90,7 @@ class Schedule:
             raise InvalidParameterValue.of(self.cron, "cron", "No time in the next 50 years fits it.")
 
     def is_like(self, other: Schedule) -> bool:
-        """True if both send equal messages at equal times."""
+        """Returns True if both schedules send the same messages at the same times."""
         names = ["queue", "body", "cron", "tz", "missed", "group_id", "priority"]
         names += ["next_due"] if self.cron is None else []
         return all(getattr(self, name) == getattr(other, name) for name in names)
@@ -102,10 +102,10 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule as stored after a send. None removes it.
+        """Returns this schedule as stored after a send. Returns None if the schedule is removed.
 
-        ``sent``: the schedule that sent, or None. ``sent`` has the next due time. This schedule may have changed
-        meanwhile. A changed schedule with a ``cron`` stays. It is next due after ``now``.
+        ``sent`` is the schedule that sent, with its next due time, or None. This schedule may have changed
+        meanwhile. A changed schedule with a ``cron`` stays, and is next due after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -127,7 +127,9 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule with ``created_at`` and ``last_due`` up to ``now``; if ahead, due after ``now``."""
+        """Returns the schedule with ``created_at`` and ``last_due`` of at most ``now``. A schedule that is ahead
+        becomes due after ``now``.
+        """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

@@ -70,12 +70,12 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
 
 
 def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
-    """Checks a message by the queue's attributes. SND-1..15, DLY-3, DLY-4, MSA-3.
+    """Checks a message against the attributes of its queue (SND-1..15, DLY-3, DLY-4, MSA-3).
 
     Raises:
-        MissingParameter: the body is missing. Or a FIFO message lacks a group id.
+        MissingParameter: the body is missing, or the group id on a FIFO queue.
         InvalidMessageContents: the body has characters that a message cannot carry.
-        InvalidParameterValue: another argument is out of range. Or the argument does not fit the kind of queue.
+        InvalidParameterValue: another argument is out of range, or does not fit this kind of queue.
     """
     with coded_for(attributes.profile):
         _check_required(entry, attributes)
@@ -84,8 +84,8 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4). Raises if the call is refused
-    (BAT-5).
+    """Checks entries in the order of BAT-7. Returns a result for each entry (BAT-4). Raises an error if the call
+    is refused (BAT-5).
     """
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
@@ -227,7 +227,7 @@ def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
 
 
 def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
-    """Refuses the whole call for an incomplete entry (SND-4)."""
+    """Refuses the whole call if a FIFO entry lacks a parameter (SND-4)."""
     for entry in entries:
         try:
             _check_required(entry, attributes)

@@ -1,4 +1,6 @@
-"""Generators that yield the instants until which they wait. A few threads run any number of them."""
+"""Work as generators, which yield the instants until which they wait. A few threads run any number of
+generators.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Waits: TypeAlias = Generator[datetime, None, _T]
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
-    """Runs work and its waits in this thread. Returns its result. An error during a wait is raised in the work."""
+    """Runs work and its waits in this thread. Returns the work's result. An error during a wait is raised in the
+    work.
+    """
     resume: Callable[[], datetime] = partial(next, work)
     while True:
         try:
@@ -66,7 +70,7 @@ class WaitingThreads:
         self._waiting: dict[_Piece, datetime] = {}
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
-        """Event of the idle thread that waits for an instant."""
+        """Event of the one idle thread that waits for an instant."""
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:

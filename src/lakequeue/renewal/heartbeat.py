@@ -35,10 +35,11 @@ class HeartbeatScheduler:
 
     Args:
         clock: the queue's clock.
-        report: passes an event to the state machine, and returns its actions.
-        extend: called with the new timeout in microseconds of each receipt; returns verdicts in this order.
+        report: passes an event to the state machine, and returns the machine's actions.
+        extend: called with the new timeout of each receipt, in microseconds. Returns the verdicts in the order of
+            the receipts.
         broken: called with the error that ended the scheduler.
-        gone: called with keys of receipts; returns the keys of receipts whose messages were deleted.
+        gone: called with keys of receipts. Returns the keys of receipts whose messages were deleted.
     """
 
     def __init__(
@@ -117,13 +118,13 @@ class HeartbeatScheduler:
 
 
 class LeaseHeartbeat(HeartbeatScheduler):
-    """Extends one lease by a policy, from `keep` until `drop` or `stop`.
+    """Extends one lease by a policy, from ``keep`` until ``drop`` or ``stop``.
 
     Args:
         name: the lease, for the log.
         clock: the queue's clock.
         policy: decides when to extend the lease, and by how much.
-        extend: makes the lease end in this many seconds, or raises the error of the queue.
+        extend: makes the lease end in this many seconds. Raises the errors of the queue.
         lost: called once the lease is lost.
         broken: called with the error if the queue was deleted, or if the scheduler ended.
     """
@@ -152,7 +153,7 @@ class LeaseHeartbeat(HeartbeatScheduler):
             self.wake()
 
     def drop(self) -> Hold | None:
-        """Stops extending the lease. Returns its last state. None: it was not kept."""
+        """Stops extending the lease. Returns the lease's last state, or None if the lease was not kept."""
         with self._lock:
             return self._holds.drop(_LEASE)
 

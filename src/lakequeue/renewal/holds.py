@@ -25,7 +25,7 @@ class Verdict(Enum):
     LOST = "lost"
     """The message was deleted, or another consumer may have it."""
     FAILED = "failed"
-    """The extension may have had no effect. It may be tried again."""
+    """The extension may have had no effect, and may be tried again."""
 
 
 # --- events
@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 @attrs.define
 class Due:
-    """Receipts may be due. The wait of ``WaitUntil`` is over, or all actions are done."""
+    """Receipts may be due, because ``WaitUntil`` is over or all actions are done."""
 
 
 @attrs.define
@@ -63,7 +63,7 @@ class Extend:
     Attributes:
         wanted: the new timeout of each receipt.
         at: instant at which the timeouts were computed.
-        tight: True for a second attempt, whose timeouts are a second less than in the first.
+        tight: True for a second attempt, with timeouts a second less than in the first attempt.
     """
 
     wanted: Mapping[str, int]
@@ -101,7 +101,7 @@ Action: TypeAlias = Extend | FindGone | WaitUntil | WakeRenewal | ReceiptsLost
 
 
 class Holds:
-    """Receipts that are extended by a policy, each from `keep` until `drop`. Not thread-safe.
+    """Receipts that a policy extends, each from ``keep`` until ``drop``. Not thread-safe.
 
     Args:
         policy: decides when to extend a receipt, and by how much.
@@ -131,12 +131,12 @@ class Holds:
         return [WakeRenewal()]
 
     def drop(self, key: str) -> Hold | None:
-        """Stops renewing a receipt. Returns its last state. None: it was not kept."""
+        """Stops renewing a receipt. Returns the receipt's last state, or None if the receipt was not kept."""
         self._over.discard(key)
         return self._held.pop(key, None)
 
     def get(self, key: str) -> Hold | None:
-        """Returns the state of a receipt; None if it is not kept."""
+        """Returns the state of a receipt, or None if the receipt is not kept."""
         return self._held.get(key)
 
     def is_extending(self, key: str) -> bool:
@@ -144,7 +144,7 @@ class Holds:
         return key in self._sent
 
     def stop(self) -> None:
-        """Forgets attempts in progress. Their holder has stopped, and reports no outcomes any more."""
+        """Forgets attempts in progress, because their holder has stopped and reports no outcomes any more."""
         self._sent.clear()
 
     def on(self, event: Event, now: int) -> list[Action]:
@@ -154,7 +154,7 @@ class Holds:
         return self._extended(event) if isinstance(event, Extended) else self._lose(event.keys)
 
     def _due(self, now: int) -> list[Action]:
-        """Extends the due receipts. Skips receipts at twelve hours."""
+        """Extends the due receipts. Skips receipts that have reached twelve hours."""
         wanted: list[tuple[str, int]] = []
         for key in [key for key, at in self._checks(self._held) if at <= now]:
             timeout = self._policy.extension(self._held[key], now)

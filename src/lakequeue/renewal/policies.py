@@ -1,8 +1,8 @@
-"""Renewal policies: compute when to extend a receipt, and by how much.
+"""Renewal policies: arithmetic that says when to extend a receipt, and by how much.
 
-``HeartbeatRenewal`` checks every receipt at regular ticks (HBN). It extends receipts that are about to end.
-``ComputedRenewal`` computes the next extension of each receipt (HNS). Both are pure: one scheduler serves both
-(PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
+``HeartbeatRenewal`` checks every receipt at regular ticks, and extends receipts about to end (HBN).
+``ComputedRenewal`` computes for each receipt when to extend it next (HNS). Both are pure: one scheduler serves
+both (PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Hold:
         Args:
             received_at: start of the receipt, by the queue's clock.
             visible_at: end of the receipt, by the queue's clock.
-            now: the present by the holder's clock. None: the holder uses the queue's clock. A receipt that starts
-                after ``now`` is moved back.
+            now: the present by the holder's clock. None if the holder uses the queue's clock. A receipt that
+                starts after ``now`` is moved back.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
@@ -97,7 +97,7 @@ class Renewal(Protocol):
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:
-        """Returns when to extend a receipt next; None if never.
+        """Returns when to extend a receipt next, or None if never.
 
         Args:
             hold: the receipt.
@@ -106,7 +106,7 @@ class Renewal(Protocol):
         ...
 
     def extension(self, hold: Hold, now: int) -> int:
-        """Returns the new timeout of a receipt. 0: the receipt has reached twelve hours."""
+        """Returns the new timeout of a receipt. Returns 0 if the receipt has reached twelve hours."""
         ...
 
 
@@ -126,20 +126,20 @@ class NoRenewal:
 
 @attrs.frozen
 class HeartbeatRenewal:
-    """Checks every receipt at each heartbeat. Extends receipts that are about to end (HBN-4 to HBN-8).
+    """Checks every receipt at each heartbeat, and extends receipts about to end (HBN-4 to HBN-8).
 
-    While the handler runs, each heartbeat repeats a failed renewal. Repeats continue after the timeout has ended.
-    The handle works until another consumer receives the message (RCP-8).
+    While the handler runs, each heartbeat tries a failed renewal again, even after the timeout has ended. The
+    handle works until another consumer receives the message (RCP-8).
 
     Args:
         visibility_timeout: timeout of every receive and of each extension. Replaces the queue's timeout.
         extension_threshold: remaining time of a receipt at which it is extended.
         heartbeat_interval: time between two checks. 0 or less switches extension off (PRF-9).
         disable_extension: True to switch extension off. Preferred over an interval of 0 (HBN-16).
-        strict_options: True to refuse intervals of 0 or less. True also checks the options of disabled extensions.
-        initial: timeout of every receive, if extensions have another timeout. Example: ``HeartbeatRenewal(180,
+        strict_options: True to refuse intervals of 0 or less, and to check options even if nothing is extended.
+        initial: timeout of every receive, if it differs from the timeout of extensions. ``HeartbeatRenewal(180,
             extension_threshold=60, initial=120)`` receives for two minutes. After one minute, the policy extends
-            to three minutes (VIS-8).
+            the receipt to three minutes (VIS-8).
 
     Raises:
         InvalidOptions: an option is out of range. Names all such options (HBN-17).
@@ -192,11 +192,11 @@ class HeartbeatRenewal:
 
 @attrs.frozen
 class ComputedRenewal:
-    """Extends each receipt late in its timeout (HNS-2 to HNS-5). The new timeout is the timeout plus the time
-    left.
+    """Extends each receipt late in its timeout (HNS-2 to HNS-5). The new timeout is the old timeout plus the time
+    that was left.
 
-    A failed renewal is repeated in the time left. After the timeout, the renewal is repeated every second. The
-    handle works until another consumer receives the message (RCP-8).
+    A failed renewal is tried again in the time that is left. After the timeout has ended, the policy tries again
+    every second. The handle works until another consumer receives the message (RCP-8).
 
     Args:
         message_visibility_timeout: timeout of every receive; None for the queue's timeout (HNS-10, HNS-11).
@@ -259,7 +259,9 @@ def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
 
 
 def _not_below(options: object, name: str, other: str) -> Sequence[str]:
-    """Returns the problem if ``name`` is not less than ``other``. Ignores invalid durations."""
+    """Returns the problem if the duration ``name`` is not less than ``other``. Returns nothing if one of them is
+    invalid.
+    """
     value, limit = getattr(options, name), getattr(options, other)
     if _ANY(value) or _ANY(limit) or duration_micros(value) < duration_micros(limit):
         return ()
