@@ -1,7 +1,7 @@
-"""Schemas, table properties, paths and application ids of a root.
+"""Schemas, partitions, table properties, paths and application ids of a root.
 
-A root has the tables ``queues``, ``stats`` and maybe ``schedules``. A directory ``q/<key>`` belongs to each queue.
-The queue's directory has a directory for each shard. A shard has the tables ``messages`` and ``receipts``.
+A root has the tables ``queues``, ``stats`` and maybe ``schedules``, and a directory ``q/<key>`` for each queue.
+The directory of a queue has a directory for each shard. A shard has the tables ``messages`` and ``receipts``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import attrs
 import pyarrow as pa
 
 LAYOUT_VERSION = 6
-"""Layout in every row of ``queues``. Readers refuse any other layout."""
+"""Version of the layout, in every row of ``queues``. Readers refuse any other layout version."""
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
-"""Added to ``send``'s version when a shard closes to sends."""
+"""Number that is added to the version of the application id ``send`` when a shard is closed to sends."""
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -72,24 +72,24 @@ MESSAGES = pa.schema(
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
 ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_for"}
-"""Columns that older files may lack. Readers return NULL instead. Add each new column here."""
+"""Columns that older files may lack. Readers return NULL for a missing column. Add each new column here."""
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Returns rows in the schema of a ``messages`` file."""
+    """Returns rows with the columns of a ``messages`` file, in the order and types of the file."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
 
 class ColumnArrays:
-    """Builds Arrow arrays of given columns from lists of values."""
+    """Builds Arrow arrays of the columns ``fields`` from lists of values."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self._kinds = [(field.name, field.type) for field in fields]
         self._nulls = lru_cache(8)(lambda count: [pa.nulls(count, kind) for _, kind in self._kinds])
 
     def arrays(self, values: Mapping[str, Sequence[Any]], count: int) -> list[pa.Array]:
-        """Returns an array for each column. Columns without values share an array of NULLs."""
+        """Returns an array for each column. A column without values gets an array of NULLs."""
         return [
             pa.array(found, kind) if found.count(None) < len(found) else null
             for (name, kind), null in zip(self._kinds, self._nulls(count), strict=True)
@@ -103,7 +103,7 @@ def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -
 
 
 FAILURE = pa.struct([("error", pa.string()), ("text", pa.string()), ("at", INSTANT), ("consumer", pa.string())])
-"""Why a handler failed: a ``model.failures.DeadLetterReason``."""
+"""Why a handler failed, as a ``model.failures.DeadLetterReason``."""
 RUN = pa.struct(
     [
         ("lease_id", pa.string()),
@@ -127,7 +127,7 @@ RUN = pa.struct(
         ("delivery_number", pa.int64()),
     ]
 )
-"""State of every message of a run; see ``shard.runs.Run``. NULL on the head row."""
+"""State of every message of a run. See ``shard.runs.Run``. NULL on the head row."""
 TRACKED = pa.list_(
     pa.struct(
         [
@@ -138,7 +138,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""For tracked sends: numbers of ended messages, by way of ending."""
+"""Numbers of messages of tracked sends that have ended, by the way of ending, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -158,7 +158,9 @@ HEAD = pa.struct(
         ("emptying", pa.string()),
     ]
 )
-"""State of the shard, on its head row; see ``shard.runs.Head``. NULL on runs. ``tracked`` is never written."""
+"""State of the shard, on the head row. See ``shard.runs.Head``. NULL on the rows of runs. ``tracked`` is never
+written.
+"""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
@@ -210,7 +212,7 @@ SCHEDULES = pa.schema(
     ]
 )
 PARTITIONS: tuple[list[str], ...] = ([], MESSAGE_PARTITIONS, RECEIPT_PARTITIONS, STATS_PARTITIONS)
-"""All valid lists of partition columns."""
+"""All valid lists of partition columns of a table."""
 
 
 def _columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> pa.Schema:
@@ -224,7 +226,7 @@ FILES = {
     "stats": _columns(STATS, STATS_PARTITIONS),
     "schedules": SCHEDULES,
 }
-"""Columns of data files, by table. Data files have no partition columns."""
+"""Columns of each table's data files, by the name of the table. Data files have no partition columns."""
 
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
@@ -232,7 +234,7 @@ HEAD_OFFSET = -1
 
 @attrs.frozen
 class Retention:
-    """Retention of files and entries outside the newest snapshot."""
+    """How long a table keeps files and log entries that its newest snapshot does not need."""
 
     file_minutes: int
     log_minutes: int = 10
@@ -242,7 +244,7 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files are pinned. Leases and bulk sends take at most 12 hours."""
+"""Hours for which files are kept for leases and bulk sends, which take at most 12 hours each."""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -262,7 +264,7 @@ _PROPERTIES = {
     "delta.enableDeletionVectors": "false",
 }
 OURS = {("delta.enableExpiredLogCleanup", "false")}
-"""The property of tables whose log lakequeue trims itself."""
+"""Property of tables whose log lakequeue trims itself."""
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
     # Readers skip files by these five. Statistics on bodies would fill the log.
@@ -274,11 +276,11 @@ STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 RESERVE, RESERVE_FILES = "reserve", "reserve-files"
-"""Files that reserve space of a local root; see ``reserve``."""
+"""Names of the file and the directory that reserve space in a local root. See ``reserve``."""
 CONSUMERS = "consumers"
-"""Directory of the small files that show running consumers. It is not a table."""
+"""Directory of the small files that show running consumers. The directory is not a table."""
 ROOT_FOLDERS = {"queues", "stats", "schedules", "q", CONSUMERS, RESERVE, RESERVE_FILES}
-"""Files and directories that a root may have."""
+"""Names of the files and directories that a root may have."""
 
 
 def queues_path(root: str) -> str:
@@ -306,60 +308,65 @@ def receipts_path(root: str, key: str, shard: int) -> str:
 
 
 def table_name(path: str) -> str | None:
-    """Returns the name of a shard's table in its metadata; None for another path."""
+    """Returns the name that a shard's table has in its metadata. Returns None for any other path."""
     name = "/".join(path.rsplit("/", 3)[1:])
     return name if _TABLE_NAME.fullmatch(name) else None
 
 
 def is_elsewhere(path: str, name: str | None) -> bool:
-    """True if the name belongs to another queue or shard. Older tables have no name."""
+    """True if a table with this name belongs to another queue or shard than ``path``. Older tables have no
+    name.
+    """
     return name is not None and _TABLE_NAME.fullmatch(name) is not None and name != table_name(path)
 
 
 _TABLE_NAME = re.compile(r"[0-9a-z-]+/[0-9]+/(messages|receipts)")
 
 COPYING = "copying"
-"""File that marks a queue as being copied. Ignored once the catalog names the queue."""
+"""Name of the file that marks a queue as being copied. The file is ignored once the catalog names the queue."""
 
 SEND_ID = "send"
-"""Application id on ``messages``; its version is the end offset. A closed log adds ``CLOSED``."""
+"""Application id on ``messages``, whose version is the end offset of the log. A closed log adds ``CLOSED``."""
 CLOCK_ID = "clock"
-"""Application id on ``messages``; its version is the last ``sent_at``, in microseconds."""
+"""Application id on ``messages``, whose version is the last ``sent_at``, in microseconds."""
 FILES_ID = "files"
-"""Application id on ``messages``; its version counts merges and drops of segments."""
+"""Application id on ``messages``, whose version is the number of merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
-"""Application id on ``messages``; its version is the newest ledger epoch that removed bodies."""
+"""Application id on ``messages``, whose version is the newest epoch of a ledger that removed bodies."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``; its version is the last removal's random number."""
+"""Application id on ``messages``, whose version is the random number of the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``; its version is the required attributes version of senders."""
+"""Application id on ``messages``, whose version is the attributes version that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on messages and receipts; its version is the longest pause of commits. Pauses under a day do not
-count. The unit is seconds.
+"""Application id on ``messages`` and ``receipts``, whose version is the longest pause between commits, in seconds.
+
+Pauses of less than a day do not count.
 """
 RECEIPTS_ID = "receipts"
-"""Application id on ``receipts``; its version is the epoch, which the head row repeats."""
+"""Application id on ``receipts``, whose version is the epoch of the ledger. The head row repeats the epoch."""
 
 TURN_ID = "turn"
-"""Application id on the tables of shards on object stores; its version is how often processes asked for a turn."""
+"""Application id on a shard's tables on object stores, whose version is how often processes asked for a turn."""
 
 
 def stats_id(key: str) -> str:
-    """Returns an application id on ``stats``; its version is the last row's minute since the epoch."""
+    """Returns the application id on ``stats`` whose version is the minute of the last row, counted from 1970."""
     return f"stats-{key}"
 
 
 STATS_FILES_ID = "stats-files"
-"""Application id on ``stats``; its version is the number of merges of files."""
+"""Application id on ``stats``, whose version is the number of merges of files."""
 SCHEDULES_ID = "schedules"
-"""Application id on ``schedules``; its version is the number of changes."""
+"""Application id on ``schedules``, whose version is the number of changes."""
 
 
 MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns an application id on ``messages``; its version numbers the last move from a shard."""
+    """Returns the application id on ``messages`` whose version is the number of the last move from a source
+    shard.
+    """
     return f"{MOVE}{source_key}-{shard}"
 
 
@@ -368,15 +375,15 @@ BULK = ("bulk-", "stream-")
 
 
 def bulk_id(send_id: str) -> str:
-    """Returns an application id on ``messages``; its version is 1 once the send has landed."""
+    """Returns the application id on ``messages`` whose version is 1 once this bulk send has landed."""
     return f"bulk-{send_id}"
 
 
 def stream_id(stream: str) -> str:
-    """Returns an application id on ``messages``; its version is the stream's last batch number plus 1."""
+    """Returns the application id on ``messages`` whose version is the stream's last batch number plus 1."""
     return f"stream-{stream}"
 
 
 def end_of(version: int) -> int:
-    """Returns the log's end offset for a version of ``send``."""
+    """Returns the end offset of a log from the version of the application id ``send``."""
     return version - CLOSED if version >= CLOSED else version

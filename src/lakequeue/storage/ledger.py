@@ -1,4 +1,4 @@
-"""The ledger of a shard. Converts rows of ``receipts`` to runs and head. The epoch fences each commit."""
+"""The ledger of a shard. Converts rows of ``receipts`` to runs and a head. The epoch fences each commit."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from lakequeue.storage.messages.read import ShardLog, is_foreign
 from lakequeue.storage.store_failures import first_line
 
 RANGE_ROWS = 10_000
-"""Maximum number of runs in a compacted file."""
+"""Maximum number of runs in one file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Maximum spare files of a ledger before compaction."""
+"""Number of files beyond the files that its runs need, above which a ledger is compacted."""
 _CHECK_EVERY = 16
-"""Number of merges between two checks for compaction."""
+"""Number of merges between two checks if the ledger must be compacted."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
@@ -48,15 +48,15 @@ _CELLS_OF_RUN = layout.ColumnArrays(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Columns of the struct ``head`` that become fields of ``Head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
-"""Columns of a run with the fields of ``MovePart``."""
+"""Columns of a run that hold the fields of ``MovePart``."""
 _MARK = ("delivery_slot", "delivery_number")
-"""Columns of a run with the fields of ``Mark``."""
+"""Columns of a run that hold the fields of ``Mark``."""
 _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failed_attempts": lambda attempts: [attrs.asdict(each) for each in attempts or ()] or None,
     "failure": lambda failure: failure and attrs.asdict(failure),
     "move_target": lambda target: target and target._asdict(),
 }
-"""Converters of a run's fields to cells, by field name."""
+"""Functions that convert a run's fields to cells of a table, by field name."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
@@ -70,11 +70,13 @@ class Ledger:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the loaded snapshot."""
+        """Epoch of the ledger in the loaded snapshot."""
         return self.table.transaction(layout.RECEIPTS_ID)
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
-        """Reads head, runs and settled runs of the loaded snapshot. Raises DamagedTable if that fails."""
+        """Reads the head, the runs and the settled runs of the loaded snapshot. Raises DamagedTable if they cannot
+        be read.
+        """
         try:
             return self._load()
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
@@ -103,7 +105,7 @@ class Ledger:
         """Builds the state machine from the loaded snapshot. ``log`` returns the newest log.
 
         Raises:
-            DamagedTable: the log lacks messages; the ledger predates a removal of bodies.
+            DamagedTable: the log lacks messages, or the ledger is older than the last removal of bodies.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -117,11 +119,13 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if ``machine`` has the state of the loaded snapshot. ``machine``: the machine built last."""
+        """True if ``machine``, which this ledger built last, still has the state of the loaded snapshot."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
-        """Returns the head and all rows as ``layout.RECEIPTS``. The head row is first."""
+        """Returns the head, and all rows of the loaded snapshot as ``layout.RECEIPTS``. The first row is the head
+        row.
+        """
         parts = []
         for settled in (False, True):
             part = self._read(settled=settled)
@@ -133,7 +137,7 @@ class Ledger:
         """Returns the messages that the loaded snapshot has forgotten. ``log`` returns the newest log.
 
         Raises:
-            DamagedTable: rows contradict each other or are missing; the log lacks messages.
+            DamagedTable: rows contradict each other or are missing, or the log lacks messages.
         """
         head, rows = self.rows()
         check_head(head, log().end, self.table.path)
@@ -155,12 +159,12 @@ class Ledger:
             raise DamagedTable(self.table.path, None, f"its head cannot be read: {first_line(error)}") from error
 
     def head(self) -> Head:
-        """Reads only the file of the head."""
+        """Returns the head of the loaded snapshot. Reads only the file that holds the head."""
         heads = [file for file in self._files() if file.minimum.get("first_offset") == layout.HEAD_OFFSET]
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """True if the snapshot has far too many files. Also true for a file of another program."""
+        """True if the snapshot has many more files than the machine's runs need, or a file of another program."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -174,7 +178,9 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[list[Result]]:
-        """Returns a change that commits a decision. ``rewrite``: replaces all rows."""
+        """Returns the change that commits a decision on the loaded epoch. ``rewrite``: True to replace all
+        rows.
+        """
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)
@@ -197,7 +203,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[Any]:
-        """Returns a change that replaces all rows of epoch ``since``."""
+        """Returns the change that replaces all rows of the ledger, if the ledger's epoch is still ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         write = partial(self.table.replace, {"settled": [False, True]}, files, answers=answers)
@@ -236,32 +242,34 @@ class Ledger:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Drops repeated rows. Overlapping compactions by another program leave such rows."""
+    """Drops repeated rows, which overlapping compactions by another program leave."""
     places = {repr(row): place for place, row in enumerate(rows.to_pylist())}
     return rows if len(places) == len(rows) else rows.take(list(places.values()))
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Raises DamagedTable if the head is beyond the log's end. Offsets would be used twice (DUR-4)."""
+    """Raises DamagedTable if the head is beyond the end of the log, because offsets would be used twice
+    (DUR-4).
+    """
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for an outdated, restored ledger."""
+    """Returns the error text for a ledger from a backup that is older than the last removal of bodies."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"
 
 
 def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = ()) -> None:
-    """Creates a shard's ``receipts`` with head row and first runs."""
+    """Creates the table ``receipts`` of a shard, with its head row and first runs."""
     rows = run_rows(runs, [], head)
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES, rows)
 
 
 def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> list[pa.Table]:
-    """Returns the rows of a ledger, one table per file."""
+    """Returns the rows of a whole ledger, as one table for each file."""
     files = [run_rows([], [], head)]
     for settled, part in ((False, runs), (True, history)):
         starts = range(0, len(part), RANGE_ROWS)
@@ -271,7 +279,7 @@ def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> lis
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stops the garbage collector. Collections would take half the time."""
+    """Stops Python's garbage collector during the block, because it would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -290,7 +298,7 @@ def run_rows(
     with_op: bool = False,
     settled: bool = False,
 ) -> pa.Table:
-    """Builds rows of ``receipts``: the head if given, then ``puts``, then ``deletes`` if ``with_op``."""
+    """Builds rows of ``receipts``: the head if not None, then ``puts``, then ``deletes`` if ``with_op``."""
     heads = [head] if head else []
     others = len(Run._fields) - 3
     runs = [
@@ -328,7 +336,9 @@ def run_rows(
 
 @_uncollected()
 def to_runs(rows: pa.Table) -> list[Run]:
-    """Builds runs from rows, by column. An object per cell would be twenty times slower."""
+    """Builds the runs of rows, column by column, because an object for each cell would take twenty times as
+    long.
+    """
     if not len(rows):
         return []
     run = rows["run"].combine_chunks()
@@ -383,7 +393,7 @@ def _head_cells(head: Head) -> dict[str, Any]:
 
 
 def read_head(cells: dict[str, Any]) -> Head:
-    """Builds a head from the fields of its struct."""
+    """Builds a head from the fields of the struct ``head``."""
 
     def micros(instant: datetime | None) -> int | None:
         return None if instant is None else to_micros(instant)

@@ -1,1 +1,1 @@
-"""The ``messages`` table of a shard. Appends, reads and merges messages."""
+"""The ``messages`` table of a shard: appends, reads and merges messages."""

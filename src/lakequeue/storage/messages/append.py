@@ -1,4 +1,4 @@
-"""Appends to the log of a shard. The commit fixes offsets and send times."""
+"""Appends messages to the log of a shard. The commit fixes offsets and send times."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Number of sends to stage after meeting other senders."""
+"""Number of sends that a process stages after it saw sends of other processes. Later sends are not staged."""
 _COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
 @attrs.frozen
 class NewMessage:
-    """A validated message and its id, before the append."""
+    """A validated message and its id, before the message is appended."""
 
     message_id: str
     entry: ValidEntry
@@ -44,17 +44,17 @@ class NewMessage:
 
 @attrs.frozen
 class Appended:
-    """Appended messages, with offsets from ``first`` on, in call order."""
+    """Messages that were appended, at offsets from ``first`` on, in the order of the call."""
 
     first: int
     rows: pa.Table
     closed_segment: bool
-    """True if the commit closed the previous segment. The previous segment may be merged."""
+    """True if the commit closed the previous segment, so that the files of this segment may be merged."""
 
 
 @attrs.frozen
 class OpenSegment:
-    """The open segment, which takes small appends."""
+    """The segment of the log that takes small appends."""
 
     base: int
     opened_at: int
@@ -63,14 +63,16 @@ class OpenSegment:
 
 @attrs.frozen
 class _Loaded:
-    """The end of the loaded log. Replaced as a whole, because of interrupts."""
+    """The end of the log in the loaded snapshot. Replaced as a whole, because an interrupt could leave a
+    mixture.
+    """
 
     version: int
     send_version: int
     last_sent_at: int
     open: OpenSegment | None
     staged: int
-    """Number of unmerged files of staged sends."""
+    """Number of files of staged sends that are not merged yet."""
 
 
 @attrs.frozen
@@ -81,10 +83,10 @@ class AppendPlace:
     first: int
     sent_at: int
     closes: bool
-    """True if the append closes the previous segment."""
+    """True if the append closes the previous segment, so that the files of this segment may be merged."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Builds rows of ``messages``. ``cells`` must have all other columns."""
+        """Builds rows of ``messages``. Each of ``cells`` must have all columns that the place does not set."""
         count, base = len(cells), self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
@@ -96,12 +98,12 @@ class AppendPlace:
         return pa.Table.from_arrays(_COLUMNS.arrays(columns, count), schema=layout.MESSAGES)
 
     def ids(self, count: int) -> dict[str, int]:
-        """Returns the application ids for appending ``count`` messages."""
+        """Returns the application ids of the commit that appends ``count`` messages."""
         return {layout.SEND_ID: self.first + count, layout.CLOCK_ID: self.sent_at}
 
 
 class Appender:
-    """Writes to the log of a shard. Owns its table handle. Not thread-safe."""
+    """Writes to the log of a shard, through its own handle on the table. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -109,15 +111,15 @@ class Appender:
         self._lineage = table.lineage
         self._end = self._load()
         self._to_stage = 0
-        """Number of this process's next sends that are staged. Later sends are appended directly again."""
+        """Number of next sends that this process stages. Later sends are appended directly again."""
         self._synced: set[str] = set()
-        """Staging directories that this process has synced."""
+        """Directories of staged sends that this process has synced to the disk."""
 
     def refresh(self) -> None:
         self.table.refresh()
 
     def look(self) -> None:
-        """Refreshes without fsync. Suffices for decisions. See ``Table.look``."""
+        """Refreshes without fsync, which suffices for a decision or to find a message. See ``Table.look``."""
         self.table.look()
 
     @property
@@ -132,16 +134,16 @@ class Appender:
 
     @property
     def last_sent_at(self) -> int:
-        """Send time of the last message, in microseconds."""
+        """Send time of the last message in the loaded snapshot, in microseconds."""
         return self._loaded.last_sent_at
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue attributes that senders must know."""
+        """Version of the queue attributes that senders must know, from the loaded snapshot."""
         return self.table.transaction(layout.ATTRIBUTES_ID)
 
     def window(self, by_group: bool, micros: int, now: int) -> DedupWindow:
-        """Returns the deduplication window for a send at ``now``."""
+        """Returns the deduplication window: the ids that a send at ``now`` must not repeat."""
         if self._window is None or self._window.micros != micros:
             self._window = DedupWindow(by_group, micros)
         now = max(now, self.last_sent_at)  # The messages get this send time.
@@ -151,7 +153,7 @@ class Appender:
         return self._window
 
     def forget_ids_below(self, offset: int) -> None:
-        """Drops ids below ``offset``. Used only for deduplication until deletion."""
+        """Drops deduplication ids of messages below ``offset``. Used only if ids must be unique until deletion."""
         if self._window is not None:
             self._window.forget_below(offset)
 
@@ -162,7 +164,9 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns a change that appends messages. Call its value after the commit. Raises QueueDoesNotExist."""
+        """Returns a change that appends messages. Call the change's value after the commit. Raises
+        QueueDoesNotExist.
+        """
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -200,28 +204,30 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged. Never on a disk without fsync: a power cut may leave torn files."""
+        """True if the next send is staged. Never True on a disk without fsync, where a power cut may leave torn
+        files.
+        """
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Makes this process stage its next sends. Call ``stage_next`` after seeing other senders."""
+        """Makes this process stage its next sends. Called after sends of other processes were seen."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
-        """Writes messages to a file for ``append_staged``; see ``staged_sends.stage``."""
+        """Writes messages to a file for ``append_staged``. See ``staged_sends.stage``."""
         rows = AppendPlace(OpenSegment(0, 0, 0), 0, 0, False).rows([_cells(message) for message in messages])
         return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
 
     def can_commit(self, staged: StagedSend) -> bool:
-        """True if a recent staged file still fits the log."""
+        """True if a staged file may be committed: it exists, is recent, and was staged for the loaded log."""
         folder = self.table.folder
         if folder.local is not None and not folder.exists(staged.file.path):
             return False
         return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """Returns the messages of a committed staged send, or None.
+        """Returns the messages of a staged send, or None if the send is not committed.
 
         Raises:
             QueueClientError: the log no longer shows the outcome; ``outcome_unknown`` is set.
@@ -239,10 +245,11 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits for other processes to add a staged file. For object stores.
+        """Waits on an object store until another process has added a staged file, or until this process should add
+        the file.
 
         Returns:
-            The messages, if another process added the file. Otherwise, other files for this process to add.
+            The messages, if another process added the file. Otherwise, other files to add in the same commit.
         """
         looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:
@@ -265,8 +272,10 @@ class Appender:
         patient: bool,
         others: Sequence[DataFile] | None = None,
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends ``staged`` and ``others``; None lists and takes all files that fit.
-        ``patient``: see ``Change``.
+        """Returns the change that appends ``staged`` and ``others``. If ``others`` is None, takes all staged files
+        that fit.
+
+        ``patient`` is a field of ``Change``.
         """
         self.check_open()
         if others is None:
@@ -290,7 +299,9 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Returns a committed staged send. ``before``: number of staged files in the log before the commit."""
+        """Returns the messages of a committed staged send. ``before``: number of staged files in the log before
+        the commit.
+        """
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")
@@ -307,7 +318,7 @@ class Appender:
         self._synced = folders
 
     def place(self, now: int) -> AppendPlace:
-        """Returns the place for messages appended to the loaded snapshot. Raises QueueDoesNotExist."""
+        """Returns the place for messages that are appended to the loaded snapshot. Raises QueueDoesNotExist."""
         self.check_open()
         first, sent_at = self.end, max(now, self.last_sent_at)
         segment = before = self._loaded.open
@@ -317,11 +328,15 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good. Appends prepared on older snapshots fail."""
+        """Returns the change that closes the log for good. Appends that were prepared on older snapshots then
+        fail.
+        """
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
-        """Returns the change that announces new attributes to all senders."""
+        """Returns the change that announces a version of the queue's attributes to all senders. Adds no
+        messages.
+        """
         # Announcements do not move the end. Without this fence, the older of two might land last.
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._empty(fence, {layout.ATTRIBUTES_ID: version})
@@ -335,12 +350,12 @@ class Appender:
         return self._loaded.send_version >= layout.CLOSED
 
     def check_open(self) -> None:
-        """Raises QueueDoesNotExist if the queue was deleted."""
+        """Raises QueueDoesNotExist if the log is closed, because the queue was deleted."""
         if self.closed:
             raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """Returns the fence for decisions on the loaded snapshot."""
+        """Returns the fence of a commit that is decided on the loaded snapshot."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

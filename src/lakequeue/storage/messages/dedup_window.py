@@ -1,4 +1,4 @@
-"""The deduplication window of a shard (DDP-1, JOB-6). Holds recently sent ids with their offsets."""
+"""The deduplication window of a shard, which holds recently sent ids with their offsets (DDP-1, JOB-6)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ from lakequeue.storage.messages.read import Integers, log_files
 
 Key = str | tuple[str, str]
 _LEAST = 1_024
-"""Size of the smallest hash table. A power of two."""
+"""Number of places in the smallest hash table. Must be a power of two."""
 _EMPTY, _DROPPED = -2, -1
-"""Marks of free places in the hash table."""
+"""Marks of places in the hash table that hold no offset: never used, or used by a dropped message."""
 _JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
-"""Number of rows whose keys are built at once."""
+"""Maximum number of rows whose keys are built at once."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Returns the key that must not repeat (DDP-2, DDP-14)."""
+    """Returns the key that must not repeat: the id, or with ``by_group`` the group and the id (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Yields, by file, messages sent after ``horizon``: first offset, send times, groups and ids (DDP-16)."""
+    """Yields, for each file, the messages sent after ``horizon``: first offset, send times, and rows with groups
+    and ids.
+
+    A message from another queue has no id (DDP-16).
+    """
     files = log_files(table)
     # A segment has no messages sent after the next segment was opened.
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
@@ -53,8 +57,9 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Finds messages of the last ``micros`` by their deduplication keys. Verify found offsets, because hashes may
-    collide.
+    """Finds messages of the last ``micros`` microseconds by the hashes of their deduplication keys.
+
+    Verify each found offset, because hashes may collide.
     """
 
     def __init__(self, by_group: bool, micros: int) -> None:
@@ -76,7 +81,7 @@ class DedupWindow:
         self._offsets.drop(hash(key), offset)
 
     def advance(self, now: int) -> None:
-        """Drops messages sent ``micros`` ago or earlier (DDP-9, DDP-11)."""
+        """Drops messages that were sent ``micros`` microseconds before ``now`` or earlier (DDP-9, DDP-11)."""
         gone = bisect_right(self._instants, now - self.micros)
         if gone:
             self.forget_below(self._firsts[gone] if gone < len(self._firsts) else self.end)
@@ -88,7 +93,9 @@ class DedupWindow:
         self._begin = max(self._begin, offset)
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
-        """Adds messages sent at one instant, from offset ``first`` on. A key of None is not recorded."""
+        """Adds messages that were sent at one instant, from offset ``first`` on. Skips messages with the key
+        None.
+        """
         self._instants.append(sent_at)
         self._firsts.append(first)
         self._add_keys(first, keys)
@@ -103,7 +110,7 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Adds the log's new messages that are inside the window."""
+        """Adds messages that were appended to the log since the last call, if they were sent within the window."""
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end
@@ -124,7 +131,9 @@ class DedupWindow:
 
 
 class _Offsets:
-    """Hash table of offsets with open addressing: 16 bytes for each. A dictionary took 100 to 200 bytes."""
+    """Hash table of offsets with open addressing, which takes 16 bytes for each place. A dictionary took 100 to
+    200 bytes.
+    """
 
     def __init__(self) -> None:
         self._hashes, self._offsets = _empty(_LEAST)

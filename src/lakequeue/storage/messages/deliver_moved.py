@@ -1,4 +1,6 @@
-"""Appends the messages of each move to a log once. The log records the last move from each source shard."""
+"""Appends the messages of each move to a log exactly once. The log records the last move from each source
+shard.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, tran
 from lakequeue.storage.messages.append import Appender
 
 Cells = Mapping[str, Any]
-"""A message. Maps columns of ``messages`` to values."""
+"""A message, as a mapping from column names of ``messages`` to values."""
 
 
 @attrs.frozen
 class MoveSource:
-    """A numbered move from one source shard."""
+    """The source shard of a move, and the number of the move."""
 
     key: str
     shard: int
@@ -27,18 +29,21 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """True if the target's snapshot has this move. Later moves from the source also count."""
+    """True if the loaded snapshot of a target shard has this move, or a later move from the same source shard."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 CheckClock = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit. Takes new instant, last instant and table."""
+"""Checks the clock before a commit. Takes the instant of this commit, the instant of the last commit, and the
+table.
+"""
 
 
 def deliver(
     table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], check_clock: CheckClock
 ) -> bool:
-    """Appends messages once to a shard of the target. Returns True if the commit closed a segment.
+    """Appends messages to a shard of the target, unless the move has arrived. Returns True if the commit closed a
+    segment.
 
     Raises:
         QueueDoesNotExist: the target was deleted.

@@ -1,4 +1,4 @@
-"""Empties the rows of forgotten or erased messages.
+"""Empties the rows of messages that a ledger has forgotten, or that were erased.
 
 Rows keep their places, because readers find messages by row. A ledger never remembers a forgotten message again.
 """
@@ -18,26 +18,26 @@ from lakequeue.storage.messages.read import log_files
 Integers = npt.NDArray[np.int64]
 
 _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
-"""Columns of a forgotten message that become NULL. Ids, instants and the columns of dead letters stay."""
+"""Columns of a forgotten message that become NULL. Ids, instants and the columns of dead letters are kept."""
 _ERASED = (*_CLEARED, "dead_letter_note")
-"""Columns of an erased message that become NULL; the body becomes an empty text."""
+"""Columns of an erased message that become NULL. Only the body becomes an empty text."""
 _COUNTING = {"group_id", "dedup_id"}
-"""Columns that stay while deduplication needs the message."""
+"""Columns that are kept as long as another send may repeat the message's deduplication id."""
 
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages that a committed ledger has forgotten for good. Starts at the first stored offset."""
+    """The messages, from the first stored offset on, that a committed ledger has forgotten for good."""
 
     epoch: int
     head: int
-    """First offset that was never received. ``head`` and later messages are not forgotten."""
+    """First offset that was never received. Messages from this offset on are not forgotten."""
     firsts: Integers
     lasts: Integers
-    """Last offset of each run, in order, history included. ``firsts`` has the first offsets."""
+    """Last offset of each run, in order. ``firsts`` has the first offsets. Runs of the history are included."""
 
     def count(self, first: int, last: int) -> int:
-        """Counts the forgotten messages in a range of offsets."""
+        """Returns the number of forgotten messages in a range of offsets."""
         last = min(last, self.head - 1)
         start = int(np.searchsorted(self.lasts, first))
         stop = int(np.searchsorted(self.firsts, last, side="right"))
@@ -45,7 +45,9 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the forgotten messages in rows. Keeps messages sent at ``sent_before`` or later."""
+        """Clears the content of the forgotten messages in ``rows``. Keeps messages sent at ``sent_before`` or
+        later.
+        """
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)
@@ -62,14 +64,14 @@ class ForgottenMessages:
 
 @attrs.frozen
 class ErasedMessage:
-    """The message that is erased, by its id."""
+    """The message to erase, by its id."""
 
     message_id: str
     keep_from: int
-    """Messages sent after this instant keep the columns of ``_COUNTING``."""
+    """Instant in microseconds. Messages sent after this instant keep the columns of ``_COUNTING``."""
 
     def empty(self, rows: pa.Table) -> pa.Table:
-        """Returns the rows, without the content of the message."""
+        """Returns ``rows`` without the content of the erased message."""
         mine = pc.equal(rows["message_id"], self.message_id)
         old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
         for name in _ERASED:
@@ -79,7 +81,7 @@ class ErasedMessage:
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:
-        """True if the row at ``offset`` still has erasable content."""
+        """True if the row at ``offset`` still has content that ``empty`` would clear."""
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
         if file is None:  # The segment was dropped.
             return False

@@ -1,6 +1,6 @@
 """Erases a message from the log of a shard. The emptied row stays in place.
 
-On local disks, former files are removed at once. Object stores keep former files for
+On a local disk, files that held the message are removed at once. On an object store, these files stay for
 ``Retention.remote_file_hours``.
 """
 
@@ -28,11 +28,11 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
     Args:
         table: a handle on ``messages`` that nothing else uses.
-        offsets: offsets of the message, see ``find_message.offsets_of``.
-        keep_from: instant; later messages keep their deduplication ids and groups (DDP-1, DDP-14).
+        offsets: offsets of the message, from ``find_message.offsets_of``.
+        keep_from: instant. Messages sent later keep their deduplication ids and groups (DDP-1, DDP-14).
 
     Raises:
-        RequestThrottled: too many lost races; nothing more was cleared.
+        RequestThrottled: too many lost races. Rows that were already cleared stay cleared.
     """
     erased, cleared = ErasedMessage(message_id, keep_from), False
     table.refresh()
@@ -46,7 +46,9 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
-    """Removes local files that held a message. Returns their number and size. Raises LockHeld."""
+    """Removes local files that held a message but are no longer live. Returns their number and size. Raises
+    LockHeld.
+    """
     if table.folder.local is None:
         return Freed()
     with table.folder.pinned() as folder:

@@ -1,4 +1,4 @@
-"""Finds the rows and files of a message by id."""
+"""Finds the rows and the files of a message by the message's id."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_fi
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of a message; several if the message moved and returned. ``sent`` limits the searched
-    files.
+    """Returns the offsets of a message. A message that moved away and back has several offsets.
+
+    ``sent``: searches only files with messages sent from the first instant until before the second.
     """
 
     def files() -> list[LogFile]:
@@ -34,7 +35,7 @@ def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = Non
 
 
 def holds(folder: Folder, entry: ListedFile, message_id: str) -> bool:
-    """True if a file contains the message. False for unreadable or removed files."""
+    """True if a file contains the message. False if the file is unreadable or was removed."""
     try:
         return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0
     except (OSError, DamagedTable):
