@@ -1,4 +1,4 @@
-"""Detects network file systems. There, two machines can overwrite each other's commits."""
+"""Detects network file systems, on which two machines can overwrite each other's commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORK = re.compile(
     r"panfs|wekafs|lizardfs|moosefs|ncpfs|coda|vboxsf|vmhgfs|prl_fs|virtiofs|fuse\.(?!(ntfs-?3g|exfat|fuseblk|"
     r"portal|snapfuse|squashfuse|fuse-overlayfs|lxcfs|mergerfs|bindfs)\b).+"
 )
-"""Matches types of network file systems. Also matches FUSE types not known to be local."""
+"""Pattern for the types of network file systems, and for FUSE types that are not known to be local."""
 
 
 class Mount(NamedTuple):
@@ -25,10 +25,8 @@ class Mount(NamedTuple):
 
 
 def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
-    """Checks that a path is on a local file system. ``mounts``: in the order of mounting.
-
-    Raises:
-        QueueClientError: the path is on a network file system.
+    """Raises QueueClientError if a path is on a network file system. ``mounts`` must be in the order of
+    mounting.
     """
     mount = mount_of(os.path.realpath(path), mounted() if mounts is None else mounts)
     if mount is not None and NETWORK.fullmatch(mount.type.lower()):
@@ -40,7 +38,7 @@ def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Returns the mount of an absolute path, or None. The path must have no symbolic links."""
+    """Returns the mount that holds an absolute path without symbolic links. Returns None if unknown."""
     found = None
     for mount in mounts:
         point = mount.point.rstrip("/")
@@ -52,7 +50,7 @@ def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
 
 
 def mounted() -> list[Mount]:
-    """Lists the mounted file systems. Empty if the system does not list them."""
+    """Lists the mounted file systems. Returns an empty list if the operating system does not list them."""
     try:
         if sys.platform.startswith("linux"):
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
@@ -77,6 +75,6 @@ def linux_mounts(table: str) -> list[Mount]:
 
 
 def macos_mounts(table: str) -> list[Mount]:
-    """Parses lines such as ``//host/share on /Volumes/share (smbfs, nodev)``."""
+    """Parses the output of ``mount`` on macOS, as in ``//host/share on /Volumes/share (smbfs, nodev)``."""
     matches = (re.fullmatch(r".+? on (/.*) \((\w+)[,)].*", line) for line in table.splitlines())
     return [Mount(match[1], match[2]) for match in matches if match]

@@ -1,4 +1,4 @@
-"""Opens and changes local files below a root. Follows no symbolic links of other users (DUR-72)."""
+"""Opens and changes local files below a root, without following symbolic links of other users (DUR-72)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 _SHARD = re.compile(r"(.*)/(q/[^/]+/[0-9]+/[^/]+)", re.DOTALL)
-"""Matches the path of a shard's table: the root, and the path below the root."""
+"""Pattern for the path of a shard's table. Its groups are the root, and the path below the root."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first link in a path. Also returns the path if ``is_kind`` refuses its mode. Otherwise returns
+    """Returns the first part of a path that is a link, or the whole path if ``is_kind`` refuses its mode, else
     None.
     """
     path, parts = root, name.split("/")
@@ -43,7 +43,9 @@ def _split(table: str) -> tuple[str, str]:
 
 
 def open_folder(root: str, name: str) -> int:
-    """Opens a directory below a root. Returns its descriptor. Raises FileNotFoundError for a link."""
+    """Opens a directory below a root, and returns its descriptor. Raises FileNotFoundError for a link on the
+    way.
+    """
     try:
         return _opened(root, name)
     except OSError as error:
@@ -53,24 +55,28 @@ def open_folder(root: str, name: str) -> int:
 
 
 class Opener(NamedTuple):
-    """Opens files of an open directory for writing. Follows no link."""
+    """Opens files for writing in the directory of ``descriptor``. Follows no link."""
 
     descriptor: int
 
     def open(self, path: str, flags: int) -> int:
-        """Opens a file. Made for the parameter ``opener`` of Python's ``open``."""
+        """Opens a file. Suits the parameter ``opener`` of Python's ``open``."""
         return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
 def folders(path: str, beginning: str, descriptor: int | None = None) -> list[str]:
-    """Returns the sorted names of subdirectories that start with ``beginning``; empty if unreadable."""
+    """Returns the sorted names of subdirectories that start with ``beginning``. Empty if the directory is
+    unreadable.
+    """
     with suppress(OSError), _folder(path, descriptor) as folder, os.scandir(folder) as entries:
         return sorted(each.name for each in entries if each.name.startswith(beginning) and each.is_dir())
     return []
 
 
 def names(path: str, descriptor: int | None = None) -> list[str]:
-    """Returns a directory's names in any order. Empty if unreadable."""
+    """Returns the names of files and subdirectories in a directory, in any order. Empty if the directory is
+    unreadable.
+    """
     with suppress(OSError), _folder(path, descriptor) as folder:
         return os.listdir(folder)
     return []
@@ -86,14 +92,16 @@ def _folder(path: str, descriptor: int | None) -> Iterator[int]:
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now. Creates a missing file. Skips root in other users' directories."""
+    """Sets a file's time to now, and creates a missing file. Does nothing for the superuser in another user's
+    directory.
+    """
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)
 
 
 def stamp(path: str, *, create: bool) -> float:
-    """Sets a file's time to now. Returns the time in seconds. Creates the file only with ``create``."""
+    """Sets a file's time to now, and returns this time in seconds. Creates a missing file only with ``create``."""
     descriptor = open_lock(path, os.O_WRONLY | (os.O_CREAT if create else 0))
     try:
         os.utime(descriptor)
@@ -103,7 +111,9 @@ def stamp(path: str, *, create: bool) -> float:
 
 
 def open_lock(path: str, flags: int) -> int:
-    """Opens a file that all users of a table write. If the superuser creates it, the directory's owner owns it."""
+    """Opens a file that all users of a table write. If the superuser creates the file, the directory's owner owns
+    it.
+    """
     folder, leaf = os.path.split(path)
     root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
@@ -111,7 +121,7 @@ def open_lock(path: str, flags: int) -> int:
 
 
 def open_lock_in(folder: int, name: str, flags: int) -> int:
-    """Opens a file in an open directory. All users of the table write the file."""
+    """Opens a file that all users of a table write, in the directory with the descriptor ``folder``."""
     owner = os.fstat(folder)
     if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
         with suppress(FileExistsError):  # An existing file may belong to any user.
@@ -122,7 +132,9 @@ def open_lock_in(folder: int, name: str, flags: int) -> int:
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
-    """Removes a file. Returns its bytes. Raises FileNotFoundError or NotADirectoryError, also for a link."""
+    """Removes a file, and returns its size in bytes. Raises FileNotFoundError or NotADirectoryError, also for a
+    link.
+    """
     with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
@@ -130,7 +142,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. ``path``: a full path, or relative to ``descriptor``."""
+    """Creates a directory. ``path`` is a full path, or a path relative to ``descriptor`` if that is not None."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")
@@ -139,13 +151,13 @@ def mkdir(root: str, path: str, descriptor: int | None) -> None:
 
 
 def move(root: str, source: str, target: str) -> None:
-    """Renames a file. Raises OSError if a link is on either path."""
+    """Renames a file. Raises OSError if a link is on the way to either name."""
     with above(root, source) as (before, old), above(root, target) as (after, new):
         os.rename(old, new, src_dir_fd=before, dst_dir_fd=after)
 
 
 def rmdir(root: str, name: str) -> None:
-    """Removes an empty directory. Raises OSError for links and other directories."""
+    """Removes an empty directory. Raises OSError if the directory is not empty, or if a link is on the way."""
     with above(root, name) as (folder, leaf):
         os.rmdir(leaf, dir_fd=folder)
 
@@ -165,7 +177,7 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields the descriptor of a file's directory, and the name.
+    """Yields the descriptor of the directory that holds a file, and the file's name in this directory.
 
     Opens the directories one by one without following links. ``below``: an open descriptor of the root.
 

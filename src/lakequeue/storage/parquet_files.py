@@ -1,4 +1,4 @@
-"""Opens and writes Parquet files with page checksums. Reads verify existing checksums (DUR-8)."""
+"""Opens and writes Parquet files with a checksum of each page. Reading verifies existing checksums (DUR-8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from lakequeue.storage import layout
 
 ANY = pa.schema([])
-"""For ``reader``: requires no columns, so that any file is accepted."""
+"""Argument for ``reader`` that requires no columns, so that any file is accepted."""
 
 
 _TEXTS_AND_BYTES = [
@@ -22,10 +22,9 @@ _TEXTS_AND_BYTES = [
 
 
 def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
-    """Opens a file for reading. Read the file with ``use_threads=False``; see ``Folder.parquet``.
+    """Opens a Parquet file for reading. Read the file with ``use_threads=False``. See ``Folder.parquet``.
 
-    Arrow verifies checksums at 3.3 GB/s. The checks make ``lease().arrow()`` 4 to 28 % slower. A receive is not
-    slower.
+    Arrow verifies checksums at 3.3 GB/s. So ``lease().arrow()`` is 4 to 28 % slower, but a receive is not slower.
 
     Args:
         columns: the required columns. Missing columns of ``layout.ADDED`` are read as NULL.
@@ -57,7 +56,7 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
 
 
 class _Filled:
-    """A file, with NULLs for the columns that it lacks."""
+    """A Parquet file, with NULLs for the columns that the file lacks."""
 
     def __init__(self, file: pq.ParquetFile, lacking: Sequence[pa.Field]) -> None:
         self._file, self._lacking = file, lacking
@@ -98,23 +97,25 @@ class _Filled:
 
 
 def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:
-    """Returns the row groups of a file: number, first row, and the row after the last row."""
+    """Returns, for each row group of a file, its number, its first row, and the row after its last row."""
     ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
     return list(zip(range(len(ends)), [0, *ends], ends, strict=False))
 
 
 def write_table(rows: pa.Table, target: Any, **options: Any) -> None:
-    """Writes rows to a file, with the options of ``pq.write_table``."""
+    """Writes rows to a Parquet file, with the options of ``pq.write_table``."""
     pq.write_table(rows, target, write_page_checksum=True, **options)
 
 
 def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
-    """Returns a Parquet writer. Takes the options of ``pq.ParquetWriter``."""
+    """Returns a writer for a Parquet file, with the options of ``pq.ParquetWriter``."""
     return pq.ParquetWriter(target, schema, write_page_checksum=True, **options)
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """True if ``found`` can be read as ``expected``. Spark and delta-rs write some types differently."""
+    """True if the type ``found`` can be read as the type ``expected``. Spark and delta-rs write some types
+    differently.
+    """
     if pa.types.is_struct(expected):
         return pa.types.is_struct(found) and all(
             found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)

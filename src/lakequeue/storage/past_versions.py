@@ -1,4 +1,4 @@
-"""Earlier versions of a table, read-only. The log limits how far back versions reach."""
+"""Opens earlier versions of a table, read-only, as far back as the table's log reaches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from lakequeue.storage.stores import Store
 
 
 class Version(NamedTuple):
-    """A version that can be opened."""
+    """An earlier version of a table that can still be opened."""
 
     number: int
     committed_at: int
-    """Instant of the commit in microseconds since the epoch. The machine's clock gives the instant, to the
-    millisecond.
-    """
+    """Instant of the commit, in microseconds since 1970 by the machine's clock, exact to the millisecond."""
 
 
 def versions(store: Store, path: str) -> list[Version]:
-    """Returns the versions that can still be opened, oldest first."""
+    """Returns the versions of a table that can still be opened, oldest first."""
     folder = store.folder(path)
     found = listed(folder)
 
@@ -39,7 +37,10 @@ def versions(store: Store, path: str) -> list[Version]:
 
 
 def version_at(store: Store, path: str, instant: int) -> int | None:
-    """Returns the version at an instant, or None. Raises QueueClientError if the log begins later."""
+    """Returns the table's version at an instant. Returns None if the table did not exist then.
+
+    Raises QueueClientError if the log begins after the instant.
+    """
     known = versions(store, path)
     before = [version.number for version in known if version.committed_at <= instant]
     if before:
@@ -51,7 +52,7 @@ def version_at(store: Store, path: str, instant: int) -> int | None:
 
 
 def opened(store: Store, path: str, version: int) -> Table:
-    """Opens an earlier version read-only. Raises FileNotFoundError if its log was trimmed."""
+    """Opens an earlier version of a table, read-only. Raises FileNotFoundError if the log was trimmed above it."""
     try:
         return Table(store, path, version)
     except LogTrimmed as error:

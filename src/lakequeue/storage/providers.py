@@ -1,4 +1,6 @@
-"""The kinds of object stores, by the scheme of roots. A new kind needs only another ``Provider``."""
+"""The kinds of object stores, by the scheme of a root's URI. A new kind of store needs only another
+``Provider``.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +13,36 @@ import attrs
 
 @attrs.frozen
 class Provider:
-    """A kind of object store."""
+    """A kind of object store, such as S3."""
 
     prefix: str
-    """Prefix of the store's options and environment variables."""
+    """Prefix of the names of the store's options and environment variables."""
     also: tuple[str, ...] = ()
-    """Other names of the scheme, which users may give."""
+    """Other names that users may give for the scheme."""
     has_container: bool = False
-    """True if a root has a container before an @. In other stores, the text may be secret."""
+    """True if a root has a container before an ``@``. For other stores, the text before an ``@`` may be secret."""
     credentials: tuple[str, ...] = ()
-    """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
+    """Options that give credentials or their source. Without these options, the machine's metadata service is
+    asked.
+    """
     hadoop: str = ""
     """Hadoop module with which Spark reaches the store. Empty if Spark needs another URI of the root."""
     hadoop_scheme: str = ""
-    """Scheme of the URIs for Spark."""
+    """Scheme of a root's URI for Spark."""
     connector: str = ""
-    """Connector for Spark before Hadoop 3.5. Replaces the missing module ``hadoop``."""
+    """Connector that Spark needs with Hadoop before 3.5, which lacks the module ``hadoop``."""
     sdk: tuple[str, ...] = ()
     """Packages that the module ``hadoop`` needs in addition."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
     """Release of the packages in ``sdk``, by release of Hadoop."""
     excluded: tuple[str, ...] = ()
-    """Dependencies of ``hadoop`` that a session does not need."""
+    """Dependencies of the module ``hadoop`` that a Spark session does not need."""
     spark_overwrites: bool = False
-    """True if Spark may lose one of two commits. Spark's log store checks, then writes."""
+    """True if Spark may lose one of two commits, because Spark's log store checks and then writes."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
-    """Returns settings of Spark's file system from the root's options. None if Spark has its own credentials."""
+    """Function that converts a root's options to settings of Spark's file system. None if Spark has its own
+    credentials.
+    """
 
 
 _S3A = "org.apache.hadoop.fs.s3a"
@@ -50,11 +56,11 @@ _S3A_SETTINGS = {
     "region": "endpoint.region",
     "default_region": "endpoint.region",
 }
-"""Names of s3a's settings, by delta-rs's option without prefix."""
+"""Names of s3a's settings, by the name of delta-rs's option without its prefix."""
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Translates delta-rs's options into s3a's settings for a bucket."""
+    """Translates options of delta-rs into settings of Spark's s3a file system for one bucket."""
     bare_options = {bare_name(name): value for name, value in options.items()}
     found = {_S3A_SETTINGS[name]: value for name, value in bare_options.items() if name in _S3A_SETTINGS}
     if "access.key" in found:
@@ -99,13 +105,13 @@ PREFIXES = tuple({provider.prefix for provider in PROVIDERS.values()})
 
 
 def scheme_named(name: str) -> str:
-    """Returns the lower-case scheme for a name or alias."""
+    """Returns the scheme for a name or an alias of a scheme, in lower case."""
     name = name.lower()
     return next((scheme for scheme, provider in PROVIDERS.items() if name in provider.also), name)
 
 
 def scheme_of(root: str) -> str:
-    """Returns the scheme of a root. Empty for a local root."""
+    """Returns the scheme of a root. Returns an empty text for a local root."""
     found = scheme_named(urlsplit(root).scheme)
     return found if found in PROVIDERS else ""
 

@@ -1,8 +1,8 @@
-"""Keeps the log in few files. Drops, merges and empties segments.
+"""Keeps the log of a shard in few files: drops, merges and empties segments.
 
-Segments below the floor are dropped. The floor is the first stored offset. The last segment is open. An open
-segment is replaced after an idle hour. An open segment below the floor is also replaced. Replacing the open
-segment conflicts with appends. The version of ``files`` fences all commits.
+Segments below the floor are dropped. The floor is the first stored offset. The last segment is still open for
+appends. It is replaced only after an hour without a send, or if it is below the floor. Replacing it conflicts with
+appends. The version of the application id ``files`` fences all commits.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Size limits in bytes. ``TIER_SEGMENTS`` adjacent segments below a limit are merged."""
+"""Size limits in bytes. At least ``TIER_SEGMENTS`` adjacent segments below the same limit are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of segments merged at once, in memory."""
+"""Maximum bytes of segments that are merged at once, because they are held in memory."""
 IDLE = 3600 * MICROS
-"""Microseconds without a send until the open segment is closed."""
+"""Microseconds without a send after which the last segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Smaller segments, in bytes, are never cut or emptied."""
+"""Bytes below which a segment is not rewritten to drop or empty rows, but only dropped or merged as a whole."""
 CUT_ROWS = 100_000
-"""Maximum rows of a file that replaces a segment part."""
+"""Maximum rows of each file that replaces a part of a segment."""
 
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
@@ -43,14 +43,14 @@ SegmentFiles = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """Numbers of replaced segments of a shard's log."""
+    """Numbers of segments of a shard's log that a pass has replaced."""
 
     dropped: int = 0
-    """Number of dropped segments below the floor."""
+    """Number of segments that were dropped, because they were below the floor."""
     merged: int = 0
     """Number of segments that became part of another file."""
     cut: int = 0
-    """Number of segments rewritten to drop or empty rows."""
+    """Number of segments that were rewritten, to drop rows below the floor or to empty messages."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -63,14 +63,15 @@ def merge_recent(
     confirm: Callable[[], None] = lambda: None,
     least: int | None = None,
 ) -> None:
-    """Drops closed segments below ``floor``. Merges the newest small segments. Call after a send closed a segment.
+    """Drops closed segments below ``floor``, and merges the newest small segments. Called after a send closed a
+    segment.
 
     Args:
         table: a handle on ``messages``, locked by the caller.
-        floor: a committed floor of the ledger. May be old.
-        drop_before: instant. Segments with later messages stay, for deduplication (RET-11).
-        confirm: called right before a commit. Raises after a restore of the ledger.
-        least: minimum number of lowest-tier segments to merge. None means ``TIER_SEGMENTS``.
+        floor: a floor that the ledger has committed. May be out of date.
+        drop_before: instant. Segments with messages sent at this instant or later stay (RET-11).
+        confirm: called right before a commit. Raises an error if an older ledger was restored.
+        least: minimum number of segments of the lowest tier to merge. None means ``TIER_SEGMENTS``.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small, least), confirm)
 
@@ -84,14 +85,15 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
-    """Drops, merges, cuts and empties segments, for the compactor. Returns how many.
+    """Drops, merges, cuts and empties segments, for the compactor. Returns the numbers of replaced segments.
 
     Args:
         table: a handle on ``messages`` that nothing else uses.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
-        announce: records a removal in the ledger. Takes the last removal's number. Returns a new number.
-        forgotten: returns the messages that the ledger has forgotten.
+        announce: records in the ledger that bodies will be removed. Takes the number of the last removal, and
+            returns the number of this removal.
+        forgotten: returns the messages that the ledger has forgotten. None to empty no messages.
     """
     if table.commits_alone:  # Delta's own commits have no null count of bodies.
         forgotten = None
@@ -123,7 +125,9 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that rewrites the segment of an offset. ``change`` maps old rows to new rows."""
+    """Returns the change that rewrites the segment that holds ``offset``. ``change`` turns old rows into new
+    rows.
+    """
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -136,7 +140,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites segments of other programs between two offsets. Raises RequestThrottled."""
+    """Rewrites segments from offset ``first`` to ``last`` that other programs wrote. Raises RequestThrottled."""
 
     def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
@@ -149,12 +153,14 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """The segments of a snapshot, and versions for fences."""
+    """The segments in a snapshot of the log, and the versions of application ids that fence a replacement."""
 
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """Opening time of each closed segment's successor. Limits the segment's send times."""
+    """For each closed segment, the opening time of the next segment. No message of the closed segment was sent
+    later.
+    """
     open_one: SegmentFiles | None
     number: int
     """Version of the application id ``files``."""
@@ -170,11 +176,11 @@ class _MergeStep:
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """True if the open segment is replaced. The commit sets ``send``."""
+    """True if the open segment is replaced, so that the commit must set the application id ``send``."""
     epoch: int = 0
-    """Epoch of the ledger that forgot the emptied messages; 0 without emptied rows."""
+    """Epoch of the ledger that forgot the emptied messages. 0 if no rows are emptied."""
     mark: int = 0
-    """Number of this removal of bodies; 0 without emptied rows."""
+    """Number of this removal of bodies, for the application id ``emptying``. 0 if no rows are emptied."""
 
 
 def _run(
@@ -230,7 +236,9 @@ def _next_step(
 
 
 def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the newest segments, as long as they are small. Stops at a bulk send, which the compactor merges."""
+    """Returns the newest segments, as long as they are small. Stops at a bulk send, because the compactor merges
+    bulk sends.
+    """
     found: list[SegmentFiles] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
@@ -241,7 +249,7 @@ def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles
 
 
 def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the first adjacent small segments worth a merge."""
+    """Returns the first ``TIER_SEGMENTS`` or more adjacent small segments. Empty if there are fewer."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[SegmentFiles] = []
         for segment in group:
@@ -264,7 +272,9 @@ def _merge(segments: list[SegmentFiles]) -> _MergeStep:
 def _open_step(
     table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
 ) -> _MergeStep | None:
-    """Returns a step for the open segment, or None. A rewrite keeps the base, which senders may know."""
+    """Returns the step that drops or rewrites the open segment, or None. A rewrite keeps the base, which senders
+    may know.
+    """
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -279,7 +289,7 @@ def _open_step(
 
 
 def _is_foreign(table: Table, segment: SegmentFiles) -> bool:
-    """True if another program wrote a file of a segment."""
+    """True if another program wrote a file of the segment."""
     return not table.commits_alone and any(file.is_foreign for file in segment)
 
 
@@ -289,7 +299,9 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a rewrite that drops rows below the floor. None if less than half would go."""
+    """Returns a step that drops a segment's rows below the floor. Returns None if no segment would lose half of
+    its rows.
+    """
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -305,7 +317,9 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a step that empties half a segment, or None. Skips segments in ``done``."""
+    """Returns a step that empties at least half of a segment's rows, or None. ``done``: first offsets of segments
+    to skip.
+    """
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last
@@ -333,7 +347,9 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a function that reads a segment's rows; a bulk send, which may exceed the memory, in pieces."""
+    """Returns a function that reads a segment's rows. Reads a bulk send in pieces, because it may exceed the
+    memory.
+    """
     if segment[0].bulk:
         return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]
@@ -341,7 +357,7 @@ def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
 
 @attrs.frozen
 class FilePieces:
-    """Reads a file's rows from an offset on. Each piece becomes a segment."""
+    """Reads a file's rows from offset ``start`` on, in pieces. Each piece becomes a segment."""
 
     file: LogFile
     start: int
@@ -376,7 +392,9 @@ def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Fills in the send times of bulk sends."""
+    """Fills in missing send times, because messages of a bulk send were sent at the opening time of their
+    segment.
+    """
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows

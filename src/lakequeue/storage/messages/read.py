@@ -30,17 +30,17 @@ _Value = TypeVar("_Value")
 
 
 class CacheBudget:
-    """Common memory limit of several caches. Drops the oldest values, but never the newest. Thread-safe."""
+    """Memory limit that several caches share. Drops the oldest values, but never the newest value. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = threading.Lock()
-        """Lock of the budget and of the caches."""
+        """Lock of the budget and of all its caches."""
         self.bytes = 0
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
     def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
-        """Caches a value of ``size`` bytes. Keeps an existing value. The caller must hold ``lock``."""
+        """Caches a value of ``size`` bytes, unless the key already has a value. The caller must hold ``lock``."""
         if key in cache:
             return
         try:
@@ -73,11 +73,13 @@ Integers = npt.NDArray[np.int64]
 _OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
 _KEPT = ["sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
-"""Bytes of memory that a file's columns take besides values."""
+"""Bytes of memory that the columns of a file take in addition to their values."""
 
 
 class FileColumns(NamedTuple):
-    """Columns of a file in memory, times in microseconds; 10 bytes a message. ``group``: indexes in ``names``."""
+    """Columns of a file in memory, about 10 bytes a message. Times are in microseconds. ``group`` has indexes of
+    ``names``.
+    """
 
     sent_at: Integers
     delay: Integers
@@ -96,26 +98,28 @@ class FileColumns(NamedTuple):
 
 @attrs.frozen
 class LogFile:
-    """A live file of the log. Rows have the offsets ``first`` to ``last``."""
+    """A live file of the log, with one row for each offset from ``first`` to ``last``."""
 
     file: LiveFile
     base: int
-    """First offset of the segment, which names the segment."""
+    """First offset of the file's segment, which identifies the segment."""
     opened_at: int
     first: int
     last: int
     bulk: bool
-    """True if the file's messages were sent at ``opened_at``."""
+    """True if all messages of the file were sent at ``opened_at``."""
     delayed: bool
     """True if the file may have messages with a delay."""
     dead_letters: bool
     """True if the file may have dead letters."""
     emptied: int
-    """Number of emptied messages in the file, by its statistics; see ``emptied_rows``."""
+    """Number of emptied messages in the file, from the file's statistics. See ``emptied_rows``."""
     group: str | None
-    """Message group, if it is the same for all messages; "" for no group. None: several groups, or unknown."""
+    """Message group of all messages, or an empty text for no group. None if there are several groups, or if
+    unknown.
+    """
     more: tuple[LiveFile, ...] = ()
-    """Other files of the segment, if another program rewrote it. Rows may be in any of the segment's files."""
+    """Other files of the segment, if another program rewrote the segment. A row may be in any of these files."""
 
     @property
     def rows(self) -> int:
@@ -123,7 +127,7 @@ class LogFile:
 
     @property
     def is_foreign(self) -> bool:
-        """True if another program or ``engine="spark"`` wrote any file."""
+        """True if another program or ``engine="spark"`` wrote ``file``, or one of the files in ``more``."""
         return any(is_foreign(each.name) for each in (self.file, *self.more))
 
     @classmethod
@@ -147,12 +151,12 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns the rows from ``first`` to ``last``, in order (DUR-5).
+        """Returns the rows with offsets ``first`` to ``last``, in order (DUR-5). Returns all rows by default.
 
-        Returns all rows by default. Always adds the column ``position``.
+        Always adds the column ``position``.
 
         Raises:
-            DamagedTable: messages are missing, or two have the same offset.
+            DamagedTable: messages are missing, or two messages have the same offset.
         """
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
@@ -163,7 +167,7 @@ class LogFile:
         return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
     def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Reads all files of the segment completely. Returns all rows by offset, without repetitions."""
+        """Reads all files of the segment completely. Returns all rows by offset, without repeated rows."""
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
         rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
@@ -182,23 +186,23 @@ class LogFile:
         return rows.filter(pa.array(~again))
 
     def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Casts columns of another program. Arrow cannot sort or fill some types."""
+        """Casts columns that another program wrote, because Arrow cannot sort or fill some types."""
         if "message_id" in names and rows["message_id"].null_count:
             raise DamagedTable(table.path, self.file.name, "has messages without an id; another program wrote it")
         return rows.select(names).cast(pa.schema([layout.MESSAGES.field(name) for name in names]))
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Returns the rows' send times, in microseconds."""
+        """Returns the send times of rows of this file, in microseconds."""
         return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """Total size of ``file`` and the files in ``more``, in bytes."""
         return sum(each.size for each in (self.file, *self.more))
 
 
 class ShardLog:
-    """A snapshot of a shard's log. Implements the state machine's ``MessageLog``."""
+    """A snapshot of the log of a shard. Implements ``MessageLog`` for the state machine."""
 
     def __init__(
         self,
@@ -211,7 +215,7 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """``columns`` reads the columns of one file. ``load`` reads the columns of several files."""
+        """``columns`` reads the columns of one file. ``load`` reads the columns of several files at once."""
         self.files = files
         self.end = end
         self.closed = closed
@@ -224,12 +228,12 @@ class ShardLog:
         self._same_from: int | None = None  # First offset from which on all messages are of one group.
 
     def file_of(self, offset: int) -> LogFile | None:
-        """Returns the file that holds an offset. None if its segment was dropped."""
+        """Returns the file that holds an offset. Returns None if the offset's segment was dropped."""
         index = bisect_right(self._firsts, offset) - 1
         return self.files[index] if index >= 0 and offset <= self.files[index].last else None
 
     def overlapping(self, first: int, last: int) -> list[LogFile]:
-        """Returns the files with offsets in a range, in order."""
+        """Returns the files with offsets from ``first`` to ``last``, in order."""
         start = max(0, bisect_right(self._firsts, first) - 1)
         stop = bisect_right(self._firsts, last)
         return [file for file in self.files[start:stop] if file.last >= first]
@@ -266,7 +270,9 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log up to an instant. Also includes all offsets below ``reached``."""
+        """Returns the log with all messages that were sent until ``instant``, or have an offset below
+        ``reached``.
+        """
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns, self._load)
@@ -309,7 +315,7 @@ class ShardLog:
                     yield DeadLetterSpan(low + start, low + stop - 1, int(count[start]), *instants)
 
     def born_at(self, offset: int) -> int:
-        """Returns the instant that starts a message's retention (RET-7)."""
+        """Returns the instant at which the retention period of a message begins (RET-7)."""
         letters = next(self.dead_letters(offset, offset), None)
         return (letters and letters.first_sent_at) or self.sent_at(offset)
 
@@ -344,7 +350,9 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the messages in ``spans`` by file: group names, the index of each message's name, and offsets."""
+        """Yields the messages of ``spans`` by file: names of groups, the index of each message's group, and the
+        offsets.
+        """
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -368,7 +376,7 @@ class ShardLog:
 
 
 class LogReader:
-    """Follows the log of a shard. Owns its table handle. Not thread-safe."""
+    """Follows the log of a shard, through its own handle on the table. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -377,12 +385,14 @@ class LogReader:
         self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log. An unchanged log is the same object. ``sure`` uses ``Table.confirm``."""
+        """Returns the newest log, as the same object if nothing changed. ``sure``: True to use
+        ``Table.confirm``.
+        """
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
     def advance(self) -> ShardLog:
-        """Returns the newest log known to this process. Sends no request to storage."""
+        """Returns the newest log that this process has loaded or committed. Sends no request to storage."""
         self.table.state.advance()
         return self._current()
 
@@ -429,7 +439,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the column. Stores equal values once."""
+    """Returns the column. If all values are equal, keeps only one value in memory."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column
@@ -444,11 +454,13 @@ def _only_group(file: LiveFile) -> str | None:
 
 
 _known: dict[str, FileColumns] = {}
-"""Cached columns by file path and opening time."""
+"""Cached columns, by the path and the opening time of their file."""
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files of ``messages`` by offset; reuses files in ``known``. Raises DamagedTable (DUR-5)."""
+    """Returns the live files of ``messages`` by offset. Reuses files in ``known``. Raises DamagedTable for gaps
+    (DUR-5).
+    """
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
@@ -472,7 +484,9 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file with missing rows or offsets. Also returns the offset that should follow."""
+    """Returns the first file that lacks rows or begins at a wrong offset, and the offset where it should begin, or
+    None.
+    """
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))
@@ -483,7 +497,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Combines the files of each segment that another program rewrote."""
+    """Combines the files of a segment into one LogFile, if another program rewrote the segment."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)
@@ -506,14 +520,12 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """True if another program or ``engine="spark"`` wrote the file. The point engine uses no partition
-    directories.
-    """
+    """True if another program or ``engine="spark"`` wrote the file. Only they use directories of partitions."""
     return name.startswith(("base_offset=", "settled="))
 
 
 def check_order(positions: pa.ChunkedArray | pa.Array, begin: int, table: str, file: str) -> None:
-    """Raises DamagedTable unless positions are consecutive, starting at ``begin`` (DUR-5)."""
+    """Raises DamagedTable unless the positions are consecutive, beginning with ``begin`` (DUR-5)."""
     if not are_in_order(positions, begin, begin + len(positions) - 1):
         raise DamagedTable(table, file, "does not hold its messages in order; another program wrote it")
 
@@ -524,6 +536,6 @@ def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
-    """Divides rows into ranges of equal values. Returns (start, stop) pairs."""
+    """Divides rows into the longest ranges with equal values in all columns. Returns (start, stop) pairs."""
     changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
     return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

@@ -1,13 +1,12 @@
 """Commits the sends of several processes at once.
 
-After a lost race, a process stages its messages. On disks, waiting for a turn has this effect. The next
-committer adds staged files to its entry. Each file becomes a segment.
+A process that lost a race, or waits for a turn on a disk, stages its messages: it writes a file that fits any
+offset. The next process that commits adds staged files to its log entry, each as a segment. On object stores, the
+sender of the oldest file commits, and other senders only read the log. So nobody loses a race.
 
-On object stores, the oldest file's sender commits. Other senders only read the log. Nobody loses a race.
-
-No file is added twice. Log entries name added files. A file's name begins with a log version. Only
-later entries need to be searched. Other processes may add files for ``RECENT`` seconds. A sender that gives up
-sooner gets no outcome (DUR-25). See docs/internals/fence.md.
+No file is added twice, because log entries name the files that they add. A file's name begins with the log version
+that the sender knew, so only later entries need to be searched. Other processes may add a file for ``RECENT``
+seconds. A sender that stops waiting sooner does not know the outcome (DUR-25). See docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from lakequeue.storage.store_failures import first_line, left_to_others
 FOLDER = "sent"
 """Directory of staged files, below the table."""
 VERSIONS = 20
-"""Maximum age of another process's file, in log versions."""
+"""Maximum age, in log versions, of a file that other processes may add."""
 TOGETHER = 100
-"""Number of versions whose staged files share a directory: few, because disks list whole directories."""
+"""Number of log versions whose staged files share a directory. Small, because disks list whole directories."""
 RECENT = 10.0
-"""Maximum age of another process's file, in seconds. The storage's clock counts."""
+"""Maximum age of a file that other processes may add, in seconds by the storage's clock."""
 OLDEST = 3600.0
-"""Maximum age of a process's own file, in seconds. The compactor may remove older files."""
+"""Maximum age of a file that its own sender may commit, in seconds. The compactor may remove older files."""
 MOST = 200
 """Maximum number of other senders' files in one commit."""
 _NAME = re.compile(
@@ -54,19 +53,19 @@ class StagedSend:
 
     file: DataFile
     since: int
-    """Newest log version that the sender knew while writing."""
+    """Version of the log that the sender knew when it wrote the file."""
     attributes_version: int
-    """Version of the attributes that validated the messages."""
+    """Version of the queue attributes under which the messages are valid."""
     alone: bool
     """True if only the sender may commit the file."""
     rows: pa.Table
     written_at: float
     lineage: object
-    """The log's ``Table.lineage`` at the time of writing."""
+    """``Table.lineage`` of the log for which the file was staged."""
 
     @property
     def too_old(self) -> bool:
-        """True if the compactor may have removed the file."""
+        """True if the file is older than ``OLDEST`` seconds, so that the compactor may have removed it."""
         return abs(time.time() - self.written_at) > OLDEST
 
 
@@ -75,20 +74,20 @@ def is_staged(name: str) -> bool:
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for an abandoned file. Other processes may still add the file."""
+    """Returns the error for a sender that gives up on a file, although other processes may still add the file."""
     return left_to_others("send", "messages", reason)
 
 
 def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool) -> StagedSend:
-    """Writes rows of ``messages`` to a file for later commits.
+    """Writes rows of ``messages`` to a file that can be committed later.
 
     Args:
         rows: rows with positions from 0 on and without send times.
-        attributes_version: version of the attributes that validated the rows.
+        attributes_version: version of the queue attributes under which the rows are valid.
         alone: True if no other process may commit the file.
 
     Raises:
-        QueueClientError: the write failed. ``outcome_unknown`` is set if other processes may find the file.
+        QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
     """
     delay = rows["delay_seconds"]
     flags = {
@@ -108,9 +107,10 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists the staged files that a commit may add. Includes the sender's own file. Empty if the listing fails.
+    """Lists the staged files that a commit may add, with the sender's own file. Returns no files if the listing
+    fails.
 
-    ``ahead`` adds files staged at that many later versions.
+    ``ahead``: also lists files that were staged at up to this many later versions.
     """
     # After a restore, or in a copy, file names have versions of another log.
     later = _begin(table.version + 1 + ahead)
@@ -123,9 +123,9 @@ def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
 
 
 def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = None) -> list[DataFile]:
-    """Returns other senders' files to commit with ``own``, oldest first.
+    """Returns other senders' files that a commit may add together with ``own``, oldest first.
 
-    ``files`` is a result of ``listed``. None lists the files now.
+    ``files``: result of ``listed``. None lists the files now.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
@@ -148,13 +148,13 @@ def others(table: Table, own: StagedSend, files: Sequence[ListedFile] | None = N
 
 
 def _begin(version: int) -> str:
-    """Returns how names of files staged at ``version`` begin. Names sort by version."""
+    """Returns the beginning of the names of files that were staged at ``version``. The names sort by version."""
     return f"{FOLDER}/{version // TOGETHER:018}/{version:020}"
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Parses a file name. Returns the file, its log version and attributes version. None if only the sender may
-    commit.
+    """Returns the file with this name, its log version, and its attributes version. None if only the sender may
+    commit it.
     """
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):

@@ -1,1 +1,1 @@
-"""Repairs damaged tables in steps, each of which is atomic."""
+"""Repairs damaged tables in steps. Each step is atomic."""

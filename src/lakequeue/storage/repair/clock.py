@@ -1,4 +1,4 @@
-"""Sets back instants from a clock that was ahead (DUR-83)."""
+"""Sets back instants that a process stored while its clock was ahead (DUR-83)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_TASKS = ("started", "written")
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairStep]:
-    """Yields steps that set a shard's clocks back to ``now``."""
+    """Yields the steps that set the log and the ledger of a shard back to ``now``."""
     clock, ledger, ahead = messages.transaction(layout.CLOCK_ID), Ledger(receipts), _files_ahead(messages, now)
     head, runs, history = ledger.load()
     if clock > now or ahead:
@@ -50,7 +50,7 @@ def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairSt
 
 
 def row_set_back(row: QueueRow, now: int) -> QueueRow:
-    """Returns a catalog row with future instants set to ``now``."""
+    """Returns a row of the catalog whose future instants are set to ``now``."""
     known = {name: getattr(row, name) for name in _OF_QUEUES}
     earlier = {name: min(instant, now) for name, instant in known.items() if instant is not None}
     return attrs.evolve(row, **earlier, move_tasks=_tasks_set_back(row.move_tasks, now // 1000))
@@ -66,7 +66,7 @@ def _tasks_set_back(text: str | None, now: int) -> str | None:
 
 
 def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
-    """Returns each file with an instant after ``now``. Also counts its messages sent after ``now``."""
+    """Returns each file with an instant after ``now``, and the number of its messages sent after ``now``."""
     found = []
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]

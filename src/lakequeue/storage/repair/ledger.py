@@ -21,7 +21,7 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done, moved_
 
 @attrs.frozen
 class RepairedLedger:
-    """The rows for the repaired ledger."""
+    """The rows of a repaired ledger. ``changed``: True if they differ from the ledger before the repair."""
 
     head: Head
     runs: list[Run]
@@ -35,7 +35,7 @@ def repaired_ledger(
     gone: Sequence[Range],
     low: int,
 ) -> RepairedLedger:
-    """Returns ``base`` without ``gone`` and messages below ``low``."""
+    """Returns the rows of ``base`` without the messages ``gone``, and without messages below offset ``low``."""
     runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
     before = max(head.head_offset, low)
     for each in (runs, history):
@@ -56,7 +56,9 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write ``rows`` as ledger. A Delta log without a start is moved aside first."""
+    """Returns the steps that write ``rows`` as the ledger. A Delta log without a beginning is first moved
+    aside.
+    """
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last
@@ -84,7 +86,7 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: s
 
 
 def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_version: int, now: int) -> LedgerRows:
-    """Returns the rows of a ledger without receives."""
+    """Returns the rows of a ledger from which nothing was received."""
     head = Head(
         head_offset=low,
         floor_offset=low,
@@ -97,7 +99,7 @@ def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_versi
 
 
 def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
-    """Returns runs of never-received messages. Dead letters keep their receive count (DLQ-4)."""
+    """Returns runs of messages that were never received. Dead letters keep their receive count (DLQ-4)."""
     runs = RunMap([Run(*span) for span in spans])
     for each in found.files:
         if not len(each.offsets) or each.file.nulls.get("source_receive_count") == each.file.rows:
