@@ -22,7 +22,7 @@ from lakequeue.renewal.holds import Holds, ReceiptsLost
 from mutations import Case, Mutation, Patch, each_case, replace
 from unseen import first_seed
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "consumers.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "running-consumers.md"
 STEPS = 60
 
 

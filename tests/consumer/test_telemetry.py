@@ -311,7 +311,7 @@ def test_the_dashboard_and_the_guide_name_what_the_endpoint_serves(harness: Harn
     shown = {name for text in expressions for name in re.findall(r"lakequeue_\w+", text)}
     assert shown <= served and len(shown) >= 9
     assert {name for text in expressions for name in re.findall(r"(\w+)=~", text)} == {"queue"}
-    guide = (home / "docs" / "guides" / "consumers.md").read_text()
+    guide = (home / "docs" / "guides" / "running-consumers.md").read_text()
     told = set(re.findall(r"^\| `(lakequeue_\w+)`", guide, re.MULTILINE))
     samples = {re.sub("_(bucket|count|sum|created)$", "", name) for name in served}
     assert told == {name for name in samples if f"{name}_total" not in samples}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """The state of a message of a pool. ``docs/guides/consumers.md`` has a diagram of these transitions:
+    """The state of a message of a pool. ``docs/guides/running-consumers.md`` has a diagram of these transitions:
 
     - waiting -> running: a hand takes it
     - waiting -> returning: it is given back unseen
