@@ -1,11 +1,12 @@
 """Requests to a shard's ledger on an object store. One process commits the requests of all processes.
 
-A process that loses several races posts a request file. The process with the oldest file commits for all. The log
-entry of the commit has the answers.
+A process that loses several races posts its request as a file. The process with the oldest file commits all
+waiting requests. The log entry of this commit has the answers. No request is applied twice, because log entries
+name the requests that they apply.
 
-Log entries name the applied requests. No request is applied twice. Each file name begins with a version of the
-ledger. Only later entries can apply the request. A request expires after ``VERSIONS`` ledger versions or
-``RECENT`` seconds. An abandoned request may be applied until its expiry.
+The name of a request's file begins with the ledger version that its process knew, so only later entries can apply
+the request. A request expires after ``VERSIONS`` ledger versions or ``RECENT`` seconds. Until then, other
+processes may apply the request, even if its own process stopped waiting.
 """
 
 from __future__ import annotations
@@ -27,34 +28,36 @@ from lakequeue.storage.folder import ListedFile
 from lakequeue.storage.store_failures import failure_left_to_others, left_to_others
 
 FOLDER = "asked"
-"""Directory of request files, below the table."""
+"""Directory of the files of requests, below the table."""
 VERSIONS = 60
-"""Expiry of a request, in versions of the ledger."""
+"""Number of newer ledger versions after which a request expires."""
 RECENT = 10.0
-"""Expiry of a request, in seconds by the storage's clock."""
+"""Seconds by the storage's clock after which a request expires."""
 MOST = 100
 """Maximum number of other processes' requests in one commit. Further requests wait for the next commit."""
 LOOKS = 8
-"""Maximum log reads without a new entry. Afterwards a process commits despite an older request."""
+"""Maximum reads of the log without a new entry. After these reads, a process commits although an older request
+waits.
+"""
 SURE = 0.7
-"""Age of a check, in seconds. ``look_and_list`` repeats older checks for a replaced log."""
+"""Seconds since the last check after which ``look_and_list`` checks again that the log was not replaced."""
 FIRST = 2
-"""Number of commits that ``look_and_list`` first reads concurrently."""
+"""Number of commits that ``look_and_list`` at first reads concurrently."""
 LATELY = 2.0
-"""Age of a check, in seconds. After older checks, ``look_and_list`` reads all new commits."""
+"""Seconds since the last check of the log after which ``look_and_list`` reads all new commits."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
 @attrs.frozen
 class PostedRequest:
-    """A posted request of this process. Any process may commit the request."""
+    """A request that this process has posted. Any process may commit the request."""
 
     id: str
     since: int
-    """Ledger version known when the request was made."""
+    """Version of the ledger that this process knew when it made the request."""
     posted_at: float
     lineage: object
-    """Lineage of the ledger; see ``Table.lineage``."""
+    """``Table.lineage`` of the ledger for which the request was posted."""
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ class PostedRequest:
 
 @attrs.frozen
 class WaitingRequest:
-    """A request of another process. Parsed from the file's name."""
+    """A request of another process, parsed from the name of the request's file."""
 
     name: str
     since: int
@@ -73,10 +76,10 @@ class WaitingRequest:
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
     """Writes a request, and removes the earlier request ``last``.
 
-    ``text`` makes the request's content from the newest entry's token.
+    ``text`` makes the request's content from the token of the newest log entry.
 
     Raises:
-        QueueClientError: the write failed; ``outcome_unknown`` is set. Other processes may find the file.
+        QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
     """
     posted = PostedRequest(uuid.uuid4().hex, table.version, time.time(), table.lineage)
 
@@ -96,16 +99,19 @@ def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | 
 
 
 def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[ListedFile]:
-    """Loads at most ``most`` new commits of the ledger. Meanwhile lists the requests, which it returns."""
+    """Loads at most ``most`` new commits of the ledger. Meanwhile, lists the files of requests, and returns the
+    list.
+    """
     after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
     return look_and_list(table, most, lambda: table.folder.files(FOLDER, after))
 
 
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
-    """Loads at most ``most`` new commits, and calls ``files`` concurrently.
+    """Loads at most ``most`` new commits, and calls ``files`` at the same time. Returns the files.
 
-    Reads the first ``FIRST`` commits concurrently, in half the time. Reads on for files posted at newer versions.
-    Also reads on after ``LATELY`` seconds without a check. If ``most`` is 1, reads a single commit.
+    Reads the next ``FIRST`` commits concurrently, which takes half the time. If ``most`` is 1, reads a single
+    commit. Reads further commits if a file was posted at a newer version, or if the last check of the log was
+    ``LATELY`` seconds ago.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
@@ -119,21 +125,21 @@ def look_and_list(table: Table, most: float, files: Callable[[], Iterable[Listed
 
 
 def _since(name: str) -> int:
-    """Returns the log version in a file name, or -1."""
+    """Returns the log version in the name of a posted file. Returns -1 if the name has no version."""
     match = re.search(r"/(\d{20})-", name, re.ASCII)
     return -1 if match is None else int(match[1])
 
 
 def pause(began: float) -> None:
-    """Pauses before the next read of the log. ``began``: monotonic seconds at which the last read began."""
+    """Pauses before the next read of the log. ``began``: monotonic clock, in seconds, when the last read began."""
     time.sleep(min(0.05, (time.monotonic() - began) / 4))
 
 
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
-    """Returns all answers since ``posted`` was posted, by request id.
+    """Returns the answers of all commits since ``posted`` was posted, by request id.
 
     Raises:
-        QueueClientError: the log was replaced, or dropped the commits; ``outcome_unknown`` is set.
+        QueueClientError: the log was replaced, or no longer has these commits; ``outcome_unknown`` is set.
     """
     if table.lineage is not posted.lineage:
         raise unknown("the log is another one")
@@ -144,8 +150,8 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns other processes' requests that may be applied, oldest first. Empty if ``posted`` is not listed or
-    expired.
+    """Returns other processes' requests that a commit may apply, oldest first. Empty if ``posted`` is not listed
+    or expired.
     """
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
@@ -164,22 +170,28 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """True if a request belongs to this log. ``token``: the token in the request."""
+    """True if a request belongs to this log, because the log entry of the request's version has the token
+    ``token``.
+    """
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
     return token is not None and known == token
 
 
 def _begin(version: int) -> str:
-    """Returns the beginning of a request's name. Names sort by version."""
+    """Returns the beginning of the names of requests that were posted at ``version``. The names sort by
+    version.
+    """
     return f"{FOLDER}/{version:020}"
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for abandoning a request. Other processes may still commit the request."""
+    """Returns the error for a process that gives up on a request, although other processes may still commit the
+    request.
+    """
     return left_to_others("call", "request", reason)
 
 
 def failure(error: Exception) -> Exception:
-    """Converts ``error``. The posted request may still be committed."""
+    """Returns the error to raise for ``error`` of a call whose request may still be committed."""
     return failure_left_to_others(error, unknown)

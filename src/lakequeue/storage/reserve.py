@@ -1,4 +1,4 @@
-"""Reserves bytes and inodes of a local disk. Purges and compactions need the reserve on a full disk."""
+"""Reserves bytes and inodes of a local disk, so that purges and compactions still work on a full disk."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from lakequeue.storage import layout, no_links
 from lakequeue.storage.roots import local_path
 
 RESERVED = 2 << 20
-"""Size of the reserve file in bytes. It is enough for some hundred small commits."""
+"""Size of the reserve file in bytes. This size is enough for some hundred small commits."""
 PLENTY = 2 * RESERVED
-"""Least free bytes for creating a missing reserve file."""
+"""Free bytes above which a missing reserve file is created."""
 RESERVED_FILES = 64
-"""Number of empty files that each reserve an inode. A pass over a queue needs a few."""
+"""Number of empty files that each reserve an inode. A pass over a queue needs a few inodes at a time."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Least free inodes for creating missing reserve files."""
+"""Free inodes above which missing reserve files are created."""
 
 
 LEAST_FREE = 0.2
-"""Share of free bytes or files that always suffices. Matters on small file systems."""
+"""Share of free bytes or files above which nothing runs short, even on a small file system."""
 
 
 class Space(NamedTuple):
     size_bytes: int
     free_bytes: int
     free_files: int | None
-    """Number of files that the file system can still create; None without such a limit."""
+    """Number of files that the file system can still create. None if there is no limit."""
     size_files: int = 0
-    """Number of files that the file system can hold."""
+    """Maximum number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """True if fewer than ``least`` bytes are free. False above the share ``LEAST_FREE``."""
+        """True if fewer than ``least`` bytes are free, and less than the share ``LEAST_FREE`` of all bytes."""
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """True if fewer than ``least`` files are free. False above the share ``LEAST_FREE``."""
+        """True if fewer than ``least`` files are free, and less than the share ``LEAST_FREE`` of all files."""
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
 def space_of(path: str) -> Space | None:
-    """Returns the space of a path's file system. None if the path is remote or missing."""
+    """Returns the total and free space of a path's file system. Returns None if the path is remote or does not
+    exist.
+    """
     local = local_path(path)
     if local is None or not os.path.isdir(local):
         return None
@@ -54,7 +56,9 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Frees the reserve of a full disk for the block. Reserves the space again afterwards, if there is enough."""
+    """Frees the reserve of a full disk during the block. After the block, reserves the space again if enough is
+    free.
+    """
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield
@@ -69,7 +73,7 @@ def reserve(root: str) -> Iterator[None]:
 
 
 def take(local: str) -> None:
-    """Creates missing reserve files of a local root. Needs enough free space."""
+    """Creates the missing reserve files of a local root, if enough space is free."""
     space = space_of(local)
     if space is None:
         return
@@ -87,7 +91,9 @@ def take(local: str) -> None:
 
 
 def missing(root: str) -> Iterator[str]:
-    """Yields warnings: no bytes are reserved; no inodes are reserved."""
+    """Yields a warning if no bytes are reserved on the disk of a local root, and a warning if no inodes are
+    reserved.
+    """
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return

@@ -21,7 +21,9 @@ EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def root_of(root: str | os.PathLike[str]) -> str:
-    """Returns a root as an absolute path or URI. Removes trailing slashes. Raises InvalidParameterValue."""
+    """Returns a root as an absolute path or a URI, without a trailing slash. Raises InvalidParameterValue for
+    other values.
+    """
     text = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
         raise _refused(root, "Must be a path or URI")
@@ -65,7 +67,9 @@ def _remote(uri: str) -> str:
 
 
 def obstacle(path: str) -> str | None:
-    """Returns why a local path cannot be a root. None if the path is usable. The path need not exist."""
+    """Returns why a local path cannot be a root. Returns None if the path can be a root. The path need not
+    exist.
+    """
     above = path
     while True:
         try:
@@ -83,7 +87,9 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why a local root is unsafe, or None. Unsafe: other users own or may write a part."""
+    """Returns why a local root is unsafe: other users own a part of the root, or may write to it. Returns None if
+    safe.
+    """
     if not os.path.isdir(path):
         return None
     root = os.stat(path)
@@ -118,7 +124,7 @@ def make_directory(path: str, mode: int) -> None:
 
 @lru_cache(maxsize=4096)  # Each commit calls it several times.
 def local_path(uri: str) -> str | None:
-    """Returns the local path of a URI or path. None for object stores."""
+    """Returns the local path for a path or URI. Returns None for an object store."""
     parsed = urlparse(uri)
     if parsed.scheme == "file":
         return unquote(parsed.path)
@@ -126,13 +132,13 @@ def local_path(uri: str) -> str | None:
 
 
 def is_local_folder(uri: str) -> bool:
-    """True if ``uri`` is an existing local directory."""
+    """True if a path or URI is an existing local directory."""
     local = local_path(uri)
     return local is not None and os.path.isdir(local)
 
 
 def spark_uri(path: str) -> str:
-    """Returns a path as a URI for Spark. The default file system does not matter."""
+    """Returns a path as a URI for Spark. Spark's default file system does not matter for this URI."""
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"
@@ -149,7 +155,7 @@ def _refused(root: object, reason: str) -> InvalidParameterValue:
 
 
 def is_inside(place: str, root: str) -> bool:
-    """True if a place is, contains, or is in ``root``."""
+    """True if a path or URI is the root, is inside the root, or contains the root."""
     paths = [local_path(each) for each in (place, root)]
     if None in paths:
         first, second = place.rstrip("/"), root.rstrip("/")

@@ -1,4 +1,6 @@
-"""The ``schedules`` table of a root: one row per schedule. Each change replaces the only file (JOB-7)."""
+"""The ``schedules`` table of a root, with one row for each schedule. Each change replaces the table's only file
+(JOB-7).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Takes all schedules. Returns the changed schedules by id, None to remove."""
+"""Function that takes all schedules, and returns the changed schedules by id. The value None removes a
+schedule.
+"""
 
 
 class ScheduleTable:
-    """The table, created with its first row. Thread-safe."""
+    """The table of schedules, which is created with its first row. Thread-safe."""
 
     def __init__(self, engine: Engine, root: str) -> None:
         self._engine = engine
@@ -34,15 +38,19 @@ class ScheduleTable:
         self._table: Table | None = None
         self._read: tuple[tuple[int, object], list[Schedule]] = (-1, None), []
         self._stored = layout.SCHEDULES.empty_table()
-        """The rows as an Arrow table, as they are stored."""
+        """The stored rows, as an Arrow table."""
 
     def rows(self) -> list[Schedule]:
-        """Returns all schedules, of every region. Raises DamagedTable if lakequeue has not written them."""
+        """Returns all schedules, of every region. Raises DamagedTable if lakequeue cannot have written the
+        rows.
+        """
         with self._lock, self._dropping():
             return self._rows()
 
     def change(self, change: ScheduleChange) -> list[Schedule]:
-        """Applies a change to the newest rows. Returns all rows. Raises RequestThrottled after many lost races."""
+        """Applies a change to the newest rows, and returns all rows. Raises RequestThrottled after too many lost
+        races.
+        """
 
         def decide(table: Table) -> Decision[tuple[int, list[Schedule], pa.Table]]:
             found = self._rows()
@@ -104,7 +112,9 @@ class ScheduleTable:
 
 
 def unreadable(engine: Engine, root: str) -> str | None:
-    """Returns why the table's rows cannot be read. None for readable rows or without a table."""
+    """Returns why the rows of schedules cannot be read. Returns None if they can, or if the table does not
+    exist.
+    """
     try:
         ScheduleTable(engine, root).rows()
     except DamagedTable as error:
@@ -113,7 +123,7 @@ def unreadable(engine: Engine, root: str) -> str | None:
 
 
 def _checked_rows(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
-    """Returns all files' rows as a table and as schedules. Raises DamagedTable for an invalid row."""
+    """Returns the rows of all files, as one table and as schedules. Raises DamagedTable if a row is invalid."""
     try:
         cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]
         rows = pa.concat_tables([layout.SCHEDULES.empty_table(), *cast])

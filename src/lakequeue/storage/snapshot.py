@@ -1,4 +1,4 @@
-"""The newest version of a table. Each new log entry is read once."""
+"""The newest version of a table, kept current by applying new log entries. Each log entry is read once."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from lakequeue.storage.folder import Folder, LocalFolder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""New entries read one by one on object stores. For more entries, lists the log."""
+"""Number of new entries on an object store that are read one by one. If there are more, the log is listed."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds between checks of a growing or an idle log. A check finds replaced logs on object stores."""
+"""Seconds between two checks that a log on an object store was not replaced: for a growing log, and for an idle
+log.
+"""
 _LEARNED = 100
-"""Maximum number of learned entries, and of entries in memory."""
+"""Maximum number of entries that ``learn`` stores, and of newest entries in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds between moves of each anchor; see ``_Anchor``."""
+"""Maximum seconds between two moves of the one and of the other anchor. See ``_Anchor``."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
-"""Reason of a DamagedTable error: the predecessor does not fit."""
+"""Reason in a DamagedTable error for an entry that does not follow the entry before it."""
 _known_programs: set[tuple[str, str]] = set()
-"""Programs and tables whose rewriting this process has logged."""
+"""Pairs of program and table for which this process has logged that the program rewrote the table."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -55,17 +57,19 @@ def _warn_of(program: str, table: str) -> None:
 
 
 class LogTrimmed(Exception):
-    """Log entries that follow a snapshot were trimmed. Load the newest snapshot instead."""
+    """Raised if log entries that follow a snapshot were trimmed. The caller loads the newest snapshot instead."""
 
 
 _OTHER = "is not what this process read: a backup was restored, or a repair was made"
 
 
 class ReplacedLog(DamagedTable):
-    """The log is not the log that this process read: a backup was restored, or the table was repaired (DUR-80)."""
+    """Raised if the log is not the log that this process read. A backup was restored, or the table was repaired
+    (DUR-80).
+    """
 
     in_place = False
-    """True if this process's commit is in the replaced log."""
+    """True if the replacing log now has an entry that a commit of this process left there."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -74,7 +78,7 @@ class ReplacedLog(DamagedTable):
 
 
 class _EntryId(NamedTuple):
-    """Version, file and token of an entry that was read."""
+    """Version, file identity and token of a log entry on which a snapshot is built."""
 
     version: int
     mark: Mark
@@ -82,7 +86,7 @@ class _EntryId(NamedTuple):
 
 
 class _Anchor:
-    """An older entry that a log must have. The anchor is at most 2 * ``longest`` seconds old."""
+    """An older entry that a log must still have. The anchor is at most 2 * ``longest`` seconds old."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -90,34 +94,39 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """If due, moves the anchor to the last stored version. Stores ``version`` for the next move."""
+        """Moves the anchor, if due, to the version that the last move stored. Stores ``version`` for the next
+        move.
+        """
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
 
 
 def _begin(versions: Container[int], version: int) -> int:
-    """Returns the first of the gapless versions up to ``version``."""
+    """Returns the oldest of the versions that lead to ``version`` without a gap."""
     while version - 1 in versions:
         version -= 1
     return version
 
 
 class Snapshot(TableState):
-    """A version of a table, read from its log. ``follow`` brings it up to date."""
+    """A version of a table, read from its log. ``follow`` applies newer commits."""
 
     def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
-        """Loads a version, None for the newest. With ``put_back``, ignores entries behind a gap.
+        """Loads a version of the table. None loads the newest version. With ``put_back``, ignores entries behind a
+        gap.
 
         Raises:
             FileNotFoundError: the table does not exist.
-            LogTrimmed: entries were removed while it was loaded. Try again.
+            LogTrimmed: entries were removed during the load. Try again.
         """
         super().__init__()
         self._folder = folder
         self._put_back = put_back
         self.strays: list[int] = []
-        """Local versions left over by a restore, in order (DUR-86). The log does not include the versions."""
+        """Versions of a local table that a restore left over, in order (DUR-86). The log does not include these
+        versions.
+        """
         self._learned: dict[int, Entry] = {}
         # The last entry that was learned, until it was seen in the log.
         self._last_learned: tuple[int, Entry] | None = None
@@ -125,11 +134,13 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if an entry's file was replaced by a copy. Check the root's other tables."""
+        """True if an entry's file was replaced by a copy, maybe from a backup. The caller then checks the root's
+        other tables.
+        """
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
-        """Wall clock of the last successful log check, in seconds."""
+        """Wall clock of the last successful check of the log, in seconds."""
         self._listed_at = self.confirmed_at
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
@@ -161,10 +172,11 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """Entry of the last check, on an object store."""
+        """Entry of this snapshot when the log was last checked. Used on object stores."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. True if the log had commits that ``learn`` lacked.
+        """Applies new commits. Returns True if some commits were read from the log, because ``learn`` had not
+        stored them.
 
         Args:
             most: maximum number of commits that are read one by one.
@@ -181,7 +193,7 @@ class Snapshot(TableState):
         return self._applied(partial(self._step_on, check_at, most, at_once))
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits, like ``follow``. Always checks that the log was not replaced."""
+        """Applies new commits, like ``follow``, but always checks that the log was not replaced."""
         listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
         return self._applied(partial(self._step_on, 0, most, at_once) if listed_lately else self._catch_up)
 
@@ -195,12 +207,16 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the log ends before ``send``. Offsets were given twice (DUR-85)."""
+        """Raises DamagedTable if the end of the log is now before ``send``, because offsets were given twice
+        (DUR-85).
+        """
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, check_at: float | None, most: float, at_once: int, base: _EntryId) -> None:
-        """Applies up to ``most`` new commits. After ``check_at`` of them, checks the entry ``base``."""
+        """Applies up to ``most`` new commits. After ``check_at`` commits, checks that the log still has the entry
+        ``base``.
+        """
         followed = 0
         while followed < most:
             if self._folder.local is None and followed >= _ONE_BY_ONE:
@@ -216,7 +232,9 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None, at_once: int) -> Iterator[Entry]:
-        """Yields the next versions' entries, as ``upcoming`` does. Checks ``base`` first, if given."""
+        """Yields the entries of the next versions, like ``upcoming``. First checks that the log has ``base``,
+        unless None.
+        """
         if base is None:
             return self.upcoming(at_once)
         known = {each.version: each for each in (self._checked, base)}
@@ -236,7 +254,7 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """True if a local log has this version's entry. False if the entry was trimmed. Raises ReplacedLog for
+        """True if a local log has this version's entry. False if trimmed. Raises ReplacedLog if the log has
         another entry.
         """
         try:
@@ -256,7 +274,9 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """False if a log lost an anchor or first entry. Trimmed entries do not count."""
+        """False if a local log has lost an anchor or one of its first entries. Trimmed entries do not count as
+        lost.
+        """
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:
@@ -268,8 +288,9 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns the number of entries lost since the last count. 0 between counts, or if a checkpoint follows
-        the gap.
+        """Returns how many entries a local log has lost since the last count.
+
+        Returns 0 if a checkpoint follows the gap, or if the last count was less than 0.3 seconds ago.
         """
         now = time.monotonic()
         # A checkpoint would hide the gap.
@@ -293,7 +314,9 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _EntryId, found: Mark) -> None:
-        """Checks that ``found`` holds the entry ``base`` that was read."""
+        """Checks that the file ``found`` holds the entry ``base`` that was read. Raises LogTrimmed or
+        ReplacedLog.
+        """
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -306,7 +329,9 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Raises ReplacedLog if the log lacks this process's last commit. The cache has the commit's messages."""
+        """Raises ReplacedLog if the log lacks this process's last commit, because the cache has the commit's
+        messages.
+        """
         if committed is None:
             return
         version, entry = committed
@@ -319,7 +344,9 @@ class Snapshot(TableState):
             self._last_learned = None
 
     def _catch_up(self, base: _EntryId) -> None:
-        """Applies new commits with one listing. Raises LogTrimmed, ReplacedLog if the log has lost ``base``."""
+        """Applies new commits with a single listing of the log. Raises LogTrimmed or ReplacedLog if the log has
+        lost ``base``.
+        """
         known = base if self._folder.local is not None else self._checked
         # Starts after the name that sorts right before it.
         entries = listed(self._folder, f"{LOG}/{known.version:020}").entries
@@ -336,13 +363,13 @@ class Snapshot(TableState):
             raise LogTrimmed(str(error)) from error
 
     def learn(self, version: int, entry: Entry) -> None:
-        """Stores an entry committed by another handle of this process. Saves a read. Thread-safe."""
+        """Stores an entry that another handle of this process committed, which saves a read. Thread-safe."""
         self._last_learned = version, entry
         if len(self._learned) < _LEARNED:
             self._learned[version] = entry
 
     def advance(self) -> None:
-        """Applies stored entries of next versions. Sends no request to storage."""
+        """Applies the stored entries that follow this version. Sends no request to storage."""
         while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self.mark:
             self.apply(self._learned.pop(self.version + 1))
         if self._learned:
@@ -354,16 +381,20 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version before the entries in memory. Also returns files added by the entries, by name."""
+        """Returns the version before the entries in memory, and the files that these entries added, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
-        """Returns files added after a version, by name. Raises FileNotFoundError if an entry was trimmed."""
+        """Returns the files that were added after ``version``, by name. Raises FileNotFoundError if an entry was
+        trimmed.
+        """
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers to requests in entries after ``version``. FileNotFoundError: an entry is trimmed."""
+        """Returns the answers to requests in entries after ``version``. Raises FileNotFoundError if an entry was
+        trimmed.
+        """
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:
@@ -373,24 +404,26 @@ class Snapshot(TableState):
 
     @property
     def latest(self) -> Mapping[int, Entry]:
-        """The entries of the latest versions, by version, without gaps."""
+        """The log entries of the latest versions, by version, without gaps."""
         return self._newest
 
     def next(self) -> Entry:
-        """Returns the next version's entry. Raises FileNotFoundError if this log does not have it."""
+        """Returns the entry of the next version. Raises FileNotFoundError if the log does not have this entry."""
         for entry in self.upcoming(1):
             return entry
         raise FileNotFoundError(entry_name(self.version + 1))
 
     def upcoming(self, most: int) -> Iterator[Entry]:
-        """Yields up to ``most`` next versions' entries, read at once. Apply each before the next is taken."""
+        """Yields the entries of up to ``most`` next versions, all read at once. Apply each entry before you take
+        the next one.
+        """
         return self._leading(self._folder.for_each(self._found, self._versions(most)))
 
     def _versions(self, most: int) -> range:
         return range(self.version + 1, self.version + 1 + most)
 
     def _leading(self, found: Sequence[Entry | None]) -> Iterator[Entry]:
-        """Yields entries up to a missing entry or another log's."""
+        """Yields the entries up to the first entry that is missing, or that belongs to another log."""
         for entry in found:
             if entry is None:
                 return
@@ -405,7 +438,7 @@ class Snapshot(TableState):
         return None
 
     def tokens(self, since: int) -> Iterator[str | None]:
-        """Yields tokens of commits after a version. Stops at the first missing entry."""
+        """Yields the tokens of the commits after version ``since``, up to the first missing entry."""
         for version in range(since + 1, self.version + 1):
             if version in self._newest:
                 yield self._newest[version].token
@@ -433,7 +466,9 @@ class Snapshot(TableState):
         return (self._put_back and by_lakequeue) or is_left_over(self._folder, found)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Adds a restore's local leftovers to ``strays`` (DUR-86). Raises DamagedTable for other entries."""
+        """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for other
+        entries.
+        """
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})
@@ -448,7 +483,7 @@ class Snapshot(TableState):
             _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | TableState) -> None:
-        """Reads a table's settings. Raises DamagedTable for a moved table or unknown features."""
+        """Reads a table's settings. Raises DamagedTable if the table was moved here, or has unknown features."""
         uri = self._folder.uri
         if found.metadata is not None:
             if layout.is_elsewhere(uri, found.metadata.get("name")):

@@ -1,4 +1,4 @@
-"""Rows of a user's Delta table. Reads a version in pieces, with the schema's types."""
+"""Reads the rows of a user's Delta table: a version in pieces, with the columns and types of its schema."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FEED_COLUMNS = [
     ("_commit_timestamp", layout.INSTANT),
 ]
 PIECE_ROWS, PIECE_BYTES = 100_000, 64 * 2**20
-"""Maximum rows and approximate bytes of a piece. Bytes count before compression."""
+"""Maximum rows of a piece, and approximate bytes of a piece before compression."""
 MOST_PIECES = 2**20 - 1
 _BATCH = 8_192
-"""Number of rows read from a file at once."""
+"""Maximum number of rows that are read from a file at once."""
 _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping.id", "delta.columnMapping.mode"
 
 
@@ -37,7 +37,7 @@ class VersionRows:
 
     Attributes:
         schema: the columns, including the columns of a change feed.
-        pieces: number of pieces; 0 without rows.
+        pieces: number of pieces. 0 if there are no rows.
     """
 
     def __init__(self, table: SourceTable, change: SourceChange, feed: bool) -> None:
@@ -58,7 +58,9 @@ class VersionRows:
         self._reading: Iterator[pa.RecordBatch] = iter(())
 
     def piece(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a piece. Pieces are numbered from 0; each begins where the piece before ends."""
+        """Yields the rows of a piece. Pieces are numbered from 0. Each piece begins where the piece before
+        ends.
+        """
         first = number * self._piece
         if first != self._next or not first:
             self._reading = self._read(first)
@@ -76,7 +78,7 @@ class VersionRows:
                 return
 
     def _sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Drops the rows with values before an update."""
+        """Returns a batch without the rows that show the values before an update."""
         if not self._feed:
             return batch
         return batch.filter(pc.not_equal(batch[CHANGE_TYPE], BEFORE))
@@ -114,7 +116,7 @@ class VersionRows:
 
 
 class _OpenSourceFile:
-    """A data file that is being read. Errors of reads name the table's version."""
+    """A data file that is being read. Errors name the table's version."""
 
     def __init__(self, table: SourceTable, file: SourceFile, version: int) -> None:
         self._table, self._file, self._version = table, file, version
@@ -158,11 +160,11 @@ class _Columns:
         self._fields: list[dict[str, Any]] = json.loads(state.schema)["fields"]
 
     def places(self, found: pa.Schema) -> list[int]:
-        """Returns the index of each column in a file; -1 if the file lacks the column."""
+        """Returns the index of each column in a file, or -1 if the file lacks the column."""
         return [_place(field, found, self._by_id) for field in self._fields]
 
     def of(self, rows: pa.RecordBatch, places: Sequence[int], file: SourceFile) -> Iterator[pa.Array]:
-        """Yields the columns for rows of a file."""
+        """Yields an array for each column of the version, for rows of a file."""
         for field, place, target in zip(self._fields, places, self.schema, strict=True):
             name = _physical(field)
             try:
@@ -178,7 +180,7 @@ class _Columns:
                 ) from error
 
     def _array(self, found: pa.Array, type_: Any, target: pa.DataType) -> pa.Array:
-        """Casts an array to the schema's names and types, recursively."""
+        """Casts an array of a file to the names and types of the schema, also inside nested types."""
         if pa.types.is_dictionary(found.type):
             found = found.dictionary_decode()
         if found.type == target:

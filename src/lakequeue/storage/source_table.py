@@ -1,6 +1,6 @@
-"""A user's Delta table as a source. Returns versions, and the files with each version's new rows.
+"""A user's Delta table as a source: its versions, and the files with the rows that each version adds.
 
-``deltalake`` does not return the actions of one version. Entries are read here instead.
+Log entries are read here, because ``deltalake`` does not return the actions of one version.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Changes = Literal["appends", "feed"]
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.array([], np.int64)
 INSERT, DELETE, BEFORE = "insert", "delete", "update_preimage"
-"""Values of ``_change_type`` in a change feed."""
+"""Values of the column ``_change_type`` in a change feed."""
 _FEATURES = {
     *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
     *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
 }
-"""Features of readers that a relay supports or can ignore."""
+"""Features of readers that a relay supports, or that do not affect a relay."""
 _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"
 
 
@@ -45,7 +45,7 @@ class SourceVersion:
     configuration: Mapping[str, str]
 
     def has(self, property: str) -> bool:
-        """True if a property of the table is on."""
+        """True if the table property ``property`` is on."""
         return self.configuration.get(property, "false").lower() == "true"
 
 
@@ -54,9 +54,9 @@ class SourceFile:
     """A data file with rows that a version changes.
 
     Attributes:
-        change: the ``_change_type`` of all rows; None if the file has a column for it.
+        change: the ``_change_type`` of all rows. None if the file has a column for it.
         partition: texts of partition values, by physical column name.
-        only: positions of the changed rows; None for all rows except ``without``.
+        only: positions of the changed rows. None for all rows except ``without``.
         without: positions of rows that the version does not change.
     """
 
@@ -68,11 +68,13 @@ class SourceFile:
     without: Positions = attrs.field(factory=lambda: _NONE, eq=False)
 
     def count(self, rows: int) -> int:
-        """Returns the number of changed rows. ``rows``: number of all rows in the file."""
+        """Returns the number of changed rows in the file. ``rows``: number of all rows in the file."""
         return rows - len(self.without) if self.only is None else len(self.only)
 
     def chosen(self, first: int, rows: int) -> Positions | None:
-        """Returns the indexes of the changed rows of a batch; None for all. The batch begins at row ``first``."""
+        """Returns the indexes of the changed rows in a batch, or None for all rows. ``first``: the batch's first
+        row in the file.
+        """
         if self.only is None and not len(self.without):
             return None
         given = self.without if self.only is None else self.only
@@ -83,12 +85,12 @@ class SourceFile:
 
 @attrs.frozen
 class SourceChange:
-    """The rows that a version adds. Files are in the order of the entry."""
+    """The rows that a version adds. The files are in the order of the version's log entry."""
 
     state: SourceVersion
     files: Sequence[SourceFile]
     committed_at: int
-    """Time of the commit, in milliseconds since the epoch. Recorded by the writer."""
+    """Time of the commit in milliseconds since 1970, as the writer recorded it."""
 
     @property
     def version(self) -> int:
@@ -97,7 +99,7 @@ class SourceChange:
 
 
 class SourceTable:
-    """A read-only Delta table at the root of ``store``."""
+    """A Delta table at the root of ``store``, which is only read."""
 
     def __init__(self, store: Store) -> None:
         self.path = store.root
@@ -105,7 +107,9 @@ class SourceTable:
         self._options = store.delta_options
 
     def state(self, version: int | None = None) -> SourceVersion:
-        """Returns the metadata of a version, None for the newest. Raises QueueClientError if it is unreadable."""
+        """Returns the metadata of a version. None means the newest version. Raises QueueClientError if the table
+        is unreadable.
+        """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -120,7 +124,9 @@ class SourceTable:
         return SourceVersion(found.version(), metadata.id, schema, metadata.configuration)
 
     def versions(self, first: int) -> range:
-        """Lists the versions from ``first`` on. QueueClientError: the log begins later, or ends before."""
+        """Returns the versions from ``first`` on. Raises QueueClientError if the log begins later, or ends before
+        ``first - 1``.
+        """
         found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
         if not found:
             if first > 0 and not has_entry(self.folder, first - 1):
@@ -136,8 +142,10 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version since ``instant``, else newest + 1. Raises QueueClientError if the version may
-        be trimmed.
+        """Returns the first version committed at ``instant`` or later. Without such a version, returns the newest
+        version plus 1.
+
+        Raises QueueClientError if the version may be trimmed.
         """
         entries = listed(self.folder).entries
         versions, wanted = list(entries), instant.timestamp()
@@ -157,15 +165,16 @@ class SourceTable:
         return versions[found] if found < len(versions) else versions[-1] + 1
 
     def change(self, version: int, before: SourceVersion, changes: Changes, skip: bool) -> SourceChange:
-        """Reads the entry of a version.
+        """Reads the log entry of a version.
 
         Args:
+            version: the version to read.
             before: metadata of this version or of the version before.
             changes: ``appends``, or ``feed`` for the rows of the change feed.
-            skip: leaves out versions that do more than append.
+            skip: True to leave out a version that does more than append.
 
         Raises:
-            InvalidOptions: ``appends`` met removed or rewritten rows; the feed was off.
+            InvalidOptions: rows were removed or rewritten, and ``changes`` is ``appends`` or the feed was off.
             QueueClientError: a relay cannot read a part of the version.
         """
         try:
@@ -213,7 +222,7 @@ class SourceTable:
     def _without_feed_files(
         self, version: int, added: Sequence[Mapping[str, Any]], removed: Sequence[Mapping[str, Any]]
     ) -> list[SourceFile]:
-        """Returns the changed files of a version without change-feed files."""
+        """Returns the changed files of a version that has no change-feed files."""
         named: dict[str, set[str]] = {"old": set(), "new": set()}
         for which, actions in (("old", removed), ("new", added)):
             named[which] = {unquote(each["path"]) for each in actions if each.get("deletionVector")}
@@ -231,7 +240,7 @@ class SourceTable:
         return files
 
     def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
-        """Returns positions of rows that deletion vectors delete, by file.
+        """Returns the positions of rows that deletion vectors of a version delete, by the name of the file.
 
         Raises:
             QueueClientError: the version or a deletion vector cannot be read.
@@ -282,7 +291,7 @@ class SourceTable:
         return SourceFile(name, size, dict(action.get("partitionValues") or {}), change)
 
     def file_size(self, name: str, version: int) -> int:
-        """Returns the size of a data file. Raises the error of ``lost_file`` if the file is missing."""
+        """Returns the size of a data file in bytes. Raises the error of ``lost_file`` if the file is missing."""
         try:
             return self.folder.entry(name).size
         except FileNotFoundError:

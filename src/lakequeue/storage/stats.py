@@ -1,4 +1,4 @@
-"""The ``stats`` table: a row per queue and minute. Plots reach further back than the logs."""
+"""The ``stats`` table, with one row for each queue and minute. Its plots reach further back than the logs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.stats_rows import MINUTE, StatsRow, files_of, rows_of, table_of
 
 MAX_FILES = 16
-"""Maximum number of files of a day. More files are merged."""
+"""Maximum number of files of a day. If a day has more files, its files are merged."""
 _BUSY = "the table of statistics is being changed too often; nothing was changed"
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``. Skips queues that have a row. Returns the number of new rows."""
+    """Appends rows for the minute of ``now``. Skips queues that have a row for the minute. Returns the number of
+    new rows.
+    """
     table = _open(engine, root)
     minute = now // MINUTE
 
@@ -35,14 +37,16 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns application ids of queues with rows in future minutes. ``key``: only this queue."""
+    """Returns the application ids of queues that have rows for minutes after ``now``. ``key``: only this queue,
+    None for all.
+    """
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]
 
 
 def set_back(table: Table, key: str | None, now: int) -> None:
-    """Drops the rows for future minutes (DUR-83)."""
+    """Drops the rows for minutes after ``now`` (DUR-83). ``key``: only this queue, None for all queues."""
     transact(table, lambda _: _set_back(table, key, now), busy=_BUSY)
 
 
@@ -66,7 +70,7 @@ def _set_back(table: Table, key: str | None, now: int) -> Change[None]:
 
 
 def sweep(engine: Engine, root: str) -> Freed:
-    """Merges the small files of each day. Removes unneeded files and log entries."""
+    """Merges the small files of each day, and removes unneeded files and log entries."""
     table = _open(engine, root)
     for day in sorted({file.partition["day"] for file in table.files()}):
         if len(files_of(table, day)) > MAX_FILES:

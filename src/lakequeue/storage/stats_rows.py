@@ -1,4 +1,4 @@
-"""The rows of the ``stats`` table: the depths of queues, by minute."""
+"""The rows of the ``stats`` table, which hold the depths of queues by minute."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ class StatsRow:
     delayed: int
     rewindable: int
     oldest_age: float | None
-    """Age in seconds; None if the queue is empty."""
+    """Age of the oldest message in seconds. None if the queue is empty."""
     sent: int
     """Number of messages sent since the queue was created."""
     held: int = 0
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """Returns (minute, row) pairs of a queue, in order. Minutes and ``since`` are instants in microseconds."""
+    """Returns (minute, row) pairs of a queue since an instant, in order. Minutes and ``since`` are in
+    microseconds.
+    """
     found: list[tuple[int, StatsRow]] = []
     for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -46,8 +48,9 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Returns (minute, visible messages) pairs by queue key, in order. Minutes and ``since`` are instants in
-    microseconds.
+    """Returns (minute, visible messages) pairs since an instant, in order, by queue key.
+
+    Minutes and ``since`` are instants in microseconds.
     """
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
@@ -58,7 +61,7 @@ def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, i
 
 
 def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
-    """Yields the rows since an instant, one table per file."""
+    """Yields the rows since an instant, as one table for each file. ``since`` is in microseconds."""
     path = layout.stats_path(root)
     if not engine.exists(path):
         return
@@ -69,7 +72,9 @@ def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
 
 
 def table_of(rows: Sequence[StatsRow], minute: int) -> pa.Table:
-    """Returns the rows of a minute as ``layout.STATS``."""
+    """Returns the rows of a minute as a table with the schema ``layout.STATS``. ``minute`` is counted from
+    1970.
+    """
     at = pa.scalar(minute * MINUTE, layout.INSTANT)
     day = at.as_py().strftime("%Y-%m-%d")
     cells = [attrs.asdict(row) | {"day": day, "minute": at.as_py()} for row in rows]

@@ -1,4 +1,6 @@
-"""Explains failures of object stores in one line without secrets. Names cause, request, and setting to change."""
+"""Explains failures of object stores in one line without secrets: the cause, the request, and the setting to
+change.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Statuses of proxies. The store may still carry out the request."""
+"""Status codes with which proxies answer although the store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -45,7 +47,9 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3's codes for two requests at once for one object. obstore calls their status 409 "already exists"."""
+"""S3's codes for two concurrent requests for one object. obstore calls the status 409 of these codes "already
+exists".
+"""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -84,7 +88,7 @@ _LASTING = (
     *(reason.what for reason in (_NO_CREDENTIALS, _BUCKET, _RIGHT, _UNKNOWN_KEY, _WRONG_KEY, _REGION)),
     "Permission denied (os error 13)",
 )
-"""Texts that identify permanent failures."""
+"""Texts in the errors of permanent failures."""
 _FULL_ADVICE = (
     "; `lakequeue compact --now 0` makes room; if that is too little, `lakequeue doctor` names a queue to purge "
     "(docs/operation/disk-full.md)"
@@ -92,14 +96,14 @@ _FULL_ADVICE = (
 
 
 def first_line(error: BaseException) -> str:
-    """Describes an error in one line. Explains known store errors, with the setting to change."""
+    """Describes an error in one line. For a known error of a store, adds the cause and the setting to change."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
     return line + _FULL_ADVICE if is_full(line) and _FULL_ADVICE not in line else line
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for abandoning a ``call``. Other processes may still commit the call's ``part``."""
+    """Returns the error for a ``call`` that gives up, although other processes may still commit its ``part``."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
@@ -108,8 +112,10 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Converts ``error`` of a failed call. Other processes may still commit a part. ``unknown`` builds the error
-    of an unknown outcome.
+    """Returns the error to raise for ``error`` of a failed call, if other processes may still commit a part of the
+    call.
+
+    ``unknown`` makes the error for an unknown outcome from a reason. See ``left_to_others``.
     """
     match error:
         case QueueClientError(outcome_unknown=True):
@@ -123,12 +129,14 @@ def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueCl
 
 
 def is_full(line: str) -> bool:
-    """True if the text names a full disk or quota."""
+    """True if the text of an error says that a disk or a quota is full."""
     return "No space left on device" in line or "Disk quota exceeded" in line
 
 
 def is_permanent(error: BaseException) -> bool:
-    """True if repeating the call cannot help. False for expired credentials, which the environment may renew."""
+    """True if repeating the call cannot help. False for expired credentials, because the environment may renew
+    them.
+    """
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
@@ -136,13 +144,15 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """True if simultaneous requests made a store refuse a file. Try again."""
+    """True if a store refused to create a file because of a simultaneous request. The caller may try again."""
     code = _CODE.search(str(error))
     return code is not None and code[1] in _CONFLICTS
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Removes possible secrets from an error and its causes: S3's answers repeat the request's session token."""
+    """Removes possible secrets from an error and its causes, because S3's answers repeat the request's session
+    token.
+    """
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
@@ -156,12 +166,14 @@ def hide_secrets(error: BaseException) -> None:
 
 
 def was_repeated(error: BaseException) -> bool:
-    """True if the client repeated the request. An earlier request may still land."""
+    """True if the client sent the request several times, so that an earlier request may still land."""
     return " retries, " in str(error)
 
 
 def unanswered_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a late request may still create. None if no request can arrive."""
+    """Returns the version that a late request of a failed commit may still create. Returns None if no request can
+    arrive.
+    """
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):
@@ -201,7 +213,7 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the cause of a Spark error: a Java or Python exception. None for other texts, or without a cause."""
+    """Returns the cause in the text of a Spark error: a Java or Python exception. Returns None without a cause."""
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")

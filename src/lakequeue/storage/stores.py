@@ -1,4 +1,4 @@
-"""Opens storage through obstore. Options have the names of delta-rs."""
+"""Opens storage through obstore. Options have the names that delta-rs uses."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
-"""Environment variable for the failures that acknowledged messages survive: ``power`` or ``process``."""
+"""Environment variable that names the failures that acknowledged messages survive: ``power`` or ``process``."""
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
-"""Environment variable: 1 allows roots on network file systems."""
+"""Environment variable that allows roots on network file systems if its value is 1."""
 CHECKS = "checks"
-"""Directory of a new remote root for testing the storage."""
+"""Directory of a new remote root in which the storage is tested."""
 _CLIENT = frozenset(
     {
         "allow_http",
@@ -52,30 +52,30 @@ _CLIENT = frozenset(
         "user_agent",
     }
 )
-"""Options of the HTTP client of each kind of store. Their names may have the store's prefix."""
+"""Names of the HTTP client's options, for every kind of store. A name may have the store's prefix."""
 _PORTABLE = _CLIENT | {
     *("access_key_id", "secret_access_key", "session_token", "skip_signature"),
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""Environment options that are also valid on other machines."""
+"""Names of options that are valid on other machines, too, if they come from environment variables."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""Matches names of secret options, without prefix. Includes options that help to get a secret."""
+"""Pattern for names of secret options, without prefix. Also matches options that help to get a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
-"""Prefixes of options that only delta-rs knows. obstore does not get the options."""
+"""Prefixes of options that only delta-rs knows. obstore does not get these options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
-"""Names of retry options. obstore takes these separately."""
+"""Pattern for names of retry options, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
 """Default limits for a request and its repetitions. The environment may set the two timeouts instead."""
 _ADDRESSES = frozenset(
     {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
 )
-"""Options that are URLs of servers, without their prefix."""
+"""Names of options whose values are URLs of servers, without the store's prefix."""
 _BUCKETS = frozenset({"bucket", "bucket_name", "container", "container_name"})
 _TEXTS = frozenset({"proxy_ca_certificate", "service_account_key"})
-"""Options whose values may have several lines."""
+"""Names of options whose values may have several lines."""
 _URL = re.compile(
     r"https?://(?:[!-?A-~]*@)?(?:[A-Z0-9._~-]+|\[[0-9A-F:.]+\])(?::(\d{1,5}))?(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.I
 )
@@ -84,7 +84,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 class Requests:
-    """Counts requests to an object store by kind. Repetitions do not count. Thread-safe."""
+    """Counts the requests to an object store by kind. Repetitions of a request do not count. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,8 +106,8 @@ class Store:
     Args:
         root: local path or URI.
         options: options by the names that delta-rs uses. Environment variables apply too.
-        durability: ``power`` or ``process``. None to ask the environment, else ``power`` (DUR-1).
-        network_file_system: permits a root on a network file system.
+        durability: ``power`` or ``process``. None takes the environment's value, else ``power`` (DUR-1).
+        network_file_system: True to permit a root on a network file system.
     """
 
     def __init__(
@@ -122,20 +122,20 @@ class Store:
         self.options = dict(options or {})
         self.requests = Requests()
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
-        """True if calls sync local data before returning."""
+        """True if local data must be on the disk before a call returns."""
         self.restored = set[str]()
-        """Paths of tables with entries left over by a restore. This process must remove the entries."""
+        """Paths of tables with entries that a restore left over, and that this process must remove."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles the store for lakequeue's Spark tasks. Includes options from the environment."""
+        """Pickles the store for lakequeue's Spark tasks, with options from this process's environment."""
         return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """Options for delta-rs. ``PATIENCE`` gives the limits that users have not set."""
+        """Options for delta-rs. ``PATIENCE`` adds the limits that the user has not set."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}
@@ -143,21 +143,21 @@ class Store:
 
     @property
     def portable_options(self) -> dict[str, str]:
-        """Options for other machines. Includes options from this process's environment."""
+        """Options for processes on other machines, with options from this process's environment."""
         if local_path(self.root) is not None:
             return self.options
         return _environment(_PORTABLE) | self.options
 
     @property
     def client_options(self) -> frozenset[tuple[str, str]]:
-        """Pairs of options, and environment variables that clients read."""
+        """The options, and the environment variables that clients read, as pairs of name and value."""
         if local_path(self.root) is not None:
             return frozenset(self.options.items())
         return frozenset((_environment() | self.options).items())
 
     @property
     def public_options(self) -> dict[str, str]:
-        """The portable options without secrets and possibly secret URLs."""
+        """The portable options, without secrets, and without URLs that may contain secrets."""
         if local_path(self.root) is not None:
             return {}
         return {
@@ -173,7 +173,9 @@ class Store:
         return self._opened(path, lambda: self._client(path))
 
     def check(self) -> None:
-        """Checks options without a request. Raises InvalidParameterValue for an unknown or invalid one."""
+        """Checks the options without a request to storage. Raises InvalidParameterValue if an option is unknown or
+        invalid.
+        """
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
@@ -189,18 +191,20 @@ class Store:
                 pass
 
     def check_mount(self) -> None:
-        """Raises QueueClientError for a root on a network file system."""
+        """Raises QueueClientError if a local root is on a network file system."""
         local = local_path(self.root)
         if local is not None:
             check_local(local)
 
     def check_use(self) -> None:
-        """Calls ``check_mount``, unless network file systems are allowed."""
+        """Calls ``check_mount``, unless the user or the environment allows roots on network file systems."""
         if not (self.network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Raises QueueClientError if storage overwrites files on creation. Two writers would lose commits."""
+        """Raises QueueClientError if storage overwrites a file on creation, because two writers would lose
+        commits.
+        """
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
@@ -220,7 +224,7 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """Raises QueueClientError without credentials or a metadata service."""
+        """Raises QueueClientError if there are no credentials, and no metadata service that could give them."""
         bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
         if not sources or not bare_options.keys().isdisjoint(sources):
@@ -246,7 +250,7 @@ class Store:
         return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
-        """Raises InvalidParameterValue for bad URLs, bucket options and control characters."""
+        """Raises InvalidParameterValue for an invalid URL, a bucket among the options, or a control character."""
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():
@@ -290,7 +294,7 @@ def _environment(bare_names: Collection[str] | None = None) -> dict[str, str]:
 
 
 def _number(name: str, text: str) -> int | float | timedelta:
-    """Converts an option of repeated requests for obstore."""
+    """Converts the value of a retry option for obstore. Raises InvalidParameterValue for an invalid value."""
     try:
         if name == "max_retries":
             return int(text)

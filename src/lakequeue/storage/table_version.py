@@ -1,4 +1,4 @@
-"""A readable version of a table: state and rows."""
+"""A readable version of a table: its state according to the log, and the rows of its files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 
 class TableVersion:
-    """A fixed version of a table. An engine's ``Table`` is a subclass that moves forward."""
+    """A fixed version of a table. The subclass ``Table`` of an engine moves to newer versions."""
 
     def __init__(self, folder: Folder, state: TableState) -> None:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}
-        """Rows of live files that ``rows`` keeps, by path."""
+        """Rows of live files that the method ``rows`` keeps, by path."""
         self.written: dict[str, pa.Table] = {}
-        """Rows of files that this process wrote, by path. ``read_rows`` then reads no file."""
+        """Rows of files that this process wrote, by path. ``read_rows`` returns these rows without reading the
+        file.
+        """
 
     @property
     def path(self) -> str:
@@ -38,14 +40,16 @@ class TableVersion:
         return self.state.version
 
     def transaction(self, app_id: str) -> int:
-        """Returns the last committed version of an application id; 0 if none was committed."""
+        """Returns the last committed version of an application id, or 0 if none was committed."""
         return self.state.transactions.get(app_id, 0)
 
     def files(self) -> list[LiveFile]:
         return self.state.files()
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Returns the rows of live files, a table for each. ``columns`` are data columns; None for all."""
+        """Returns the rows of live files, as one table for each file. ``columns``: data columns to read, None for
+        all.
+        """
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
@@ -53,14 +57,16 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """Returns all data columns of files. Keeps the rows in memory. For small tables."""
+        """Returns all data columns of files, and keeps the rows in memory. For small tables."""
         fresh = [file for file in files if file.path not in self._rows]
         known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
         self._rows = {path: known[path] for path in self.state.live if path in known}
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of a live file's rows. ``last`` is inclusive. Skips other row groups."""
+        """Returns columns of the rows ``first`` to ``last`` (inclusive) of a live file. Skips row groups without
+        these rows.
+        """
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
@@ -70,7 +76,9 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file. Raises DamagedTable if it was changed; if it is missing, the error of ``lost``."""
+        """Opens a live file. Raises DamagedTable if the file was changed, or the error of ``lost`` if the file is
+        missing.
+        """
         try:
             with self.folder.parquet(file.name, file.size) as parquet:
                 if parquet.metadata.num_rows != file.rows:
@@ -84,7 +92,7 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises ReplacedLog if the log was replaced."""
+        """Does nothing for a fixed version. A subclass raises ReplacedLog if the log was replaced."""
 
     def lost(self, file: LiveFile) -> Exception:
         """Returns the error for a missing file of this version."""

@@ -1,4 +1,4 @@
-"""Makes a log readable again. Empty entries replace the unreadable entries."""
+"""Makes a log readable again, by replacing unreadable entries with entries that change nothing."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without another program's features. Lists the files with such features."""
+    """A log without the features that another program enabled, and the versions that have these features."""
 
     log: FoundLog
     versions: list[int]
-    """Versions of entries with unknown features or properties."""
+    """Versions of entries from which a repair removes unknown features and properties."""
     checkpoints: list[int]
-    """Versions of checkpoints with unknown features or properties."""
+    """Versions of checkpoints that a repair moves aside, because they have unknown features or properties."""
 
 
 def without_features(log: FoundLog) -> Undone:
-    """Returns the log without unknown features and properties."""
+    """Returns the log without the features and properties that lakequeue does not know."""
     versions = sorted(version for version, entry in log.entries.items() if version and obstacles(entry))
     there = sorted(version for version, each in log.checkpoints.items() if obstacles(each))
     entries_ = {
@@ -41,7 +41,7 @@ def without_features(log: FoundLog) -> Undone:
 
 
 def has_deleted_rows(undone: Undone) -> bool:
-    """True if another program used deletion vectors. Without the vectors, deleted rows reappear."""
+    """True if another program used deletion vectors, without which deleted rows reappear."""
     log, since = undone.log, min(undone.versions, default=undone.log.last + 1)
     entries = (log.folder.read(entry_name(version)) for version in log.entries if version >= since)
     if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
@@ -55,8 +55,10 @@ def has_deleted_rows(undone: Undone) -> bool:
 
 
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
-    """Yields the steps that make the log readable. ``barrier``: application ids of the replacing entries. The ids
-    make older commits fail.
+    """Yields the steps that make the log readable.
+
+    ``barrier``: application ids of the entries that replace unreadable entries. These ids make commits fail that
+    were decided before the repair.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:

@@ -1,4 +1,4 @@
-"""Repairs the log of a shard: sorts rows, and fills lost offsets with empty rows."""
+"""Repairs the log of a shard: puts rows in order, and fills lost offsets with empty rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Maximum number of lost messages that a repair fills in. Each needs 100 bytes of memory."""
+"""Maximum number of lost messages that a repair fills in, because each message takes 100 bytes of memory."""
 
 
 @attrs.frozen
 class NeighbourSegment:
-    """A message's segment, and the previous send time in microseconds."""
+    """The segment of a message, and the send time of the message before it, in microseconds."""
 
     base: int
     opened_at: int
@@ -38,7 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns a step that makes running compactions fail. They may have used the unrepaired ledger."""
+    """Returns a step that makes running compactions fail, because they may have used the unrepaired ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -54,7 +54,7 @@ def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
-    """Returns why too many messages are missing, or None."""
+    """Returns why too many messages are missing for a repair. Returns None if a repair can fill them in."""
     number = sum(last - first + 1 for first, last in missing)
     if number <= _MOST_ROWS:
         return None
@@ -65,7 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns a step that writes each offset exactly once. Lost messages become empty rows. None if the log is
+    """Returns the step that writes each offset exactly once, with empty rows for lost messages. None if the log is
     complete.
     """
     assert found.state is not None
@@ -104,7 +104,7 @@ def log_step(
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
-    """Yields rows of displaced messages as a segment at ``base``."""
+    """Yields the rows of displaced messages as a new segment, whose first offset is ``base``."""
     files = {each.file.path: each.file for each in twice}
     found = [
         layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
@@ -125,7 +125,7 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """The rows of the replaced files. ``row``: index in ``rows`` of each sorted offset."""
+    """The rows of the replaced files. ``row`` has, for each of the sorted ``offsets``, the index in ``rows``."""
 
     offsets: Integers
     rows: pa.Table
@@ -155,7 +155,7 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
 def _rows(
     folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
-    """Yields the rows for missing offsets, one table per file."""
+    """Yields the rows for the missing offsets, as one table for each file that the repair writes."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
@@ -193,7 +193,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns a lost message's segment, from the neighbouring files."""
+    """Returns the segment for a lost message at offset ``first``, from the files before and after the message."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])

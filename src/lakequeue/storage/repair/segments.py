@@ -1,4 +1,4 @@
-"""Repairs segments whose files contradict each other. A send to a restored log causes contradictions."""
+"""Repairs segments whose files contradict each other, as after a send to a restored log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 
 def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[RepairStep]:
-    """Returns the step for segments with contradictory times or openings.
+    """Returns the step that repairs segments with contradictory send times or openings.
 
-    The commit on ``version`` gives each file a new segment. Earlier steps must have removed repeated offsets.
-    Empty without such segments. Also empty if no repair helps; see ``doubts``.
+    The commit on ``version`` puts each file of these segments into a new segment. Earlier steps must have removed
+    repeated offsets. Returns an empty list if no segment is wrong, or if no repair helps. See ``doubts``.
     """
     openings = {tuple(map(each.file.partition.get, layout.MESSAGE_PARTITIONS)) for each in found.files}
     wrong = [each.file.name for each, _ in misdated(kept_files(found.files))]
@@ -50,7 +50,7 @@ def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[Repa
 
 
 def _apart(table: Table, files: Sequence[FoundFile], bases: Collection[int]) -> Iterator[pa.Table]:
-    """Yields rows of some segments, one table per new segment. Send times never decrease."""
+    """Yields the rows of the segments ``bases``, as one table for each new segment. Send times never decrease."""
     newest_of = {each.file.path: each.sent[1] for each in files if each.sent is not None}
     newest = 0
     for file in log_files(table):

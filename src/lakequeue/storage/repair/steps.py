@@ -1,4 +1,4 @@
-"""Steps of a repair, described before they are applied."""
+"""Steps of a repair. Each step is described before it is applied."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lakequeue.storage.engines.transaction import Change, transact
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
-"""Directory below a table for replaced files. VACUUM ignores it."""
+"""Directory below a table for the files that a repair replaced. VACUUM ignores this directory."""
 
 
 @attrs.frozen
 class RepairStep:
-    """A change to a table. A killed repair can be repeated."""
+    """One change of a repair to a table. A repair that was killed can be repeated."""
 
     text: str
     apply: Callable[[], object]
@@ -36,7 +36,7 @@ def moved_aside(folder: Folder, name: str, why: str) -> RepairStep:
 
 
 def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
-    """Returns a step that replaces a file atomically. Keeps the old file."""
+    """Returns the step that replaces a file atomically, and keeps the old file."""
 
     def apply() -> None:
         if folder.exists(name):
@@ -49,7 +49,9 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
 def files_step(
     engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> RepairStep:
-    """Returns a step that replaces ``files`` at ``version``. Each table of ``rows`` becomes a file."""
+    """Returns the step that replaces ``files`` by a commit on ``version``. Each table of ``rows`` becomes a new
+    file.
+    """
 
     def apply() -> None:
         table = engine.open(path)
@@ -75,7 +77,7 @@ def commit_once(table: Table, change: Change[object]) -> None:
 
 
 def done(committed: bool, table: str) -> None:
-    """Checks that a commit landed. Raises QueueClientError if another process committed instead."""
+    """Raises QueueClientError if ``committed`` is False, because another process committed instead."""
     if not committed:
         raise QueueClientError(f"{table} was changed meanwhile; stop its processes, and repair again")
 
