@@ -202,7 +202,7 @@ class LakeQueue(RootProperties):
         table_options: Mapping[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or returns an existing queue of this name that has the given attributes.
+        """Creates a queue, or returns an existing queue of this name with these attributes.
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_``. Profile ``cmq`` has its own rule.
@@ -586,12 +586,12 @@ class LakeQueue(RootProperties):
             force: True to repair a shard even if lost or repeated messages cannot be determined.
             adopt: True to give the name to a queue that the catalog has lost. Another queue that has the name
                 loses it. Repeated calls give the name to the queues in turn.
-            new_delivery_id: True to only give the queue a new delivery id, which makes the messages of its
-                deliveries visible. Use this for a root that was copied without ``copy``.
+            new_delivery_id: True to only give the queue a new delivery id. Messages of the queue's deliveries
+                become visible. Use this for a root that was copied without ``copy``.
 
         Returns:
-            A report for the catalog and for each damaged shard. Once a repair is ``applied``, the report's
-            messages are the messages that became receivable or ceased to be.
+            A report for the catalog and for each damaged shard. An ``applied`` report lists the messages that the
+            repair lost or made receivable again.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.

@@ -121,8 +121,8 @@ class Queue(QueueProperties):
     pickled like a ``LakeQueue``. A copy never refers to a later queue of the same name (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted. Every method raises QueueClientError if
-    storage fails, and RequestThrottled if other processes won every race for a commit. RequestThrottled means that
-    nothing was changed: try again.
+    storage fails. Every method raises RequestThrottled if other processes won all races for a commit.
+    RequestThrottled means that nothing was changed: try again.
     """
 
     def __init__(self, runtime: OpenQueue) -> None:
@@ -169,9 +169,9 @@ class Queue(QueueProperties):
             attributes: at most ten: each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
             dedup_id: sends with the same id are one message. On a FIFO queue, an id counts for 300 s. On a
-                standard queue, an id counts for the ``deduplication_interval``, or with
-                ``deduplication_until_deleted`` until the message is deleted. Optional on FIFO queues with
-                content-based deduplication.
+                standard queue, an id counts for the ``deduplication_interval``. With
+                ``deduplication_until_deleted``, an id counts until the message is deleted. Optional on FIFO queues
+                with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: a value whose compact JSON becomes the body. ``Message.json`` reads the value.
             priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
@@ -231,8 +231,8 @@ class Queue(QueueProperties):
             visibility_timeout: seconds, counted from the return; None for the queue's timeout.
             wait_time: seconds to wait for the first message. None: the queue's wait time.
             attempt_id: on FIFO queues, a token of this receive. Within 300 s, another receive with this token
-                returns the messages again, if they are still hidden. The handles stay the same, and the messages
-                are hidden again.
+                returns the messages that are still hidden. The handles stay the same, and the messages are hidden
+                again.
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters; not with an ``attempt_id``. ``peek``, SQL and the console
@@ -375,9 +375,10 @@ class Queue(QueueProperties):
     ) -> SentRows:
         """Sends every row of Arrow data in one commit. Returns the number of messages.
 
-        On a standard queue, memory holds a batch of the reader and a few row groups of 4 MiB. On a FIFO queue, all
-        rows wait in a temporary directory (``TMPDIR``) to be sorted by group. Memory then holds a sixteenth of the
-        rows, or the largest group. For an object store, each file of up to 256 MiB also waits in this directory.
+        On a standard queue, memory holds a batch of the reader. Memory also holds a few row groups of 4 MiB. On a
+        FIFO queue, all rows wait in a temporary directory (``TMPDIR``) to be sorted by group. Memory then holds a
+        sixteenth of the rows, or the largest group. For an object store, each file of up to 256 MiB also waits in
+        this directory.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``. Or anything with
@@ -719,9 +720,9 @@ class Queue(QueueProperties):
 
         Deletes the message, in any state and from the rewind history. The message's row in the log keeps message
         id and times. The row loses body, attributes, sender, trace header, message group and deduplication id. On
-        a FIFO queue, group and deduplication id still count for five minutes: call the method again afterwards.
-        Files are removed at once on a local disk, and after 48 hours on an object store. docs/operation/erasing.md
-        lists where copies remain.
+        a FIFO queue, group and deduplication id still count for five minutes: call the method again afterwards. A
+        local disk loses the files at once. An object store loses the files after 48 hours.
+        docs/operation/erasing.md lists where copies remain.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.

@@ -50,13 +50,13 @@ class Schedules:
             queue: name of an existing queue.
             body: body of the messages, within the limits of the queue.
             cron: minute, hour, day of month, month, day of week. Example: ``0 2 * * *``. At most 200 characters.
-                If a day field begins with ``*``, a day must match both day fields, else one of them, as in
-                Debian's cron.
+                If a day field begins with ``*``, a day must match both day fields. Otherwise, a day must match one
+                day field, as in Debian's cron.
             tz: IANA name of the time zone of ``cron``. When clocks go forward, skipped times are due at once. In
                 an hour that comes twice, a fixed time is due the first time.
             at: the only time, instead of ``cron`` and ``tz``. The schedule is removed afterwards.
-            missed: due times that are sent late, if no process was running then. ``last`` sends the last time,
-                ``all`` sends all times, 100 each minute, and ``none`` sends no time older than 5 minutes.
+            missed: due times that are sent late, if no process was running then. ``last`` sends the last time.
+                ``all`` sends all times, 100 each minute. ``none`` sends no time older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
             priority: priority of the messages.
             update: True to replace another schedule of this name. A paused schedule stays paused. A message that

@@ -165,8 +165,8 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer gracefully at the first SIGTERM or SIGINT, and at once at the second. The third signal
-    kills the process.
+    """Stops the consumer gracefully at the first SIGTERM or SIGINT. The second signal stops the consumer at once.
+    The third signal kills the process.
     """
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:

@@ -3,7 +3,7 @@
 Between queues of one kind, the drain is a redrive. A redrive neither loses nor repeats a message. From a standard
 queue to a FIFO queue, the drain moves batches. Each batch is received, sent and deleted. The message ids become
 deduplication ids. If the drain crashes, the last batch becomes visible after ``HOLD`` seconds. A second drain
-within five minutes adds nothing twice, because the FIFO queue knows the ids.
+within five minutes adds nothing twice: the FIFO queue knows the ids.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def counts(
 
 
 def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
-    """List the consumers of one queue or of all, with idle consumers, and killed ones of the last day."""
+    """List the consumers of one queue or of all. Idle consumers, and consumers killed on the last day, are listed,
+    too.
+    """
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()

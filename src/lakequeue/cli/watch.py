@@ -75,7 +75,7 @@ def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Ite
 
 @contextmanager
 def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yields a function that shows an update as a JSON line, a live table, or a new table."""
+    """Yields a function that shows an update as a JSON line or a table."""
     if session.json:
         yield session.line
         return

@@ -128,15 +128,15 @@ class NoRenewal:
 class HeartbeatRenewal:
     """Checks every receipt at each heartbeat, and extends receipts about to end (HBN-4 to HBN-8).
 
-    While the handler runs, each heartbeat tries a failed renewal again, even after the timeout has ended. The
-    handle works until another consumer receives the message (RCP-8).
+    While the handler runs, each heartbeat tries a failed renewal again. These attempts continue after the timeout
+    has ended. The handle works until another consumer receives the message (RCP-8).
 
     Args:
         visibility_timeout: timeout of every receive and of each extension. Replaces the queue's timeout.
         extension_threshold: remaining time of a receipt at which it is extended.
         heartbeat_interval: time between two checks. 0 or less switches extension off (PRF-9).
         disable_extension: True to switch extension off. Preferred over an interval of 0 (HBN-16).
-        strict_options: True to refuse intervals of 0 or less, and to check options even if nothing is extended.
+        strict_options: True to refuse intervals of 0 or less. True also checks the options if nothing is extended.
         initial: timeout of every receive, if it differs from the timeout of extensions. ``HeartbeatRenewal(180,
             extension_threshold=60, initial=120)`` receives for two minutes. After one minute, the policy extends
             the receipt to three minutes (VIS-8).
