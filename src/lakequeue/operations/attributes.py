@@ -28,7 +28,9 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of the rate limit that a burst should hold. A smaller burst on an object store causes a warning."""
+"""Minimum seconds of messages, at the rate limit, that a burst should hold. A smaller burst on an object store
+causes a warning.
+"""
 _log = logging.getLogger("lakequeue")
 
 
@@ -75,8 +77,8 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` maps the newest attributes to
-    the changes.
+    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` is a function that returns the
+    changes to the newest attributes.
     """
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)

@@ -101,7 +101,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields the messages of the batch that meet a condition, each after its index. Without a condition,
+        """Yields each message of the batch that meets a condition, together with its index. Without a condition,
         yields all messages.
         """
         if condition is None:

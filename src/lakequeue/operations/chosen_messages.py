@@ -26,8 +26,8 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Maximum microseconds between the time in an id and the sends that are searched first. A sender's clock may be
-wrong.
+"""Microseconds before and after the time in an id. Messages sent in this range are searched first, because a
+sender's clock may be wrong.
 """
 
 
@@ -175,7 +175,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, after it has completed their moves. Returns the number of deleted
+    """Deletes messages in any state. First completes moves of the messages. Returns the number of deleted
     messages.
     """
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True

@@ -33,10 +33,9 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Hands (free handlers) of a consumer for messages in their last receive.
+    """Free handlers of a consumer. A message needs one in its last receive before it becomes a dead letter.
 
-    ``passed`` counts the last receives that were put off for lack of a free hand. On FIFO queues, a group counts
-    once.
+    ``passed`` counts the last receives that were put off because no handler was free. A FIFO group counts once.
     """
 
     free: Callable[[], int]
@@ -53,12 +52,12 @@ class ClaimPlan:
     wanted: Claim
     """The claim for all shards together. Each shard gets a claim for the messages that are still missing."""
     enough: int = 0
-    """Number of messages from which on no further shard is asked. 0 means ``wanted.max_messages``."""
+    """Number of claimed messages after which no further shard is asked. 0 means ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if this process may decide undecided messages, which may write blocks into the delivery table."""
+    """True if this claim may decide undecided messages. A decision may write a block into the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
     """Counts the commits that move dead letters. If the receive fails after one of them, the receive's outcome is
     unknown.

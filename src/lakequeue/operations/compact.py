@@ -118,8 +118,8 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary of a pass, depth of the queue, and note. The depth is empty if unreadable. The note is None unless
-nothing was to do.
+"""Summary of a pass, depth of the queue, and note. The depth is empty if unreadable. The note is None if the pass
+had work to do.
 """
 
 
@@ -210,8 +210,8 @@ def compact_root(
 ) -> list[CompactionSummary]:
     """Makes one pass over the queues of all regions; see ``LakeQueue.compact``.
 
-    If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, no queue is skipped,
-    and files stay only for readers that began in the last ``within`` seconds (DUR-65).
+    If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, no queue is skipped.
+    In this case, files stay only for readers that began in the last ``within`` seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):

@@ -31,12 +31,12 @@ instead.
 """
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Minimum hourly growth of visible messages, as a number and as a share. A growing queue exceeds both minimums."""
+"""Minimum hourly growth of visible messages, as a number and as a share. A growing queue reaches both minimums."""
 COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
 """Seconds since the last compaction pass after which a warning is given."""
 FULL_SHARE = 0.95
-"""A queue counts as full if it has used at least this share of a limit."""
+"""Minimum used share of a limit from which a queue counts as full."""
 EXPIRING_SHARE = 0.25
 """Share of the retention. A warning is given if the oldest message has less than this share left."""
 LETTERS = 1_000
@@ -51,7 +51,7 @@ KINDS = (
 )
 """Kinds of concerns, most urgent first."""
 URGENT = ("expiring", "full")
-"""Kinds of concerns that mean lost messages or failed calls soon."""
+"""Kinds of concerns that soon lead to lost messages or failed calls."""
 
 
 @attrs.frozen

@@ -22,8 +22,8 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round: an error or None for each receipt, and the claimed messages. ``refused`` is why no
-    messages were claimed.
+    """Results of a round: an error or None for each receipt, and the claimed messages. ``refused`` is the error if
+    claiming failed.
     """
 
     errors: Sequence[QueueServiceError | QueueClientError | None]

@@ -33,8 +33,8 @@ class ActiveConsumer:
     """A consumer that runs, has messages in flight, or was killed."""
 
     consumer: str | None
-    """Name of the consumer, by default host and process id. All nameless consumers, such as SQS clients, count as
-    None.
+    """Name of the consumer, by default host and process id. None for all nameless consumers together, such as SQS
+    clients.
     """
     in_flight: int
     oldest_receive: datetime | None
@@ -96,7 +96,9 @@ def all_consumers(
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns the last reports of running and killed consumers. Returns none if the reports are unreadable."""
+    """Returns the last reports of running and killed consumers. The result is empty if the reports are
+    unreadable.
+    """
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():

@@ -3,10 +3,10 @@
 The copy writes the catalog's rows last, in one commit, so that a killed copy has no effect (DUR-40).
 
 Of each shard, the copy takes a snapshot of the ledger, and later a snapshot of the log. The log therefore has
-every message of the ledger. A shard is copied again if messages were moved into it meanwhile. If a copied log has
-messages of a move that the copied ledger of the other queue lacks, the copy makes the move again (DUR-41). If only
-some copied shards have a bulk send, the copy also gets the other files and the manifest of the send. A repetition
-of the send, or a compaction, completes the send.
+every message of the ledger. A shard is copied again if messages were moved into it meanwhile. A copied log may
+have messages of a move that the copied ledger of the other queue lacks. In this case, the copy makes the move
+again (DUR-41). If only some copied shards have a bulk send, the copy also gets the other files and the manifest of
+the send. A repetition of the send, or a compaction, completes the send.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds to the snapshot of a shard the files of bulk sends that only other shards have committed so far."""
+        """Adds files of bulk sends to the snapshots of shards. Adds only sends that other shards have committed,
+        but the shard has not.
+        """
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -395,8 +397,8 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Raises QueueClientError if the target has one of the queues, or foreign files in its place. Accepts files of
-    an unfinished copy.
+    """Raises QueueClientError if the target has one of the queues, or other files in a queue's directory. Accepts
+    files of an unfinished copy.
     """
     _check_names(target, rows)
     for row in rows:

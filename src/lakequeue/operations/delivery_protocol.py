@@ -48,8 +48,8 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Makes one commit after which these deliveries cannot append rows. Each delivery must have another
-        application id.
+        """Makes one commit after which these deliveries cannot append rows. All deliveries must have different
+        application ids.
         """
         ...
 
@@ -249,8 +249,8 @@ def deliver(
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery if its state is ``OPEN`` (TAB-26). Returns the new state, and the snapshot that has it.
-    Raises TableUnavailable.
+    """Blocks a delivery if its state is ``OPEN`` (TAB-26). Returns the state of the delivery, and the snapshot
+    with this state. Raises TableUnavailable.
     """
     reason = ""
     for _ in range(_TRIES):

@@ -28,9 +28,7 @@ LEAST_COMMITS, MOST_ENTRIES = 5, 800
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Names of the counts in the compactor's notes. Queues with undecided messages have no notes."""
 LEAST_NOTED = 32
-"""Number of queues from which on depths are taken from the compactor's notes. Fewer queues are opened one by
-one.
-"""
+"""Minimum number of queues whose depths are taken from the compactor's notes. Fewer queues are opened instead."""
 
 _T = TypeVar("_T")
 

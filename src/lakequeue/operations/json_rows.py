@@ -114,8 +114,8 @@ def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
 
 
 def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
-    """Returns the SQL for a value as JSON text. Replaces DuckDB's own functions, which round decimals to
-    doubles.
+    """Returns the SQL for a value as JSON text. DuckDB's own functions are not used, because they round decimals
+    to doubles.
     """
     types, item = pa.types, f"e{depth}"
     if types.is_dictionary(type_):

@@ -157,8 +157,8 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """Returns the row groups of a file in which a message may meet the condition. Each comes with its first
-        offset.
+        """Returns the row groups of a file in which a message may meet the condition. Each row group comes with
+        its first offset.
         """
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]

@@ -238,8 +238,8 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns why messages failed, by shard and offset. ``failed`` has the form of ``kept`` of ``delete``, and
-    raises the same errors.
+    """Returns why messages failed, by shard and offset. ``failed`` is like ``kept`` in ``delete``. Raises the
+    errors of ``delete``.
     """
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
@@ -320,7 +320,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
     """Returns the messages of a lease that were neither settled nor received again, even after the timeout.
-    Returns None without messages.
+    Returns None if no message is left.
     """
     parts = []
     with queue.service("lease_messages"):

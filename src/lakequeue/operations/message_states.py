@@ -253,9 +253,7 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Returns the notes of dead letters, each converted by ``shown``. Is fast if no message has a note, as
-    usual.
-    """
+    """Returns the notes of dead letters, each converted by ``shown``. Most messages have no note, and get NULL."""
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)

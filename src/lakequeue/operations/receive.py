@@ -44,8 +44,8 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Factor by which the poll intervals of all waiters but the first are longer. Normally, the first waiter wakes the
-others.
+"""Factor by which all waiters except the first poll less often. Normally, the first waiter wakes the other
+waiters.
 """
 
 MOST_FAILURES = 32
@@ -94,14 +94,14 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages from which on the receive asks no further shard. 0 means ``max_messages``."""
+    """Number of claimed messages after which the receive asks no further shard. 0 means ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if the receive may decide undecided messages, which may write blocks into the delivery table
-    (TAB-26).
+    """True if the receive may decide undecided messages (TAB-26). A decision may write a block into the delivery
+    table.
     """
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """False if the receive's consumer runs handlers, because idle processes poll first. None if no consumer
-    receives.
+    """False if the receive's consumer runs handlers. None if no consumer receives. Idle processes poll before
+    others.
     """
 
 
@@ -315,8 +315,8 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without messages, returns the instant of the next poll, if the wait goes on.
-        Raises OverLimit at the in-flight limit (INF-7).
+        """Reads claimed messages. Returns the instant of the next poll if no message was claimed and the wait has
+        not ended. Raises OverLimit at the in-flight limit (INF-7).
         """
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)

@@ -194,8 +194,8 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with an attribute ``change_type``, which names the kind of change that the change feed has
-    for the row.
+    """Yields messages with the attribute ``change_type``. Its value is the kind of the row's change, according to
+    the change feed.
     """
     taken: list[pa.RecordBatch] = []
 

@@ -208,7 +208,7 @@ class _Before:
         """Removes the messages in ``blank``, because these have no body. Adds ``twice`` messages with new offsets,
         from ``end`` on.
 
-        Each added message had an old offset that another message has, too.
+        Each added message shared its old offset with another message.
         """
         for span in blank:
             self.messages.discard(*span)

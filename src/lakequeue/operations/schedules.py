@@ -114,8 +114,8 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields concerns about schedules that fail or are overdue, by name. If ``thorough``, also reads the
-        schedules' last messages.
+        """Yields concerns about schedules that fail or are overdue, sorted by name. If ``thorough``, also reads
+        the schedules' last messages.
         """
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):

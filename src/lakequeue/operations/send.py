@@ -207,8 +207,8 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Groups entries by the shards that may take them. For an entry with a group or deduplication id, only one
-    shard may.
+    """Groups entries by the shards that may take them. An entry with a group or deduplication id can go to only
+    one shard.
     """
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():

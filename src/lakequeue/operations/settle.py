@@ -216,7 +216,7 @@ def visibility(queue: OpenQueue, given: Duration | None) -> int:
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
     """Returns the command that makes a message visible after ``timeout`` microseconds, or deletes the message if
-    None.
+    ``timeout`` is None.
     """
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)

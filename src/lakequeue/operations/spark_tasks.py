@@ -1,4 +1,6 @@
-"""Splits the messages of shards into disjoint ranges for Spark's tasks. The tasks need an installed lakequeue."""
+"""Splits the messages of shards into disjoint ranges for Spark's tasks. lakequeue must be installed for the
+tasks.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Maximum number of shards, because Spark scans each shard with separate jobs."""
+"""Maximum number of shards. The number is limited because Spark scans each shard with separate jobs."""
 _CHUNK = 100_000
 """Number of offsets in a chunk. One task finds the runs of a chunk's messages."""
 

@@ -65,7 +65,7 @@ def logged(verb: str, queue: str) -> Iterator[CallCounters]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit, and the races lost before the commit, for the call of this thread."""
+    """Counts a commit, and the races lost before the commit, for the call that runs in this thread."""
     call = _current.get()
     if call is not None:
         call.commits += 1
@@ -74,7 +74,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts the races that this thread's call lost before it gave up without a commit."""
+    """Counts the races that the call in this thread lost before it gave up without a commit."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races
@@ -95,7 +95,7 @@ class Tallies:
         self._by_queue: dict[str, Counter[str]] = {}
 
     def add(self, queue: str, **amounts: int) -> None:
-        """Adds ``amounts`` to the totals of a queue. Each amount has a name of ``EVENTS``."""
+        """Adds ``amounts`` to the totals of a queue. The name of each amount is one of ``EVENTS``."""
         with self._lock:
             self._by_queue.setdefault(queue, Counter()).update(amounts)
 
@@ -110,7 +110,9 @@ class Tallies:
 
 
 class Steps:
-    """Counts the commits of one call that makes several. Error messages use ``call`` as the name of the call."""
+    """Counts the commits of a call that makes several commits. Error messages use ``call`` as the name of the
+    call.
+    """
 
     def __init__(self, call: str) -> None:
         self._call = call
@@ -119,7 +121,7 @@ class Steps:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Runs one commit. If the commit fails after an earlier commit of the call, raises QueueClientError with
-        ``outcome_unknown``. QueueDoesNotExist stays QueueDoesNotExist.
+        ``outcome_unknown``. QueueDoesNotExist is raised unchanged.
         """
         try:
             yield

@@ -13,7 +13,8 @@ class DeliveryState:
     """State of a queue's delivery table in this process. The state is neither stored nor pickled.
 
     Attributes:
-        options: storage options of the table. None for the root's options, on the same kind of storage.
+        options: storage options of the table. None uses the root's options if root and table are on the same kind
+            of object store.
         tables: the tables that this process has opened, by path or URI.
         failed: when this process last failed to decide a delivery, in microseconds, by shard and slot.
     """

@@ -1,8 +1,8 @@
 """The home shard: the shard that a process tries first. Processes with different homes rarely race for a commit.
 
-A process has one home shard for receives, and one for sends. The process moves a home where it keeps losing races.
-It also moves the home for receives if it keeps finding messages only in other shards. The home for sends also
-moves with each new segment, so that sends fill all shards.
+A process has one home shard for receives, and one for sends. If the process keeps losing races at a home, the home
+moves to another shard. The home for receives also moves if the process keeps finding messages only in other
+shards. The home for sends also moves with each new segment, so that sends fill all shards.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard than the home, so that a few consumers serve all shards."""
+"""One in this many receives starts at a shard other than the home. Few consumers can therefore serve all
+shards.
+"""
 _ALONE = 0.125
 """Amount by which a commit without lost races lowers the strain. A lost race raises the strain by 1. High strain
 moves the home.
 """
 _LEAST, _MOST = 2.0, 64.0
-"""Minimum and maximum of the strain that moves the home. The strain needed doubles if all other shards are in
-use.
+"""Smallest and largest limit of the strain. At the limit, the home moves. The limit doubles if all other shards
+are in use.
 """
 _QUIET = 64
-"""Number of commits in a row at strain 0, after which the strain ``_LEAST`` again moves the home."""
+"""Number of commits in a row at strain 0, after which the limit of the strain is ``_LEAST`` again."""
 _MISSES = 8
 """Number of receives in a row that find messages only in other shards, after which the home moves."""
 
@@ -91,8 +93,8 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """May move the home if the strain is high. ``activity`` returns a value for each shard, which every commit
-        to the shard changes.
+        """May move the home if the strain is high. ``activity`` returns for each given shard a value that every
+        commit changes.
         """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return

@@ -37,7 +37,7 @@ class CommandCommit:
     looked: bool
     """True if the last read by ``look_at`` is recent enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
-    """The id of each request that contributes commands, and the number of commands of the request."""
+    """The id of each request that contributes commands, and how many commands the request has."""
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:

@@ -25,10 +25,10 @@ ROUNDS = 16
 """Number of calls that this process posts as requests, after it saw that other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
 """``LOSS`` is the strain that a lost race adds. From the strain ``MOST_STRAIN`` on, calls become requests. A won
-commit subtracts 1.
+commit subtracts 1 from the strain.
 """
 _ATTRIBUTES = "attributes"
-"""Key of the version of the queue's attributes, among the answers in a log entry."""
+"""Key under which the answers in a log entry contain the version of the queue's attributes."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -36,8 +36,8 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """Says that this process must commit its request. ``others`` are the ids and commands of other processes'
-    requests, oldest first, which go into the same commit.
+    """Says that this process must commit its own request. The same commit includes ``others``: ids and commands of
+    other processes' requests, oldest first.
     """
 
     others: Sequence[tuple[str, Sequence[Command]]]
@@ -69,7 +69,7 @@ class LedgerRequests:
         self._rounds, self._strain, self.turns.moved = ROUNDS, 0, True
 
     def won(self) -> None:
-        """Records a commit without requests, before which no race was lost."""
+        """Records a commit that contained no requests and lost no race."""
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
@@ -86,8 +86,8 @@ class LedgerRequests:
     def ask(self, table: Table) -> None:
         """Asks the winner of a race to post requests, too. Does nothing if the winner's commit answered requests.
 
-        A process that posts no requests is faster than the others. With 100 ms a storage call, such a process won
-        all races for seven seconds.
+        A process that posts no requests commits faster than a process that posts them. With 100 ms per storage
+        call, a process without requests won all races for seven seconds.
         """
         newest = table.state.latest.get(table.version)
         if newest is not None and not newest.answers and layout.TURN_ID not in newest.transactions:

@@ -1,9 +1,10 @@
 """Wakes waiting receives of this process when logs change on a local disk (inotify).
 
 Of all processes that wait on a queue, one is the watcher. The watcher watches the logs, and holds a lock on a
-file. The watcher closes the file, which wakes the other processes, if no receive of its own waits, if a woken
-receive does not poll, or if logs change while its handlers run. The watcher stamps the file as long as its last
-poll has left no message to other processes. Without a recent stamp, the other processes poll at intervals.
+file. To wake the other processes, the watcher closes the file. It does so in three cases: none of its own receives
+waits; a woken receive does not poll; logs change while its handlers run. The watcher stamps the file as long as
+its last poll has left no message to other processes. Without a recent stamp, the other processes poll at
+intervals.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lakequeue.storage.engines.watch_lock import WatchLock
 PAUSE = 0.02
 """Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last receive in an idle process. Commits and short handlers take
+"""Seconds that a process keeps watching after its last receive stopped waiting. Commits and short handlers take
 less time.
 """
 STAY = 0.25
@@ -44,8 +45,8 @@ process.
 OVERFLOW = -1
 """Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds without a waiting receive after which a queue can be forgotten. It is forgotten when a receive waits on
-another queue.
+"""Seconds without a waiting receive after which a queue is dropped. The drop happens when a receive waits on a new
+queue.
 """
 
 
@@ -93,7 +94,7 @@ class Place:
 
     @property
     def idle(self) -> bool:
-        """True if a receive waits while this process is idle, or waited so in the last ``GRACE`` seconds."""
+        """True if a receive waits while this process is idle. Also True for ``GRACE`` seconds after the wait."""
         return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
 
     @property
@@ -324,8 +325,8 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks, because each lock keeps a file open. Further queues are watched without
-    a lock.
+    """Returns the maximum number of locks. Each lock keeps a file open. Further queues are watched without a
+    lock.
     """
     import resource
 

@@ -54,8 +54,8 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Returns the directories of the shards' Delta logs. Returns none on object stores, or if the clock is not
-        the system's.
+        """Returns the directories of the shards' Delta logs. The list is empty on object stores, or if the clock
+        is not the system's.
         """
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
@@ -98,8 +98,8 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Runs a call of the queue as a context. Logs the call, converts errors, and completes an interrupted
-        deletion of the queue.
+        """Context in which a call of the queue runs. Logs the call, converts its errors, and completes an
+        interrupted deletion.
         """
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
@@ -119,7 +119,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Checks at times that the catalog still has the queue. Raises DamagedTable if a restore, for example, has
+        """Checks, from time to time, that the catalog still has the queue. Raises DamagedTable if a restore has
         lost the queue (DUR-7).
         """
         now = self.now()
@@ -138,7 +138,7 @@ class OpenQueue:
         self._row_checked_at = now
 
     def tally(self, **amounts: int) -> None:
-        """Adds ``amounts`` to the queue's totals. Each amount has a name of ``calls.EVENTS``."""
+        """Adds ``amounts`` to the queue's totals. The name of each amount is one of ``calls.EVENTS``."""
         self.root.tallies.add(self.name, **amounts)
 
     def _deleted(self) -> bool:
@@ -190,8 +190,8 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts attributes of the shards that are newer than the catalog's, as after a restore (DUR-7). Returns
-        True if there are any.
+        """Adopts the shards' attributes if they are newer than the catalog's, for example after a restore (DUR-7).
+        Returns True if they were newer.
         """
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
@@ -219,8 +219,8 @@ class OpenQueue:
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
-        """Writes the catalog's attributes to every shard. An interrupted change of attributes is thereby completed
-        (QUE-25).
+        """Writes the catalog's attributes to every shard, and thereby completes an interrupted change of
+        attributes (QUE-25).
         """
         row = self.row
         version = row.attributes_version

@@ -88,7 +88,9 @@ _Open = TypeVar("_Open")
 
 
 class Reopened(Generic[_Values, _Open]):
-    """Base of public classes that are pickled without open files. A copy opens its root or queue on first use."""
+    """Base class of public classes that are pickled without open files. A copy opens its root or queue on first
+    use.
+    """
 
     _values: ClassVar[type[PickledRoot | PickledQueue]]
     _pickled: _Values

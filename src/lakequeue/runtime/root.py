@@ -222,7 +222,9 @@ class Root:
         return self.spark
 
     def allow(self, spark: SparkSession) -> None:
-        """Lets a session reach the root's storage. Raises QueueClientError if the session cannot."""
+        """Lets a session reach the root's storage. Raises QueueClientError if the session cannot reach the
+        storage.
+        """
         spark_access.allow(spark, self.engine.store)
 
     @contextmanager

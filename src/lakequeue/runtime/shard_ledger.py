@@ -37,9 +37,7 @@ from lakequeue.storage.requests import PostedRequest
 from lakequeue.storage.store_failures import first_line
 
 OVERLOOKED = 16
-"""Number of claims without a read of the log after which a claim reads the log. Counts only if message groups are
-possible.
-"""
+"""Maximum number of claims in a row that do not read the log. Applies only if messages can have groups."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -68,10 +66,10 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Announces in the ledger that bodies will be removed from the log. Returns the random number of the
-        removal.
+        """Announces in the ledger that bodies will be removed from the log. Returns a random number that
+        identifies the removal.
 
-        ``known`` is the random number of the last removal from the log, or 0 if there was none.
+        ``known`` is the number of the last removal from the log, or 0 if there was none.
         """
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
@@ -234,7 +232,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """Reads the log. Returns True if the log has grown, because the claim may find new messages in it."""
+        """Reads the log. Returns True if the log has grown, so that a claim may find new messages."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False

@@ -166,7 +166,8 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns for each offset True if the message there is stored. The state is at most half a second old.
+        """Returns for each offset True if its message is stored, else False. The state is at most half a second
+        old.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.

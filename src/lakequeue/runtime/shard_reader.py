@@ -31,7 +31,7 @@ class ShardReader:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages in a range of offsets as dicts. Contains None in place of a removed message.
+        """Returns the messages in a range of offsets as dicts, with None for a removed message.
 
         Raises QueueClientError if a message that was not removed is missing.
         """

@@ -30,14 +30,12 @@ class WatchedPlace(Protocol):
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many seconds this process can rely on the watcher, which leaves no message to it
-        meanwhile.
-        """
+        """Returns for how many seconds this process need not poll, because the watcher leaves it no message."""
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records that a poll after ``changes`` found nothing. There will be nothing for ``seconds``, or until a
-        change if None.
+        """Records that a poll after ``changes`` found nothing. Nothing is expected for ``seconds``, or until the
+        next change if ``seconds`` is None.
         """
         ...
 
