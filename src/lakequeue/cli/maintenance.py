@@ -66,9 +66,7 @@ def counts(
 
 
 def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
-    """List the consumers of one queue or of all. Idle consumers, and consumers killed on the last day, are listed,
-    too.
-    """
+    """List the consumers of one queue or of all. Include idle consumers, and consumers killed within a day."""
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()
