@@ -20,7 +20,7 @@ from insides import place_of
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
-from lakequeue.entry_verbs import make_visible
+from lakequeue.entry_verbs import consumers, make_visible
 from serve.serving import free_port, wait_until
 
 MODULE = """
@@ -73,6 +73,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     """Runs the command in this process, whose signals and logs stay as they are."""
     monkeypatch.setattr(command, "_configure_logs", lambda session: None)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(command, "answer_signal", lambda: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def run(*arguments: str) -> Result:
@@ -104,6 +105,27 @@ def test_the_command_consumes_until_the_queue_is_empty(queue: Queue, run: Any, h
     queue.send_batch([SendEntry("0") for _ in range(5)])
     assert run("orders", handler, "--until-empty", "--concurrency", "2").exit_code == 0
     assert queue.counts().visible == queue.counts().in_flight == 0
+
+
+@pytest.mark.spec("JOB-14")
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_signal_prints_where_its_handler_hangs_unless_the_handler_owns_it(
+    queue: Queue, start: Callable[..., subprocess.Popen[str]], owned: bool
+) -> None:
+    own = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os.write(2, b'its own\\n'))"
+    Path("hanging.py").write_text(f"{own if owned else ''}\n{MODULE}")
+    queue.send("600")
+    process = start("hanging:handle")
+    wait_until(lambda: began(queue), "the handler begins")
+    wait_until(lambda: any(each.processes for each in consumers(queue)), "the consumer reports")
+    [[reported]] = [each.processes for each in consumers(queue)]
+    assert reported.dumps is not owned
+    process.send_signal(signal.SIGUSR1)
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    shown = next(line for line in lines if ("its own" if owned else " in handle") in line)
+    assert owned or re.search(r'hanging.py", line \d+ in handle$', shown)
+    assert process.poll() is None, "it goes on"
 
 
 @pytest.mark.spec("JOB-9")

@@ -142,6 +142,10 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
         Remedy("kill 4711", "on worker-1 ends it"),
     ]
     assert concern.hint == "when its process ends, its messages return after their visibility timeout"
+    hanging = attrs.evolve(hanging, processes=[attrs.evolve(PROCESS, dumps=True)])
+    [concern] = found("orders", QueueAttributes.create(), depth, [hanging], (), None)
+    told = "on worker-1 has it print where its handler hangs, to its log"
+    assert [*concern.steps] == [Remedy("kill -USR1 4711", told), Remedy("kill 4711", "on worker-1 ends it")]
 
 
 def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None:

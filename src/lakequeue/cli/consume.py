@@ -16,6 +16,7 @@ from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, CommandContext, Session, usage
 from lakequeue.cli.values import at_least, imported
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
+from lakequeue.model.stack_dumps import answer_signal
 
 if TYPE_CHECKING:
     from lakequeue import Consumer, Queue, Renewal
@@ -92,6 +93,7 @@ def consume(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
     function = imported(handler, handler)
+    answer_signal()  # now, as the handler's module may have a use of its own for SIGUSR1
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.options import RetryBackoff
     from lakequeue.consumer.outages import Outage

@@ -25,6 +25,7 @@ class ConsumerProcess:
         seen_at: when the process last wrote its file.
         handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
+        dumps: True if SIGUSR1 prints the stacks of its threads.
     """
 
     host: str
@@ -33,6 +34,7 @@ class ConsumerProcess:
     seen_at: datetime
     handlers: int
     oldest_handler: datetime | None
+    dumps: bool = False
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -74,9 +76,12 @@ def parse(text: bytes) -> ConsumerFile | None:
         texts, numbers = [found["name"], given["host"], *found["queues"]], [given["pid"], given["handlers"]]
         requests, received = dict(found.get("requests", {})), found.get("received", 0)
         texts, numbers = [*texts, *requests], [*numbers, *requests.values(), received]
+        dumps = given.get("dumps", False)
         if first is None or last is None or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
             return None
-        process = ConsumerProcess(given["host"], given["pid"], first, last, given["handlers"], oldest)
+        process = ConsumerProcess(
+            given["host"], given["pid"], first, last, given["handlers"], oldest, dumps is True
+        )
         return ConsumerFile(found["name"], tuple(found["queues"]), process, requests, received)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return None

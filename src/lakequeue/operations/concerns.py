@@ -12,6 +12,7 @@ from lakequeue.errors import LakeQueueError, counted
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.model.pauses import ENDS, resumed_at
 from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.browse import Search, page
@@ -271,12 +272,20 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
     yield Concern(name, "expiring", text, steps=steps, brief=brief)
 
 
+def _look(process: ConsumerProcess) -> Remedy:
+    """Returns the command that shows where a process hangs."""
+    if process.dumps:
+        command = f"kill -USR1 {process.pid}"
+        return Remedy(command, f"on {process.host} has it print where its handler hangs, to its log")
+    return Remedy(f"py-spy dump --pid {process.pid}", f"on {process.host} shows where its handler hangs")
+
+
 def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
     """Returns commands that free the messages that a stuck consumer holds."""
     if held.processes:
         pairs = [
             (
-                Remedy(f"py-spy dump --pid {one.pid}", f"on {one.host} shows where its handler hangs"),
+                _look(one),
                 Remedy(f"kill {one.pid}", f"on {one.host} ends it"),
             )
             for one in held.processes[:3]

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
+from lakequeue.model import stack_dumps
 from lakequeue.model.clock import from_micros, start_thread
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.consumers import forget_consumer, report_consumer
@@ -72,6 +73,7 @@ class Presence:
         began = self._began()
         oldest = from_micros(min(began)) if began else None
         process = ConsumerProcess(
-            *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest)
+            *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest),
+            dumps=stack_dumps.answers(),
         )
         return ConsumerFile(self._name, self._keys, process)

@@ -70,7 +70,7 @@ function place(concern) {
 }
 
 function hasProcess({ steps }) {
-  return steps.some(({ command }) => command.startsWith("py-spy"));
+  return steps.some(({ command }) => command.startsWith("kill "));
 }
 
 function inFlight(queue) {
