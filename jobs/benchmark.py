@@ -47,6 +47,7 @@ from rich.table import Table
 
 ROWS = {
     "point": point.point,
+    "commits": point.commits,
     "durable": durable.durable,
     "bulk": bulk.bulk,
     "source": source.source,

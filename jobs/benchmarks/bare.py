@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 import duckdb
+import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.harness import Action
@@ -15,6 +19,7 @@ from lakequeue.shard.runs import IN_FLIGHT, Head, Run
 from lakequeue.storage import layout
 from lakequeue.storage.ledger import run_rows
 from lakequeue.storage.messages.append import SEGMENT_COMMITS
+from lakequeue.storage.parquet_files import write_table
 
 
 class BareTables:
@@ -65,6 +70,40 @@ AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}
         merge = self._receipts.merge(rows, same, source_alias="s", target_alias="t", streamed_exec=False)
         merge = merge.when_matched_delete("s.op = 'del'").when_matched_update(columns)
         merge.when_not_matched_insert(columns, predicate="s.op = 'put'").execute()
+
+
+class BareFiles:
+    """The files of one commit without a queue: a Parquet file and an entry of a log, with four syncs."""
+
+    def __init__(self, path: Path, table: str) -> None:
+        """Repeats the newest file of a table."""
+        newest = max(Path(table).rglob("*.parquet"), key=os.path.getmtime)
+        self._rows = ds.dataset(newest).to_table()
+        self._path = path
+        path.mkdir()
+        self._folder = os.open(path, os.O_RDONLY)
+        add = {"path": "x" * 60, "stats": "y" * 300}
+        self._entry = json.dumps({"add": add, "commitInfo": {"a": "b" * 200}}).encode()
+        self._version = 0
+
+    def commit(self) -> None:
+        self._version += 1
+        file, draft = self._path / f"{self._version}.parquet", self._path / "draft"
+        write_table(self._rows, file, use_dictionary=False)
+        self._sync(file, os.O_RDONLY)
+        self._sync(draft, os.O_CREAT | os.O_WRONLY, self._entry)
+        os.link(draft, self._path / f"{self._version}.json")
+        os.unlink(draft)
+        os.fsync(self._folder)
+
+    def _sync(self, path: Path, flags: int, content: bytes = b"") -> None:
+        file = os.open(path, flags)
+        if content:
+            os.write(file, content)
+        os.fsync(file)
+        os.close(file)
+        if not content:
+            os.fsync(self._folder)
 
 
 class BareSearch:

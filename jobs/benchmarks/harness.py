@@ -205,15 +205,21 @@ class Bench:
             self.bodies(rows, 1024).write.parquet(path)
         return self.spark.read.parquet(path)
 
-    def alternate(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
+    def alternate(
+        self,
+        what: str,
+        rounds: int,
+        *pairs: tuple[Action, Action],
+        clock: Callable[[], float] = perf_counter,
+    ) -> list[tuple[float, float]]:
         """Measures both sides of pairs alternately. Returns medians in seconds. Calls returned callables after."""
         times: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
         for turn in self.track(range(rounds), what):
             for pair, seconds in zip(pairs, times, strict=True):
                 for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                    start = perf_counter()
+                    start = clock()
                     after = pair[side]()
-                    seconds[side].append(perf_counter() - start)
+                    seconds[side].append(clock() - start)
                     if callable(after):
                         after()
         return [(median(ours), median(bare)) for ours, bare in times]

@@ -8,13 +8,15 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from statistics import median
+from time import process_time
 from typing import Any
 
-from benchmarks.bare import BareSearch, BareTables
+from benchmarks.bare import BareFiles, BareSearch, BareTables
 from benchmarks.harness import BODY, LONG, Action, Bench, Figure, call_rates
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.storage.layout import messages_path
+from lakequeue.storage.layout import messages_path, receipts_path
 
 _IMPORT = """
 import time
@@ -50,6 +52,36 @@ def point(bench: Bench) -> Iterator[Figure]:
     yield Figure("one delete / bare MERGE", *delete, bound=2)
     yield Figure("one claim / bare append", claim[0], send[1], bound=3)
     yield Figure("one delete / bare append", delete[0], send[1], bound=3)
+
+
+def commits(bench: Bench) -> Iterator[Figure]:
+    """CPU of one send, receive and delete; bare: CPU of the files and syncs of one commit."""
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", engine="point")
+        queue = lake.create_queue("commits")
+        for _ in bench.track(range(bench.sizes.point_rounds), "filling a queue"):
+            queue.send(BODY)
+        for _ in range(bench.sizes.point_rounds // 10):
+            queue.receive(10, LONG)
+        tables = messages_path(lake.root, queue.key, 0), receipts_path(lake.root, queue.key, 0)
+        messages, receipts = (
+            BareFiles(Path(f"{scratch}/{place}"), table).commit for place, table in enumerate(tables)
+        )
+        received: list[str] = []
+
+        def receive() -> None:
+            received.extend(message.receipt_handle for message in queue.receive(1, LONG))
+
+        times = bench.alternate(
+            "CPU of commits",
+            bench.sizes.point_rounds,
+            (lambda: queue.send(BODY), messages),
+            (receive, receipts),
+            (lambda: queue.delete(received.pop()), receipts),
+            clock=process_time,
+        )
+    for verb, bound, pair in zip(("send", "receive", "delete"), (2, 2.2, 2), times, strict=True):
+        yield Figure(f"CPU of one {verb} / of its files alone", *pair, bound=bound)
 
 
 def in_flight(bench: Bench) -> Iterator[Figure]:

@@ -31,7 +31,7 @@ def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--scale", "0.05", "--only", "point,cli")
+    done = run(tmp_path, "--quick", "--scale", "0.05", "--only", "point,commits,cli")
 
     assert done.returncode == 0, done.stderr
     header, *lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -44,6 +44,9 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
         "one delete / bare MERGE",
         "one claim / bare append",
         "one delete / bare append",
+        "CPU of one send / of its files alone",
+        "CPU of one receive / of its files alone",
+        "CPU of one delete / of its files alone",
         "lakequeue counts, whole process",
         "lakequeue list, whole process",
         "from lakequeue import LakeQueue",
