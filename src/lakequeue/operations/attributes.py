@@ -125,7 +125,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
 
 
 def warn_of_small_burst(queue: OpenQueue) -> None:
-    """Logs a warning if the burst of the queue's rate limit is small for an object store (JOB-11)."""
+    """Logs a warning if a burst of the rate limit is small for an object store (JOB-11)."""
     pace = queue.attributes.pace
     if pace is None or pace.holds >= STORE_HOLDS or local_path(queue.root.path) is not None:
         return
@@ -176,7 +176,7 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the redrives that were requested through the SQS API, as JSON text in the server's format. Returns
+    """Returns the redrives that were requested through the SQS API. The JSON text has the server's format. Returns
     None without redrives.
     """
     with queue.service("move_tasks"):

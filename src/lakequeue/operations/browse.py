@@ -54,7 +54,7 @@ one.
 """
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""Factor by which later batches of a long search may be larger than the first batch."""
+"""Factor by which later batches of a long search may exceed the first batch."""
 BYTES = 8 * 2**20
 """Maximum bytes of a queue's batches in memory. Each shard gets an equal part, but at least an eighth."""
 

@@ -41,7 +41,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of the queue ``name``, or of all queues, each with its catalog row. Raises
+    """Returns the shards of the queue ``name``, or of all queues. Each shard comes with its catalog row. Raises
     QueueDoesNotExist.
     """
     catalog = find_catalog(root.engine.store, root.path)

@@ -139,8 +139,8 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields the places of messages with an id. The first list has places near the time in the id, the next list
-    has all places.
+    """Yields the places of messages with an id. The first list has places near the id's time. The next list has
+    all places.
     """
     queue.learn_of_shards()
     made = sent_about(message_id)
@@ -161,7 +161,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns for each Spark task the offsets that the task must read to find the messages with an id."""
+    """Returns the messages with an id, as offsets for Spark tasks. Each task reads the offsets of one item."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():

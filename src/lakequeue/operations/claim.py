@@ -63,7 +63,7 @@ class ClaimPlan:
     unknown.
     """
     left_nothing: bool = attrs.field(default=False, init=False)
-    """True if the claim found no message, and a claim by another process would find none now."""
+    """True if the claim found no message. Another process would find none now, either."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)

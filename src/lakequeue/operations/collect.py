@@ -92,7 +92,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Waits for space, adds a copy of a message, and returns the future of its result. ``at`` is when the
+        """Waits for space, and adds a copy of a message. Returns the future of the result. ``at`` is when the
         message's delay ends.
         """
         queue = self._queue()

@@ -1,8 +1,8 @@
 """The compactor: frees storage, and keeps tables and logs short.
 
 A pass changes no result of a verb. Each step may fail, be killed, or run twice at once. The summary lists failed
-steps, and the next pass repeats failed steps. After a pass with nothing to do, passes skip the queue until its
-next commit, or until the queue has been idle twice as long (``storage.compaction_notes``).
+steps, and the next pass repeats failed steps. A pass with nothing to do makes later passes skip the queue. The
+skips end with the next commit, or when the idle time has doubled (``storage.compaction_notes``).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds that the messages of a deleted queue stay, because leases may still read the messages."""
+"""Microseconds that the messages of a deleted queue stay. Leases may still read the messages."""
 FOLDERS_KEPT = 3600
-"""Seconds that an empty directory stays, because a process may be about to write into the directory."""
+"""Seconds that an empty directory stays. A process may be about to write into the directory."""
 LONGEST_WITHIN = 24 * 3600
 """Maximum of ``within``, in seconds. Without ``within``, files that readers have pinned stay as long."""
 
@@ -76,7 +76,9 @@ class CompactionSummary:
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments that lost at least half of their rows, or of their bodies, because nothing needs them."""
+    """Number of segments that lost at least half of their rows or bodies. Nothing needs the removed rows and
+    bodies.
+    """
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
@@ -211,7 +213,7 @@ def compact_root(
     """Makes one pass over the queues of all regions; see ``LakeQueue.compact``.
 
     If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, no queue is skipped.
-    In this case, files stay only for readers that began in the last ``within`` seconds (DUR-65).
+    In this case, files stay for readers of the last ``within`` seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):

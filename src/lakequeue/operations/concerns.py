@@ -1,4 +1,4 @@
-"""Finds problems of queues that an operator should check, such as visible messages that nobody receives."""
+"""Finds problems of queues that an operator should check. An example is a queue that nobody receives from."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Concern:
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns a concern about dead letters with their errors, and with commands to redrive the most frequent
+        """Returns a concern about dead letters with their errors. Adds commands to redrive the most frequent
         errors.
         """
         if len(errors) < 2:
@@ -235,8 +235,8 @@ def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveCo
     """Returns the seconds for which nobody has received the visible messages of a queue.
 
     Returns 0 if there are no visible messages, if the queue is paused, or if a running ``Consumer`` has messages
-    in flight. The seconds count from the latest of three events: the last receive of a message that is in flight,
-    the end of the last pause, and the send of the oldest message.
+    in flight. The seconds count from the latest of three events: the last receive of a message in flight; the end
+    of the last pause; the send of the oldest message.
     """
     counts = now.counts
     if not counts.visible or attributes.paused or any(each.in_flight and each.processes for each in known):

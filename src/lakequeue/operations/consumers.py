@@ -1,6 +1,4 @@
-"""Finds the consumers of a queue by their messages in flight, and by the files of consumers. May miss
-consumers.
-"""
+"""Finds the consumers of a queue by messages in flight and by the consumers' files. May miss consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Last reports of consumers that run or were killed, by the key of the queue from which they receive."""
+"""Last reports of running and killed consumers, by the key of each queue that they receive from."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -126,7 +124,9 @@ def has_ended(process: ConsumerProcess) -> bool:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a running consumer, with the number of its process's requests to the object store."""
+    """Writes the file of a running consumer. The file includes the process's number of requests to the object
+    store.
+    """
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)

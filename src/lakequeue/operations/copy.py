@@ -5,8 +5,8 @@ The copy writes the catalog's rows last, in one commit, so that a killed copy ha
 Of each shard, the copy takes a snapshot of the ledger, and later a snapshot of the log. The log therefore has
 every message of the ledger. A shard is copied again if messages were moved into it meanwhile. A copied log may
 have messages of a move that the copied ledger of the other queue lacks. In this case, the copy makes the move
-again (DUR-41). If only some copied shards have a bulk send, the copy also gets the other files and the manifest of
-the send. A repetition of the send, or a compaction, completes the send.
+again (DUR-41). If only some copied shards have a bulk send, the other files and the manifest of the send are
+copied, too. A repetition of the send, or a compaction, completes the send.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ShardCopy:
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """True if moved messages, or messages of the bulk sends ``sends``, came to the log after the snapshot."""
+        """True if the log got moved messages, or messages of the bulk sends ``sends``, after the snapshot."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -397,8 +397,8 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Raises QueueClientError if the target has one of the queues, or other files in a queue's directory. Accepts
-    files of an unfinished copy.
+    """Raises QueueClientError if the target has one of the queues. Also raises it for other files in a queue's
+    directory. Accepts files of an unfinished copy.
     """
     _check_names(target, rows)
     for row in rows:

@@ -86,7 +86,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
     """Creates the tables and the row of a new queue. Returns the row, or the row that a faster process has
     created.
 
-    Returns None if the creation took so long that a compactor may already remove the tables.
+    Returns None if the creation took too long: a compactor may already remove the tables.
 
     Args:
         checked: the fence of the queue's name at the last ``check``. If the fence has changed, ``check`` is

@@ -1,4 +1,4 @@
-"""The delivery table as an attribute of a queue, and decisions of operators on undecided messages (TAB)."""
+"""The delivery table as an attribute of a queue. Operators' decisions on undecided messages (TAB)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakequeue.storage.roots import is_inside, root_of
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
     """Returns the attributes with an absolute path in ``Table`` (TAB-1). URIs and catalog names stay as they are.
 
-    Raises InvalidAttributeValue if the table is not allowed, for example because it is inside the root.
+    Raises InvalidAttributeValue if the table is not allowed, for example inside the root.
     """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
@@ -47,15 +47,15 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns the attributes with a new delivery id, or without a delivery id if the queue has no delivery table
+    """Returns the attributes with a new delivery id. Removes the delivery id if the queue has no delivery table
     (TAB-1).
     """
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Raises InvalidAttributeValue if messages have delivery marks, because the table must not change before the
-    marks end (TAB-1).
+    """Raises InvalidAttributeValue if messages have delivery marks (TAB-1). The delivery table must not change
+    before the marks end.
     """
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)

@@ -184,8 +184,8 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends a Spark DataFrame (TAB-30). Writes the files of the DataFrame first, so that the lease survives
-        an error of the write.
+        """Appends a Spark DataFrame (TAB-30). Writes the DataFrame's files first. The lease therefore survives
+        errors of this step.
         """
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
@@ -248,7 +248,7 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused delivery, and makes a new delivery of each part of its messages (TAB-27).
+        """Ends a refused delivery (TAB-27). Makes a new delivery of each part of its messages.
 
         Args:
             parts: the receipt handles of each part; None for a single part.

@@ -121,7 +121,7 @@ class DeliveryStatus(Enum):
     BLOCKED = "blocked"
     """The table will never get the rows, because the delivery was blocked."""
     TAKEN = "taken"
-    """The table will never get the rows, because another copy of the root has used the delivery's number."""
+    """The table will never get the rows. Another copy of the root has used the delivery's number."""
     UNKNOWN = "unknown"
     """The log no longer shows if the rows arrived. Their log entry was trimmed, and a newer delivery has used the
     slot.

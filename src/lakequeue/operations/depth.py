@@ -23,7 +23,9 @@ from lakequeue.storage.stats_rows import StatsRow
 NEWEST_COMMITS = 50
 """Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of entries that are read from each log, and about the maximum number of entries from all logs."""
+"""Minimum number of entries that are read from each log. Maximum number from all logs, unless the minimum is
+more.
+"""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
 """Names of the counts in the compactor's notes. Queues with undecided messages have no notes."""

@@ -24,7 +24,9 @@ from lakequeue.storage.stores import Store
 SPARSE = timedelta(seconds=150)
 """Maximum time between two points of a plot. In a larger gap, the depth is unknown."""
 MOST = 50
-"""Maximum number of ledger versions that are opened per shard, and of further instants with a computed depth."""
+"""Maximum number of ledger versions that are opened per shard. Also the maximum number of further instants with a
+depth.
+"""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
@@ -116,7 +118,7 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """True if the log still has all messages to which this version of the ledger refers."""
+        """True if the log still has all messages that this version of the ledger needs."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:

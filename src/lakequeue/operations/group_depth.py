@@ -52,7 +52,7 @@ def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """Returns all message groups of a queue, with the columns of ``GROUPS`` except ``queue`` and ``region``."""
+    """Returns all message groups of a queue, as GROUPS without the columns ``queue`` and ``region``."""
     with queue.service("groups"):
         queue.learn_of_shards()
         root, now = queue.root, queue.now()

@@ -100,7 +100,7 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """Casts fixed-size and view binary columns to plain binary, because DuckDB would read them as text."""
+    """Casts fixed-size and view binary columns to plain binary. DuckDB would read the original columns as text."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 

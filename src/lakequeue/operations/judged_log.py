@@ -217,9 +217,7 @@ class JudgedShard:
 
 
 def _joined(stored: Iterable[_Stored]) -> Iterator[_Stored]:
-    """Joins batches of small files, because a ``Judge`` takes as long for one message as for a thousand
-    messages.
-    """
+    """Joins batches of small files. A ``Judge`` takes as long for one message as for a thousand."""
     parts: list[_Stored] = []
     rows = size = 0
     most = FEW
@@ -246,7 +244,7 @@ def _one(parts: Sequence[_Stored]) -> _Stored:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """Returns how many rows of a row group fit into a batch with the columns ``names``."""
+    """Returns how many rows of a row group fit into a batch. Only the columns ``names`` count."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -258,7 +256,7 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of the parts, such as files, that may have rows which meet ``condition``.
+    """Returns the indexes of the parts in which rows may meet ``condition``. A part is a file, for example.
 
     Args:
         known: conditions for each part. Each row of the part meets at least one of these conditions.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_COUNT, SMALL_BYTES = 1_000, 1 << 20
-"""Maximum number of messages of a small lease, and maximum size of the messages' files in bytes."""
+"""Maximum number of messages of a small lease, and maximum bytes of the messages' files."""
 
 
 @attrs.frozen
@@ -125,7 +125,9 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns where the messages are stored, and the values from which their receipt handles are made."""
+    """Returns the places of the messages in storage. Also returns the values from which receipt handles are
+    made.
+    """
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -187,9 +189,7 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease. Returns the counts of held and lost messages, and the new end of the lease in
-    microseconds.
-    """
+    """Extends the lease. Returns the counts of held and lost messages, and the lease's new end in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
@@ -319,7 +319,7 @@ def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages of a lease that were neither settled nor received again, even after the timeout.
+    """Returns the messages of a lease that were neither settled nor received again. The timeout may have ended.
     Returns None if no message is left.
     """
     parts = []

@@ -66,7 +66,9 @@ REWINDABLE = "rewindable"
 TYPED_ATTRIBUTES = "typed_attributes"
 """Name of a column with the message attributes and their types."""
 SNAPSHOT = "snapshot"
-"""Name of a column with the version of the log from which a message was read, as ``KEY/SHARD/VERSION``."""
+"""Name of a column with the version of the log, as ``KEY/SHARD/VERSION``. The message was read from this
+version.
+"""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -103,7 +105,9 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes the states of a shard's messages at ``instant``, in microseconds, from a snapshot of the ledger."""
+    """Computes the states of a shard's messages from a snapshot of the ledger. The states are those at
+    ``instant``, in microseconds.
+    """
 
     queue: str
     region: str
@@ -112,7 +116,7 @@ class Judge:
     attributes: QueueAttributes
     instant: int
     held_from: int
-    """Offset of the first held message (INF-9), or the end of the log if no message is held."""
+    """Offset of the first held message (INF-9). The end of the log if no message is held."""
     runs: pa.RecordBatch
     """The runs of the ledger by offset, including the history."""
     snapshot: str | None = None
@@ -202,8 +206,8 @@ class Judge:
         )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
-        """Returns the microseconds when the delay of each message ends, or ``NO_INSTANT`` for a message without a
-        delay.
+        """Returns when the delay of each message ends, in microseconds. ``NO_INSTANT`` means that the message has
+        no delay.
         """
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
         return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
@@ -219,7 +223,7 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """Returns the columns of the log that are needed to compute the columns ``names`` of ``JUDGED``."""
+    """Returns the columns of the log from which the columns ``names`` of ``JUDGED`` are computed."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )

@@ -1,7 +1,7 @@
 """Moves messages to other queues: dead letters and redrives.
 
-A move takes three commits: the shard marks the messages as moving, the log of the other queue appends the
-messages, and the shard removes the messages. Any process completes an interrupted move (DLQ-2, DLQ-8).
+A move takes three commits: the shard marks the messages as moving; the other queue's log appends them; the shard
+removes them. Any process completes an interrupted move (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DeadLetterMoves:
     """ARNs of dead-letter queues that do not exist. Dead letters for these queues stay where they are."""
 
     def resolve(self) -> None:
-        """Finds the dead-letter queue of the redrive policy in the catalog, unless this process already knows the
+        """Finds the redrive policy's dead-letter queue in the catalog. Does nothing if this process knows the
         queue.
         """
         policy = self.queue.attributes.redrive
@@ -187,8 +187,8 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns the destination of all messages, or None if each message goes to its source queue. Raises an error
-    if ``destination`` is not allowed.
+    """Returns the destination of all messages. Returns None if each message goes to its source queue. Raises an
+    error if ``destination`` is not allowed.
     """
     if destination is None:
         return None
@@ -203,9 +203,7 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Raises UnsupportedOperation unless the queue has dead letters, or is the dead-letter queue of another
-    queue.
-    """
+    """Raises UnsupportedOperation unless the queue has dead letters, or is another queue's dead-letter queue."""
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -279,9 +277,7 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move that can be ended, because its messages were copied or its target is gone. ``end`` is the command
-    that ends the move.
-    """
+    """A move that can end: its messages were copied, or its target is gone. The command ``end`` ends the move."""
 
     end: Moved | MoveBack
     dead_letters: int

@@ -33,9 +33,9 @@ class PlannedSend:
     order_by: str | None
     """Column that orders the messages of each group on FIFO queues."""
     writer: TaskWriter
-    """Writes rows in tasks. A task of a stream sets the key, because only the task knows the batch number."""
+    """Writes rows in tasks. A task of a stream sets the key: only the task knows the batch number."""
     needed: bool = True
-    """False if the send was made before, or all its files exist, so that tasks need not write."""
+    """False if tasks need not write: the send was made before, or all its files exist."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
         """Returns the send of one micro-batch of a stream. All tasks of the batch get an equal send."""
@@ -84,7 +84,7 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
-        InvalidOptions: the queue has later batches of the stream, so that it is unknown if this batch was sent.
+        InvalidOptions: the queue has later batches of the stream. It is unknown if this batch was sent.
         QueueClientError: storage failed, or the rules changed while tasks wrote.
     """
     staging, key = send.writer.staging, send.writer.staging.key

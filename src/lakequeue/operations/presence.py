@@ -1,4 +1,4 @@
-"""Keeps the file that shows a running consumer to other processes, even while it is idle (JOB-14)."""
+"""Keeps the file that shows a running consumer to other processes. Idle consumers have a file, too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from lakequeue.operations.consumers import forget_consumer, report_consumer
 from lakequeue.runtime.open_queue import OpenQueue
 
 FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
-"""Time from the start of a consumer's run to its first report, and time between two reports. Shorter runs report
-nothing.
-"""
+"""Time from the start of a run to its first report, and time between two reports. Shorter runs report nothing."""
 _LONGEST_END = 5.0
-"""Maximum seconds that the end of a run waits until the file is removed, for example if storage fails."""
+"""Maximum seconds that the end of a run waits until its file is removed. Storage may fail meanwhile."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Presence:
-    """Reports a run of a consumer, in a thread of its own, until ``stop`` is called. Failures of storage do not
-    end the run.
+    """Reports a run of a consumer, in its own thread, until ``stop`` is called. Failures of storage do not end the
+    run.
 
     Args:
         name: the consumer's name.

@@ -53,7 +53,7 @@ MOST_FAILURES = 32
 LONGEST_READ = 5.0
 """Seconds of reading after which a receive no longer splits unreadable ranges."""
 UNREADABLE_BYTES = 2**20
-"""Bytes that an unreadable message is assumed to have, which is the maximum size of a message."""
+"""Assumed bytes of an unreadable message: the maximum size of a message."""
 
 Row = dict[str, Any]
 """A message as a dict of values by column."""
@@ -116,7 +116,9 @@ class _Poll:
     poll.
     """
     refuse_late: bool
-    """True if a receive with too many messages in flight raises OverLimit even after a wait (INF-7)."""
+    """True if OverLimit may be raised even after a wait. The error says that too many messages are in flight
+    (INF-7).
+    """
     request: Request
 
 
@@ -315,8 +317,8 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Returns the instant of the next poll if no message was claimed and the wait has
-        not ended. Raises OverLimit at the in-flight limit (INF-7).
+        """Reads claimed messages. Without messages, returns the next poll's instant until the wait ends. Raises
+        OverLimit at the in-flight limit (INF-7).
         """
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
@@ -480,7 +482,7 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if the row at ``offset`` has no body, but the ledger still stores its message.
+    """Raises DamagedTable if the ledger stores the message at ``offset``, whose row has no body.
 
     ``offset`` is None if no row lacks a body.
     """

@@ -165,7 +165,7 @@ def judged(root: Root) -> Relation:
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """Returns the shards that may have messages which meet a condition, each with its queue's row."""
+    """Returns the shards in which messages may meet a condition. Each shard comes with its queue's row."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
@@ -300,7 +300,7 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards that may have rows which meet the condition, judged by queue, region and shard
+        """Returns the shards in which rows may meet the condition. Considers only queue, region and shard
         number.
         """
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
@@ -311,7 +311,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """Returns the queues that may have rows which meet the condition, judged by name and region."""
+        """Returns the queues in which rows may meet the condition. Considers only name and region."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

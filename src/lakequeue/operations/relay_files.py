@@ -43,8 +43,8 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue if the pattern names no files, or has other wildcards
-        than ``*`` and ``**``.
+        """Parses a pattern. Raises InvalidParameterValue if the pattern names no files. Wildcards other than ``*``
+        and ``**`` also raise the error.
         """
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
@@ -111,9 +111,7 @@ class _FileRelay:
         raise RequestThrottled(f"other processes relay {self._pattern}, and were always first; try again")
 
     def _finish(self, sent: SentFiles) -> None:
-        """Sends the batches of files that were decided but are not in the queue, because a process ended
-        before.
-        """
+        """Sends the batches of files that were decided but not sent. A process may have ended in between."""
         done = last_version(self._queue, stream_id(self._stream))
         if done > sent.last:
             raise QueueClientError(

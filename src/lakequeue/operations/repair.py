@@ -186,7 +186,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """Returns the messages from offset ``low`` on, below ``end``, that a ledger has neither deleted nor purged."""
+    """Returns the messages that a ledger has neither deleted nor purged, from offset ``low`` to before ``end``."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -200,7 +200,7 @@ class _Before:
 
     messages: SpanSet
     newest: bool
-    """False if the messages are from an older ledger, so that newer receives and deletions are unknown."""
+    """False if the messages are from an older ledger. Newer receives and deletions are unknown in this case."""
     found: FoundShard
     """State of the shard before the repair."""
 
@@ -398,7 +398,7 @@ def _listed_again(
 ) -> QueueRow | None:
     """Returns a new catalog row for a lost queue. Returns None if no lost queue matches the name.
 
-    Without ``adopt``, also returns None if another queue has the name, or if several lost queues match.
+    Without ``adopt``, also returns None if another queue has the name, or several lost queues match.
 
     Args:
         taken: the row that has the name now, or None.

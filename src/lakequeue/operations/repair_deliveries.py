@@ -28,8 +28,8 @@ time.
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
     """Removes the delivery marks from a ledger's rows (TAB-11).
 
-    Returns the rows, notes for the operator, and an epoch that is higher than the number of any delivery so far.
-    If the queue has no delivery table, returns the unchanged rows, no notes, and 0.
+    Returns the rows, notes for the operator, and an epoch above the number of any delivery. If the queue has no
+    delivery table, returns the unchanged rows, no notes, and 0.
     """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0

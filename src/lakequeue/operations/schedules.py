@@ -1,7 +1,7 @@
 """Adds, changes and runs schedules. Sends each due message exactly once (JOB-7).
 
 A due message is a batch of a stream. The schedule's id identifies the stream, and the due time is the batch
-number. The queue's log records the last batch in the same commit as its message, so that a repeated batch adds
+number. The queue's log records the last batch in the same commit as its message. A repeated batch therefore adds
 nothing. One commit sends all due messages of a queue. Another commit advances the schedules, unless another
 process has advanced them.
 """
@@ -93,7 +93,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Replaces a schedule by the result of ``change``, or removes the schedule if the result is None."""
+        """Replaces a schedule by the result of ``change``. If the result is None, removes the schedule."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -135,7 +135,8 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Returns the schedules that change if future instants are set back to ``now`` (DUR-83), by their old id.
+        """Sets future instants in copies of the schedules back to ``now`` (DUR-83). Returns the changed copies by
+        old id.
 
         Writes nothing. If ``queue`` is given, considers only schedules of this queue.
         """
@@ -237,9 +238,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends due messages. Returns for each message its result or error, or None if the message was sent
-        before.
-        """
+        """Sends due messages. Returns the result or error of each message, or None if sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]

@@ -143,7 +143,9 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """Returns the largest version of an application id in the logs of the queue's shards, or 0."""
+    """Returns the largest version of an application id in the logs of the queue. Returns 0 if no log has the
+    id.
+    """
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -151,7 +153,7 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:
-    """Completes bulk sends that only some shards have, because the process of the send was killed."""
+    """Completes bulk sends that only some shards have, because the sending process was killed."""
     target = bulk_target(queue)
     for manifest in bulk_send.abandoned(target):
         bulk_send.complete(target, manifest)

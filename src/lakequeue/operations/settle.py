@@ -215,8 +215,8 @@ def visibility(queue: OpenQueue, given: Duration | None) -> int:
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that makes a message visible after ``timeout`` microseconds, or deletes the message if
-    ``timeout`` is None.
+    """Returns the command that makes a message visible after ``timeout`` microseconds. If ``timeout`` is None, the
+    command deletes the message.
     """
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)

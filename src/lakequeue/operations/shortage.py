@@ -22,7 +22,7 @@ LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
 FULL_BYTES = 2**20
 """Minimum free bytes of a disk that is not full. A commit with large bodies may need as many bytes."""
 COMMIT_BYTES = 8 * 2**10
-"""Minimum free bytes for a commit, because each commit writes two files in blocks of 4 KiB."""
+"""Minimum free bytes for a commit. Each commit writes two files, in blocks of 4 KiB."""
 OTHERS_SHARE = 0.1
 """Minimum share of the queues in the used bytes of a disk. If the share is smaller, other files fill the disk."""
 PURGED_SHARE = 0.01
@@ -56,7 +56,7 @@ class Shortage:
         return bool(self.steps)
 
     def without_names(self) -> Shortage:
-        """Returns the shortage without names of queues and paths, for callers that may not see all queues."""
+        """Returns the shortage without names of queues and paths. Some callers may not see all queues."""
         steps = [
             attrs.evolve(step, command=f"{_PURGE}QUEUE") if step.command.startswith(_PURGE) else step
             for step in self.steps

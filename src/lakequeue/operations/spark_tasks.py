@@ -29,9 +29,9 @@ TASK_BYTES = 64 << 20
 RANGE_BYTES = 16 << 20
 """Bytes of files in one range of a view. A task reads one range at a time."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Maximum number of messages that a view passes to Spark as one value, and maximum bytes of their files."""
+"""Maximum messages in one value that a view passes to Spark, and maximum bytes of their files."""
 OPENING = 4 << 20
-"""Bytes that are added to the size of each file for the cost of opening the file."""
+"""Bytes that are added to the size of each file, for the cost of opening."""
 NO_OFFSET = (1 << 63) - 1
 """An offset that is higher than the offset of any message."""
 
@@ -118,7 +118,7 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
     """Returns the condition that a message is in these pieces, which follow one another in a shard.
 
-    If the pieces have a first offset but no last offset, messages in higher shards also meet the condition.
+    Without a last offset, messages in higher shards also meet the condition.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
@@ -160,7 +160,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
 def read(
     root: Root, condition: pc.Expression, asked: Sequence[Place], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields columns of the data source, for the messages of a task that meet the condition."""
+    """Yields columns of the data source for a task. Includes the task's messages that meet the condition."""
     from lakequeue.operations.relations import judged  # as above
 
     names = [_JUDGED.get(name, name) for name in columns]

@@ -2,7 +2,7 @@
 
 Spark's tasks read the views through ``relations``. A view is one scan for any number of queues. Python functions
 list the shards, cut the shards into pieces, and read the pieces. Spark applies conditions on ``queue``, ``region``
-and ``shard`` first, so that excluded shards are not opened. Bodies and attributes are read last, and only for
+and ``shard`` first. Excluded shards are therefore not opened. Bodies and attributes are read last, and only for
 messages that meet the other conditions.
 """
 
@@ -124,7 +124,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of a relation, as one value for each piece or place in ``asked``."""
+        """Yields the rows of a relation. Each piece or place in ``asked`` gives one value."""
         if relation == "queues":
             yield from self._depths(asked)
             return
@@ -154,8 +154,8 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages, in order. The value is NULL or empty if the message was erased or its queue
-        was deleted.
+        """Yields a column of messages, in order. The value is NULL or empty for an erased message or a deleted
+        queue.
         """
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
@@ -289,8 +289,8 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of tasks of a step. On 2 cores, 300 queues took 5.5 s with 6 tasks, and 6.6 s with 64
-    tasks.
+    """Returns the number of tasks of a step. On 2 cores, 300 queues took 5.5 s with 6 tasks. With 64 tasks, they
+    took 6.6 s.
     """
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
-"""Microseconds between a failed decision of a delivery and this process's next attempt for the same slot."""
+"""Minimum microseconds from a failed decision of a delivery to the next attempt for its slot."""
 _log = logging.getLogger("lakequeue")
 
 

@@ -31,8 +31,8 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table, and at the end. Its arguments are the number of converted tables, the number of all
-tables, and the name of the queue. At the end, the name is empty.
+"""Called before each table, and at the end. The arguments are the numbers of converted tables and of all tables,
+and the queue's name. At the end, the name is empty.
 """
 _FORMER = 5
 _EMPTIED = -1.0
@@ -97,7 +97,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Yields the ids of a process and its ancestors, such as a shell with the root in its arguments."""
+    """Yields the ids of a process and its ancestors. An ancestor may be a shell with the root in its arguments."""
     while pid:
         yield pid
         try:
@@ -108,7 +108,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
-    """True if a process has a file below the directory ``top`` open, or watches a directory there."""
+    """True if a process has opened a file below the directory ``top``, or watches a directory there."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -122,9 +122,7 @@ def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
 
 
 def _names(pid: int, top: str) -> bool:
-    """True if a process runs lakequeue with the directory ``top`` as root, according to its arguments or
-    environment.
-    """
+    """True if a process runs lakequeue with the root ``top``, according to its arguments or environment."""
     with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
         given = os.fsdecode(line.read()).split("\0")
         variables = os.fsdecode(environment.read()).split("\0")
@@ -243,7 +241,7 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
 
 
 def _run(row: Mapping[str, Any], queues: Rows) -> Run:
-    """Converts a run of layout 5, where the contents of columns depended on the state and on ``attempted_at``.
+    """Converts a run of layout 5. The contents of columns depended on the state and on ``attempted_at``.
 
     The columns of layout 5 contained:
 

@@ -72,8 +72,8 @@ class VainWait:
     """The wait from a poll that found no message to the next poll. A change of the logs without a message does not
     end the wait.
 
-    Another process may watch the queue's logs. If the watcher has recently left no message to other processes,
-    this process does not read the logs until it is woken.
+    Another process may watch the queue's logs. If the watcher has recently left no messages, this process reads no
+    logs until it is woken.
     """
 
     _queue: OpenQueue

@@ -1,4 +1,4 @@
-"""Writes one structured log record per call of a verb, to the logger ``lakequeue.verbs`` at level DEBUG.
+"""Writes one structured log record per call of a verb. The logger is ``lakequeue.verbs``, and the level is DEBUG.
 
 Fields: verb, queue, shards (with a commit), messages, commits, lost_races, seconds, and error (class or None). If
 calls share a commit, the commit counts for the call whose thread runs the commit.
@@ -65,7 +65,7 @@ def logged(verb: str, queue: str) -> Iterator[CallCounters]:
 
 
 def committed(shard: int, lost_races: int) -> None:
-    """Counts a commit, and the races lost before the commit, for the call that runs in this thread."""
+    """Counts a commit and the races lost before it, for the call that runs in this thread."""
     call = _current.get()
     if call is not None:
         call.commits += 1
@@ -74,7 +74,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts the races that the call in this thread lost before it gave up without a commit."""
+    """Counts the races of this thread's call, which gave up without a commit."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races

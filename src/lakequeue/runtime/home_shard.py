@@ -1,8 +1,8 @@
 """The home shard: the shard that a process tries first. Processes with different homes rarely race for a commit.
 
 A process has one home shard for receives, and one for sends. If the process keeps losing races at a home, the home
-moves to another shard. The home for receives also moves if the process keeps finding messages only in other
-shards. The home for sends also moves with each new segment, so that sends fill all shards.
+moves to another shard. The home for receives also moves if only other shards have messages for a while. The home
+for sends also moves with each new segment, so that sends fill all shards.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LEAST, _MOST = 2.0, 64.0
 are in use.
 """
 _QUIET = 64
-"""Number of commits in a row at strain 0, after which the limit of the strain is ``_LEAST`` again."""
+"""Number of commits in a row at strain 0. After this number, the strain's limit is ``_LEAST`` again."""
 _MISSES = 8
-"""Number of receives in a row that find messages only in other shards, after which the home moves."""
+"""Number of receives in a row that find messages only in other shards. After this number, the home moves."""
 
 
 class HomeShard:

@@ -22,13 +22,13 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 16
-"""Number of calls that this process posts as requests, after it saw that other processes commit."""
+"""Number of calls that this process posts as requests after it saw other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
 """``LOSS`` is the strain that a lost race adds. From the strain ``MOST_STRAIN`` on, calls become requests. A won
 commit subtracts 1 from the strain.
 """
 _ATTRIBUTES = "attributes"
-"""Key under which the answers in a log entry contain the version of the queue's attributes."""
+"""Key of the queue's attributes version, among the answers in a log entry."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -73,7 +73,7 @@ class LedgerRequests:
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
-        """Records a lost race. Raises OthersMet if so many races were lost that the commands must be posted as a
+        """Records a lost race. Raises OthersMet if many races were lost, and the commands must become a
         request.
         """
         self._strain += LOSS
@@ -118,7 +118,9 @@ class LedgerRequests:
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
-        """Sets ``dry`` to True if a claim got fewer messages than it asked for, else to False."""
+        """Sets ``dry`` to True if a claim got fewer messages than it asked for. Otherwise sets ``dry`` to
+        False.
+        """
         self.dry = any(
             isinstance(command, Claim)
             and (result.error is not None or result.value.message_count < command.max_messages)
@@ -132,8 +134,7 @@ class LedgerRequests:
         return self._last
 
     def turn(self, table: Table, posted: PostedRequest, read: Callable[[], object]) -> CommonCommit | list[Result]:
-        """Waits until another process has committed the request ``posted``, or until this process must commit the
-        request.
+        """Waits until another process has committed the request ``posted``, or this process must commit it.
 
         Args:
             table: the ledger, with its newest version loaded.

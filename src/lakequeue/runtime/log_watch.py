@@ -3,8 +3,7 @@
 Of all processes that wait on a queue, one is the watcher. The watcher watches the logs, and holds a lock on a
 file. To wake the other processes, the watcher closes the file. It does so in three cases: none of its own receives
 waits; a woken receive does not poll; logs change while its handlers run. The watcher stamps the file as long as
-its last poll has left no message to other processes. Without a recent stamp, the other processes poll at
-intervals.
+its last poll has left no messages. Without a recent stamp, the other processes poll at intervals.
 """
 
 from __future__ import annotations
@@ -119,9 +118,7 @@ class Place:
                 self.show()
 
     def show(self) -> None:
-        """Stamps the lock's file if this process is the watcher and its last poll left no messages to other
-        processes.
-        """
+        """Stamps the lock's file if this process is the watcher, and its last poll left no messages."""
         if self.is_watched_here() and self.known == self.changes and time.monotonic() < self.until:
             self.shown_at = time.monotonic()
             self.lock.stamp()

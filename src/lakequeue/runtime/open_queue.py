@@ -190,7 +190,7 @@ class OpenQueue:
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts the shards' attributes if they are newer than the catalog's, for example after a restore (DUR-7).
+        """Adopts the shards' attributes if they are newer than the catalog's (DUR-7). A restore may cause this.
         Returns True if they were newer.
         """
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]

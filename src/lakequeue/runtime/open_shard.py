@@ -1,7 +1,7 @@
 """One shard in this process: a ledger, a reader and a sender, each with its own lock.
 
-A process has only one ``OpenShard`` for each shard, so that threads of one process never race for commits. To take
-both locks, take the sender's lock before the ledger's lock.
+A process has only one ``OpenShard`` for each shard. Threads of one process therefore never race for commits. To
+take both locks, take the sender's lock before the ledger's lock.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 def look_at(shards: Sequence[OpenShard]) -> float:
     """Reads all given shards on an object store concurrently. Returns the sequence number of the read.
 
-    Later commands and queries that get the number need not read the shards again. Returns infinity, without a
-    read, if the tables are on a local disk, or for a single shard.
+    Later commands and queries that get the number need not read the shards again. On a local disk, or for a single
+    shard, reads nothing and returns infinity.
     """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:

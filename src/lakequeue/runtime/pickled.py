@@ -48,8 +48,7 @@ class PickledRoot:
     def open(self) -> Root:
         """Returns the open root. All copies of the root in this process share the open root.
 
-        Raises QueueClientError if the root is on a network file system, and neither user nor environment allows
-        it.
+        Raises QueueClientError for a root on a network file system that neither user nor environment allows.
         """
         known = by_id.get(self.id)
         if known is not None:

@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
-"""Maximum microseconds between two polls of a waiting receive, on local disks and on object stores."""
+"""Maximum microseconds between two polls of a waiting receive. For disks, and for object stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """On object stores, a receive pauses between polls for 1/``IDLE_PART`` of its idle time. The pause is at most
 ``IDLE_POLL_INTERVAL`` microseconds.
 """
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Microseconds that a handled message may wait to be settled with the next claim, on disks and on object
+"""Microseconds that a handled message may wait for the next claim, which settles it. For disks, and for object
 stores.
 """
 REMOTE_CLAIM_INTERVAL = 1_000_000
-"""Minimum microseconds on an object store from a claim that took all messages to the next claim."""
+"""Minimum microseconds from a claim that took all messages to the next claim. Used on object stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Microseconds between two checks that the catalog has the queue's row, on disks and on object stores."""
+"""Microseconds between two checks that the catalog has the queue's row. For disks, and for object stores."""
 CACHED_QUEUES = 1_000
 """Maximum number of unused queues whose shards and caches stay in memory."""
 
@@ -74,7 +74,7 @@ class _OpenShards(list[OpenShard]):
 
 
 class _RootState:
-    """State that all ``Root`` objects of this process share if they have the same location, options and engine."""
+    """State that ``Root`` objects of this process share. They must have the same location, options and engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -364,6 +364,6 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """Returns the root for a process that has not opened the root itself, such as a Spark task's process."""
+    """Returns the root for a process that has not opened it, such as a Spark task's process."""
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

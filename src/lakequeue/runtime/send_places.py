@@ -1,4 +1,4 @@
-"""Finds the new messages among sent messages, and gives the new messages their offsets in the shard."""
+"""Finds the new messages among sent messages. Gives the new messages their offsets in the shard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShardSend:
 
 
 class Placed(NamedTuple):
-    """Place of a sent message, or of the earlier message that the sent message repeats (DDP-8)."""
+    """Place of a sent message, or of the earlier message that it repeats (DDP-8)."""
 
     offset: int
     """Offset of the message. The offset is -1 if an earlier batch sent the message at an unknown offset."""
@@ -137,8 +137,8 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many more messages the cap allows in a log that ends at offset ``end``. Returns None if
-        there is no cap.
+        """Returns how many more messages the cap allows. The log must end at offset ``end``. Returns None if there
+        is no cap.
         """
         limit = attributes.stored_limit
         if limit is None:

@@ -17,7 +17,9 @@ from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
-"""Number of other processes' commits that a sender searches for its messages before it waits for its turn."""
+"""Number of other processes' commits that a sender searches for its messages. After this number, the sender waits
+for its turn.
+"""
 
 
 class PlainCommit:
@@ -118,8 +120,8 @@ class SharedFile(OwnFile):
     def failure(self, error: Exception) -> Exception:
         """Returns an error with ``outcome_unknown``, because other processes may still commit the file.
 
-        Returns ``error`` itself if the log is closed or has newer attributes, because no process will commit the
-        file.
+        Returns ``error`` itself if the log is closed or has newer attributes. No process will commit the file in
+        this case.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error
@@ -128,15 +130,15 @@ class SharedFile(OwnFile):
 
 @attrs.define
 class SendBatch:
-    """The sends of one group commit, the answers to the sends, and the way to commit the messages."""
+    """The sends of one group commit, their answers, and the way to commit the messages."""
 
     sends: Sequence[ShardSend]
     answers: list[Sent | BaseException] = attrs.field(factory=list)
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send with this version of the attributes, or else the attributes of the
-        first send.
+        """Returns the attributes of a send that has this version. Otherwise returns the attributes of the first
+        send.
         """
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 

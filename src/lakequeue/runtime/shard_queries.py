@@ -1,4 +1,4 @@
-"""A process's handles on a shard's ledger and log, and answers to queries from the newest state of both."""
+"""A process's handles on a shard's ledger and log. Answers queries from the newest state of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 READ_COMMITS_EVERY = 8
-"""One in this many calls of ``is_unattended`` reads the new commits, to see if they are claims."""
+"""One in this many calls of ``is_unattended`` reads new commits, to see if they are claims."""
 LATELY = MICROS // 2
 """Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
@@ -83,9 +83,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._machine is not None and self._machine.took_all
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would find nothing, because the last claim took all messages and nothing has changed
-        since.
-        """
+        """True if a claim would find nothing: the last claim took all messages, and nothing has changed since."""
         with self._held():
             machine, log = self._machine, self._open_log()
             if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
@@ -93,7 +91,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """True if the shard was empty at a recent read, and its log has no new entry. Always False on a local
+        """True if a recent read found the shard empty, and the log has no new entry. Always False on a local
         disk.
         """
         with self._held():
@@ -124,7 +122,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts commits, and the races lost before them, in the newest ``most`` Delta log entries of each
+        """Counts commits and the races lost before them. Reads the newest ``most`` Delta log entries of each
         table.
         """
         with self._held():
@@ -133,16 +131,14 @@ class ShardQueries(ShardTable[Request, Answer]):
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Returns the ledger's number of runs, its number of files, and the time of its last commit in
-        microseconds.
-        """
+        """Returns the ledger's number of runs, its number of files, and its last commit in microseconds."""
         with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Returns the result of ``query`` on the newest state. If ``look`` is given, the read with this sequence
-        number, or a later read, is new enough.
+        """Returns the result of ``query`` on the newest state. If ``look`` is given, the read with this number or
+        a later read is new enough.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -222,9 +218,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Adopts the last commit of ``table``, another handle on the log, so that the commit need not be read
-        again.
-        """
+        """Adopts the last commit of ``table``, another handle on the log. The commit need not be read again."""
         log = self._log
         if log is not None:
             log.table.learn(table)
@@ -266,7 +260,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the instant of the shard's last commit, and the longest pause between commits, both in
+        """Returns the instant of the shard's last commit, and the longest pause between commits. Both are in
         microseconds.
         """
         with self._held():
@@ -298,9 +292,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine is not None and not self._is_ahead(machine) and self._open_ledger().is_current(machine)
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """True if the clock was set back after the machine's last decision, and no commit has followed the
-        decision.
-        """
+        """True if the clock was set back after the machine's last decision, and no commit came after."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:

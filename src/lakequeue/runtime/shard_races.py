@@ -22,9 +22,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Counts this process's commits to a queue's shards, and the races that the process lost or avoided.
-    Thread-safe.
-    """
+    """Counts this process's commits to a queue's shards, and its lost or avoided races. Thread-safe."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -34,7 +32,7 @@ class RaceCounts:
         self._warned = False
 
     def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
-        """Counts a commit, and the races before the commit, for the queue, this thread's call, and ``home``."""
+        """Counts a commit, and the races before it, for the queue, this thread's call and ``home``."""
         calls.committed(shard, lost)
         if home is not None:
             home.committed(shard, lost + avoided)
@@ -55,7 +53,9 @@ class RaceCounts:
             )
 
     def by_shard(self) -> dict[int, tuple[int, int]]:
-        """Returns the commits, and the races lost or avoided, by shard, since this process opened the queue."""
+        """Returns the commits, and the lost or avoided races, by shard. Counts since this process opened the
+        queue.
+        """
         with self._lock:
             return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 

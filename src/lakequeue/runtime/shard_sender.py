@@ -138,7 +138,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return batch.way.answers(batch, done.first)
 
     def _decide(self, batch: SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
-        """Decides a batch of sends on the loaded snapshot of the log, and on the newest ledger."""
+        """Decides a batch of sends on the loaded snapshot of the log and on the newest ledger."""
         appender = self._open_appender()
         if lost:
             batch.way.lost(appender)

@@ -1,9 +1,9 @@
 """The long polls of one queue that wait in this process.
 
-Only a few of many waiters poll. The first waiter polls at intervals, for changes by other processes and for
-messages that become visible with time. A change in this process wakes the first waiter that is not yet woken. A
-waiter that finds messages wakes two more waiters. A message therefore costs one or two polls, and many messages
-reach many receivers within a few shared commits.
+Only a few of many waiters poll. The first waiter polls at intervals, for changes by other processes, and for
+messages that have become visible. A change in this process wakes the first waiter that is not yet woken. A waiter
+that finds messages wakes two more waiters. A message therefore costs one or two polls, and many messages reach
+many receivers within a few shared commits.
 
 If the system reports changed logs on a disk, waits end sooner; see ``log_watch``. Otherwise, and for changes by
 other machines, receives poll at intervals.
@@ -30,7 +30,9 @@ class WatchedPlace(Protocol):
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many seconds this process need not poll, because the watcher leaves it no message."""
+        """Returns for how many seconds this process need not poll. Until the end, the watcher leaves no
+        messages.
+        """
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
@@ -74,7 +76,9 @@ class Waiters:
         self._attributes_version = 0
         self.first: Waiter | None = None
         self.active_at: int | None = None
-        """Time, in microseconds, when a receive last found messages, or else when the first long poll began."""
+        """Time, in microseconds, when a receive last found messages. Initially, the time when the first long poll
+        began.
+        """
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
@@ -91,8 +95,8 @@ class Waiters:
             self._leave(waiter)
 
     def idle_for(self, now: int) -> int:
-        """Returns the microseconds since a receive last found messages, or else since the first long poll
-        began.
+        """Returns the microseconds since a receive last found messages. Initially, counts from the first long
+        poll.
         """
         if self.active_at is None:
             self.active_at = now
@@ -112,9 +116,7 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if this version of the attributes is new, because the wait time may have changed
-        (QUE-25).
-        """
+        """Wakes all waiters if this version of the attributes is new (QUE-25). The wait time may have changed."""
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
