@@ -38,7 +38,9 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Maximum seconds for creating a queue on an object store. A slower creation adds no row to the catalog."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Seconds after which tables on an object store are removed, if they have no catalog row and no messages."""
+"""Age in seconds at which orphaned tables on an object store are removed. They have no catalog row and no
+messages.
+"""
 
 NO_DIRECTORY = "does not exist (is its volume mounted, is the path right?)"
 
@@ -134,7 +136,7 @@ class Catalog:
         return self._by_key.get(key)
 
     def hidden(self, region: str, name: str) -> list[str]:
-        """Returns keys of queues that have this name, and messages, but no row in the catalog (DUR-7)."""
+        """Returns keys of queues with this name that have messages, but no row in the catalog (DUR-7)."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
         unknown = [key for key in queues.folders(beginning=prefix) if key not in self._by_key]
         found = [key for key in unknown if holds_messages(self._engine, queues / key)]
@@ -173,7 +175,9 @@ class Catalog:
         return {name: self._open().transaction(name) for name in names}
 
     def sweep(self) -> Freed:
-        """Removes unneeded files and log entries of ``queues``, and the tables of queues that have no row."""
+        """Removes unneeded files and log entries of ``queues``. Also removes the tables of queues that have no
+        row.
+        """
         table = self._engine.open(layout.queues_path(self.root))
         return self._remove_orphans() + cleaning.sweep(table, layout.QUEUES_RETENTION)
 
@@ -190,11 +194,12 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of queues that are copied into this root, like ``creating``. On object stores, for a
-        day.
+        """Protects the tables of queues that are copied into this root, as ``creating`` does for new queues.
+
+        On object stores, the protection lasts a day.
 
         Raises:
-            QueueClientError: another copy into this root is running. Detected only on local disks.
+            QueueClientError: another copy into this root is running. Only local disks detect another copy.
         """
         queues = f"{self.root}/q"
         self._engine.store.folder(queues).make()
@@ -358,13 +363,15 @@ def table_of(rows: Sequence[QueueRow]) -> pa.Table:
 
 
 def lost_row(root: str, key: str, name: str) -> DamagedTable:
-    """Returns the error for a queue that has messages but no row in the catalog (DUR-7)."""
+    """Returns the error for a queue that has messages, but no row in the catalog (DUR-7)."""
     reason = f"has messages, and no row in the catalog; `lakequeue repair {name}` lists it again"
     return DamagedTable(layout.tables_path(root, key), None, reason)
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """True if messages were sent to a queue that was not deleted. Also true if a log is damaged (DUR-7)."""
+    """True if a queue has had messages, and was not deleted. Also True if a log of the queue is damaged
+    (DUR-7).
+    """
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))

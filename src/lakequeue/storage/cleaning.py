@@ -60,7 +60,7 @@ def pin_files(messages: Folder) -> None:
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Starts a due ``vacuum`` in a thread, every ``VACUUM_EVERY`` commits to a table on a disk. Never fails."""
+    """Starts a due ``vacuum`` of a local table in a thread, every ``VACUUM_EVERY`` commits. Never fails."""
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
 
@@ -82,8 +82,8 @@ def vacuum(
     files.
 
     Delta's log does not say when a file was removed. So each due pass writes a list of the needed files. The
-    newest list that is older than the retention decides: a file is removed if it is older than this list, and if
-    neither this list nor a later list names it.
+    newest list that is older than the retention decides. A file is removed if it is older than this list, unless
+    this list or a later list names the file.
 
     Args:
         table: any table of the root. The loaded snapshot of a local table is not used.
@@ -213,7 +213,7 @@ def free(table: Table, seconds: float) -> Freed:
     """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld if the table is
     locked.
 
-    A lease, a DataFrame or a view that began earlier misses files, and must begin again.
+    Older readers miss files, and must begin again. Examples are leases, DataFrames and views.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()

@@ -1,4 +1,4 @@
-"""Detects a wrong clock before a commit, because a clock that is ahead would expire messages for good."""
+"""Detects a wrong clock before a commit. A clock that is ahead would expire messages for good."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable with the seconds since the last commit after which a commit checks the clock. Default: a
+"""Environment variable. After this many seconds without a commit, the next commit checks the clock. Default: a
 day.
 """
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
 SECOND_LOOK = 2.0
-"""Seconds before a wrong clock is read again, because a starting machine may still set its clock."""
+"""Seconds before a wrong clock is read again. A machine that starts may still set its clock."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
 """Name of a table's file that is touched to read the storage's clock."""
 _STAMP_SECONDS = 60.0
 """Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""For each object store, the storage's time and the monotonic time at the last reading, in seconds."""
+"""The last reading for each object store: the storage's time and the monotonic time, in seconds."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
 """The signature of ``ClockGuard.check_expiry``."""
@@ -42,7 +42,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Compares the process's clock with the storage's clock before a commit after a long pause (DUR-82).
+    """Compares the process's clock with the storage's clock. Checks commits after a long pause (DUR-82).
     Thread-safe.
     """
 
@@ -61,8 +61,8 @@ class ClockGuard:
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """True if ``instant`` is more than ``TOLERANCE`` seconds before ``last``, the instant of the last
-        commit.
+        """True if ``instant`` is more than ``TOLERANCE`` seconds before the last commit. ``last``: instant of the
+        last commit.
         """
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
@@ -93,7 +93,7 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read omits messages as expired, if the last commit is long ago.
+        """Checks the clock before a read omits messages as expired. Does nothing if the last commit is recent.
 
         Raises:
             QueueClientError: the clock is wrong, and ``expired`` returned True.
@@ -110,16 +110,14 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """True if a read should check the clock, because the clock was set since the last check or was never
-        checked.
-        """
+        """True if a read should check the clock. The clock was set since the last check, or was never checked."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Raises QueueClientError if the clock differs from the storage's clock by more than ``TOLERANCE`` seconds
-        (DUR-82).
+        """Raises QueueClientError if the clock is wrong (DUR-82). The storage's clock may differ by ``TOLERANCE``
+        seconds.
         """
         if self.now is None or (before := self._doubted(self.now)) is None:
             return

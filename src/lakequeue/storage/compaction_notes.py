@@ -28,7 +28,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Note:
-    """Notes that a whole pass over a queue found nothing to do. Instants are in microseconds by the root's
+    """Records that a whole pass over a queue found nothing to do. Instants are in microseconds by the root's
     clock.
     """
 
@@ -47,7 +47,7 @@ class Note:
     """The queue's depth at the last whole pass, as the fields of a ``StatsRow``."""
 
     def stands(self, now: int) -> bool:
-        """True if the noted depth still holds at ``now``, provided that no process has committed since the
+        """True if the noted depth still holds at ``now``. Valid only if no process has committed since the
         note.
         """
         recent = 0 <= now - self.at <= LONGEST_REST
@@ -122,7 +122,7 @@ def save(store: Store, root: str, notes: CompactionNotes) -> None:
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
-    """True if no process has committed to the queue since the note, and no bulk send is waiting."""
+    """True if the queue has no commits since the note, and no waiting bulk send."""
     if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
         return False
     for shard, versions in enumerate(note.versions):

@@ -1,5 +1,5 @@
-"""Files that show running consumers. Each run has one file, which is replaced every minute, and removed when the
-run ends.
+"""Files that show running consumers. Each run has one file, which is replaced every minute. The end of the run
+removes the file.
 """
 
 from __future__ import annotations

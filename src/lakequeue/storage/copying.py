@@ -1,4 +1,6 @@
-"""Copies tables: the files of a snapshot, and a new Delta log with all application ids and no history."""
+"""Copies tables: the files of a snapshot, and a new Delta log. The new log has all application ids, but no
+history.
+"""
 
 from __future__ import annotations
 

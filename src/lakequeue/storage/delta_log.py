@@ -32,17 +32,17 @@ ACTIONS = "numActions"
 BASE, NEWEST = "base", "newest"
 """Names of two commit metrics: the previous entry's token, and the previous version's newest file."""
 ANSWERS = "answers"
-"""Name of the commit metric that holds the requests that the commit applied, and their answers, as JSON."""
+"""Name of the commit metric with the applied requests and their answers, as JSON."""
 REPAIRED = "repair"
 """Token of an entry that a repair wrote in place of an unreadable entry."""
 TOKEN = "lakequeue.token "
 """Prefix of an application id in a checkpoint. The rest of the id is the token of the checkpoint's entry."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
-"""Text before the checksum of an entry, and placeholder for the checksum, which is a hexadecimal CRC-32."""
+"""Text before the checksum of an entry, and placeholder for the checksum. The checksum is a hexadecimal CRC-32."""
 _READER, _WRITER = 1, 2
 """Newest reader and writer version of the Delta protocol that require no unsupported feature."""
 _NAMED_FEATURES = (3, 7)
-"""Reader and writer version of the Delta protocol with which a table lists its features by name."""
+"""Versions of the Delta protocol, for readers and writers, with which tables list features by name."""
 _FEATURES = {"appendOnly", "invariants"}
 """Features that writer version 2 includes. lakequeue's tables use none of these features."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
@@ -79,12 +79,12 @@ class LiveFile(NamedTuple):
     size: int
     rows: int
     partition: Mapping[str, Any]
-    """Values of the partition columns, each an int, a bool, a str, or an instant with a time zone."""
+    """Values of the partition columns. A value is an int, a bool, a str, or an instant with a time zone."""
     minimum: Mapping[str, Any]
     maximum: Mapping[str, Any]
     nulls: Mapping[str, int]
     modified: int = 0
-    """Time of the file's commit, in milliseconds since 1970, by the clock of the committing machine."""
+    """Time of the file's commit, in milliseconds since 1970. The clock of the committing machine counts."""
     statistics: str | None = None
     """The file's statistics in the log, as JSON, or None without statistics."""
 
@@ -102,7 +102,7 @@ class Entry:
     program: str | None = None
     """Name and version of the program that wrote the entry. None if lakequeue wrote the entry, or if unknown."""
     committed_at: int | None = None
-    """Time of the commit, in milliseconds since 1970, by the clock of the committing machine."""
+    """Time of the commit, in milliseconds since 1970. The clock of the committing machine counts."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
@@ -175,8 +175,8 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists a table's Parquet files, oldest first, also those missing from the log. Omits files that a repair
-    moved aside.
+    """Lists all Parquet files of a table, oldest first, even if the log does not name them. Omits files moved
+    aside by repairs.
     """
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
@@ -313,8 +313,8 @@ class TableState:
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if a restore left ``found`` over, because the newest file that ``found`` names no longer exists
-    (DUR-86).
+    """True if a restore left ``found`` over (DUR-86). In this case, the newest file that ``found`` names no longer
+    exists.
     """
     if folder.local is None or found.newest is None:
         return False

@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 WHOLE = 4 * 2**20
-"""Maximum bytes of a remote file that is always read as a whole, in one request."""
+"""Maximum bytes of a remote file that is read as a whole, in one request."""
 
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum number of attempts if an answer is cut off, or if another process removes the directory."""
+"""Maximum number of attempts. Repeats are needed if an answer is cut off, or another process removes the
+directory.
+"""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds to pause before creating a file again, while the store is busy with another request for this file."""
+"""Seconds to pause before creating a file again. The store was busy with another request for the file."""
 # On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -166,8 +168,7 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Yields a folder for the directory that is at the path now, even if that directory is renamed later
-        (DUR-85).
+        """Yields a folder for the directory that is at the path now. The directory may be renamed later (DUR-85).
 
         Raises:
             FileNotFoundError: the directory does not exist, or is behind a link.
@@ -345,7 +346,7 @@ class LocalFolder(_BaseFolder):
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
         """Syncs local files or directories that other processes wrote. With ``above``, also syncs the directories
-        around them.
+        above them.
         """
         paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
@@ -403,7 +404,7 @@ class LocalFolder(_BaseFolder):
         return no_links.names(self._path(prefix), self.descriptor)
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        """Returns the sorted names of directories in the subdirectory ``prefix``, if a name starts with
+        """Returns the sorted names of directories in the subdirectory ``prefix``. Only names that start with
         ``beginning``.
         """
         return no_links.folders(self._path(prefix), beginning, self.descriptor)

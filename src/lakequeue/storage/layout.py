@@ -1,7 +1,7 @@
 """Schemas, partitions, table properties, paths and application ids of a root.
 
-A root has the tables ``queues``, ``stats`` and maybe ``schedules``, and a directory ``q/<key>`` for each queue.
-The directory of a queue has a directory for each shard. A shard has the tables ``messages`` and ``receipts``.
+A root has the tables ``queues``, ``stats`` and maybe ``schedules``. Each queue has a directory ``q/<key>``, with a
+directory for each shard. A shard has the tables ``messages`` and ``receipts``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ LAYOUT_VERSION = 6
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
-"""Number that is added to the version of the application id ``send`` when a shard is closed to sends."""
+"""Number that is added to the version of the application id ``send``. A shard closed to sends has this number
+added.
+"""
 
 INSTANT = pa.timestamp("us", "UTC")
 
@@ -76,7 +78,7 @@ ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_f
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Returns rows with the columns of a ``messages`` file, in the order and types of the file."""
+    """Returns rows with the columns of a ``messages`` file. Columns have the file's order and types."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
@@ -138,7 +140,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""Numbers of messages of tracked sends that have ended, by the way of ending, such as ``deleted``."""
+"""For tracked sends, how many messages have ended in each way, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -244,7 +246,7 @@ class Retention:
 
 
 PINNED_HOURS = 24
-"""Hours for which files are kept for leases and bulk sends, which take at most 12 hours each."""
+"""Hours for which files are kept for leases and bulk sends. Both take at most 12 hours."""
 
 # Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
@@ -326,45 +328,45 @@ COPYING = "copying"
 """Name of the file that marks a queue as being copied. The file is ignored once the catalog names the queue."""
 
 SEND_ID = "send"
-"""Application id on ``messages``, whose version is the end offset of the log. A closed log adds ``CLOSED``."""
+"""Application id on ``messages``. Its version is the end offset of the log. A closed log adds ``CLOSED``."""
 CLOCK_ID = "clock"
-"""Application id on ``messages``, whose version is the last ``sent_at``, in microseconds."""
+"""Application id on ``messages``. Its version is the last ``sent_at``, in microseconds."""
 FILES_ID = "files"
-"""Application id on ``messages``, whose version is the number of merges and drops of segments."""
+"""Application id on ``messages``. Its version is the number of merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
-"""Application id on ``messages``, whose version is the newest epoch of a ledger that removed bodies."""
+"""Application id on ``messages``. Its version is the newest epoch of a ledger that removed bodies."""
 EMPTYING_ID = "emptying"
-"""Application id on ``messages``, whose version is the random number of the last removal of bodies."""
+"""Application id on ``messages``. Its version is the random number of the last removal of bodies."""
 ATTRIBUTES_ID = "attributes"
-"""Application id on ``messages``, whose version is the attributes version that senders must know."""
+"""Application id on ``messages``. Its version is the attributes version that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on ``messages`` and ``receipts``, whose version is the longest pause between commits, in seconds.
+"""Application id on ``messages`` and ``receipts``. Its version is the longest pause between commits, in seconds.
 
 Pauses of less than a day do not count.
 """
 RECEIPTS_ID = "receipts"
-"""Application id on ``receipts``, whose version is the epoch of the ledger. The head row repeats the epoch."""
+"""Application id on ``receipts``. Its version is the epoch of the ledger. The head row repeats the epoch."""
 
 TURN_ID = "turn"
-"""Application id on a shard's tables on object stores, whose version is how often processes asked for a turn."""
+"""Application id on a shard's tables on object stores. Its version is how often processes asked for a turn."""
 
 
 def stats_id(key: str) -> str:
-    """Returns the application id on ``stats`` whose version is the minute of the last row, counted from 1970."""
+    """Returns an application id on ``stats``. Its version is the minute of the last row, counted from 1970."""
     return f"stats-{key}"
 
 
 STATS_FILES_ID = "stats-files"
-"""Application id on ``stats``, whose version is the number of merges of files."""
+"""Application id on ``stats``. Its version is the number of merges of files."""
 SCHEDULES_ID = "schedules"
-"""Application id on ``schedules``, whose version is the number of changes."""
+"""Application id on ``schedules``. Its version is the number of changes."""
 
 
 MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns the application id on ``messages`` whose version is the number of the last move from a source
+    """Returns an application id on ``messages``. Its version is the number of the last move from a source
     shard.
     """
     return f"{MOVE}{source_key}-{shard}"
@@ -375,12 +377,12 @@ BULK = ("bulk-", "stream-")
 
 
 def bulk_id(send_id: str) -> str:
-    """Returns the application id on ``messages`` whose version is 1 once this bulk send has landed."""
+    """Returns an application id on ``messages``. Its version is 1 once the bulk send has landed."""
     return f"bulk-{send_id}"
 
 
 def stream_id(stream: str) -> str:
-    """Returns the application id on ``messages`` whose version is the stream's last batch number plus 1."""
+    """Returns an application id on ``messages``. Its version is the stream's last batch number plus 1."""
     return f"stream-{stream}"
 
 

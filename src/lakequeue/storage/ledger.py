@@ -37,9 +37,11 @@ RANGE_ROWS = 10_000
 """Maximum number of runs in one file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Number of files beyond the files that its runs need, above which a ledger is compacted."""
+"""Maximum number of spare files, which the ledger's runs do not need. A ledger with more spare files is
+compacted.
+"""
 _CHECK_EVERY = 16
-"""Number of merges between two checks if the ledger must be compacted."""
+"""Number of merges between two checks for compaction."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
@@ -119,7 +121,9 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if ``machine``, which this ledger built last, still has the state of the loaded snapshot."""
+        """True if ``machine`` still has the state of the loaded snapshot. ``machine``: the machine that this
+        ledger built last.
+        """
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
@@ -164,7 +168,9 @@ class Ledger:
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """True if the snapshot has many more files than the machine's runs need, or a file of another program."""
+        """True if the snapshot has many more files than the machine's runs need. Also True if another program
+        wrote a file.
+        """
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -203,7 +209,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[Any]:
-        """Returns the change that replaces all rows of the ledger, if the ledger's epoch is still ``since``."""
+        """Returns the change that replaces all rows of the ledger. The ledger's epoch must still be ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         write = partial(self.table.replace, {"settled": [False, True]}, files, answers=answers)
@@ -248,7 +254,7 @@ def _each_once(rows: pa.Table) -> pa.Table:
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Raises DamagedTable if the head is beyond the end of the log, because offsets would be used twice
+    """Raises DamagedTable if the head is beyond the end of the log. Otherwise, offsets would be used twice
     (DUR-4).
     """
     if head.head_offset > end:
@@ -256,7 +262,9 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for a ledger from a backup that is older than the last removal of bodies."""
+    """Returns the error text for a ledger from an old backup. Bodies were removed from the log after the
+    backup.
+    """
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"
@@ -336,7 +344,7 @@ def run_rows(
 
 @_uncollected()
 def to_runs(rows: pa.Table) -> list[Run]:
-    """Builds the runs of rows, column by column, because an object for each cell would take twenty times as
+    """Builds the runs of rows, column by column. Building an object for each cell would take twenty times as
     long.
     """
     if not len(rows):

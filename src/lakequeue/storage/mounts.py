@@ -16,7 +16,7 @@ NETWORK = re.compile(
     r"panfs|wekafs|lizardfs|moosefs|ncpfs|coda|vboxsf|vmhgfs|prl_fs|virtiofs|fuse\.(?!(ntfs-?3g|exfat|fuseblk|"
     r"portal|snapfuse|squashfuse|fuse-overlayfs|lxcfs|mergerfs|bindfs)\b).+"
 )
-"""Pattern for the types of network file systems, and for FUSE types that are not known to be local."""
+"""Pattern for the types of network file systems. FUSE types also match, unless known to be local."""
 
 
 class Mount(NamedTuple):

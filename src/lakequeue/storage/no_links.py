@@ -1,4 +1,4 @@
-"""Opens and changes local files below a root, without following symbolic links of other users (DUR-72)."""
+"""Opens and changes local files below a root. Follows no symbolic links of other users (DUR-72)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a link, or the whole path if ``is_kind`` refuses its mode, else
-    None.
+    """Returns the first part of a path that is a link, or None. If ``is_kind`` refuses the file's mode, returns
+    the whole path.
     """
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
@@ -121,7 +121,7 @@ def open_lock(path: str, flags: int) -> int:
 
 
 def open_lock_in(folder: int, name: str, flags: int) -> int:
-    """Opens a file that all users of a table write, in the directory with the descriptor ``folder``."""
+    """Opens a file that all users of a table write. ``folder``: descriptor of the file's directory."""
     owner = os.fstat(folder)
     if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
         with suppress(FileExistsError):  # An existing file may belong to any user.
@@ -142,7 +142,7 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Creates a directory. ``path`` is a full path, or a path relative to ``descriptor`` if that is not None."""
+    """Creates a directory. ``path`` is a full path, or relative to ``descriptor`` if there is one."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
     if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")
@@ -157,7 +157,7 @@ def move(root: str, source: str, target: str) -> None:
 
 
 def rmdir(root: str, name: str) -> None:
-    """Removes an empty directory. Raises OSError if the directory is not empty, or if a link is on the way."""
+    """Removes an empty directory. Raises OSError if the directory is not empty, or behind a link."""
     with above(root, name) as (folder, leaf):
         os.rmdir(leaf, dir_fd=folder)
 
@@ -177,7 +177,7 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields the descriptor of the directory that holds a file, and the file's name in this directory.
+    """Yields the descriptor of a file's directory, and the file's name in this directory.
 
     Opens the directories one by one without following links. ``below``: an open descriptor of the root.
 

@@ -97,7 +97,7 @@ class _Filled:
 
 
 def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:
-    """Returns, for each row group of a file, its number, its first row, and the row after its last row."""
+    """Returns three numbers for each row group of a file: group number, first row, and row after the last row."""
     ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
     return list(zip(range(len(ends)), [0, *ends], ends, strict=False))
 

@@ -17,7 +17,7 @@ class Version(NamedTuple):
 
     number: int
     committed_at: int
-    """Instant of the commit, in microseconds since 1970 by the machine's clock, exact to the millisecond."""
+    """Instant of the commit by the machine's clock, in microseconds since 1970. Exact to the millisecond."""
 
 
 def versions(store: Store, path: str) -> list[Version]:
@@ -52,7 +52,9 @@ def version_at(store: Store, path: str, instant: int) -> int | None:
 
 
 def opened(store: Store, path: str, version: int) -> Table:
-    """Opens an earlier version of a table, read-only. Raises FileNotFoundError if the log was trimmed above it."""
+    """Opens an earlier version of a table, read-only. Raises FileNotFoundError if the log no longer has the
+    version.
+    """
     try:
         return Table(store, path, version)
     except LogTrimmed as error:

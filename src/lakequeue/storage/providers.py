@@ -38,7 +38,7 @@ class Provider:
     excluded: tuple[str, ...] = ()
     """Dependencies of the module ``hadoop`` that a Spark session does not need."""
     spark_overwrites: bool = False
-    """True if Spark may lose one of two commits, because Spark's log store checks and then writes."""
+    """True if Spark may lose one of two commits. Spark's log store checks for a file, and then writes it."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
     """Function that converts a root's options to settings of Spark's file system. None if Spark has its own
     credentials.

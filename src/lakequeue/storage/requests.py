@@ -4,7 +4,7 @@ A process that loses several races posts its request as a file. The process with
 waiting requests. The log entry of this commit has the answers. No request is applied twice, because log entries
 name the requests that they apply.
 
-The name of a request's file begins with the ledger version that its process knew, so only later entries can apply
+The name of a request's file begins with the ledger version that its process knew. So only later entries can apply
 the request. A request expires after ``VERSIONS`` ledger versions or ``RECENT`` seconds. Until then, other
 processes may apply the request, even if its own process stopped waiting.
 """
@@ -40,11 +40,11 @@ LOOKS = 8
 waits.
 """
 SURE = 0.7
-"""Seconds since the last check after which ``look_and_list`` checks again that the log was not replaced."""
+"""Seconds between two checks that the log was not replaced. ``look_and_list`` makes these checks."""
 FIRST = 2
-"""Number of commits that ``look_and_list`` at first reads concurrently."""
+"""Number of next commits that ``look_and_list`` reads concurrently."""
 LATELY = 2.0
-"""Seconds since the last check of the log after which ``look_and_list`` reads all new commits."""
+"""Seconds without a check of the log, after which ``look_and_list`` reads all new commits."""
 _NAME = re.compile(rf"{FOLDER}/(\d{{20}})-([0-9a-f]{{32}})\.json", re.ASCII)
 
 
@@ -110,8 +110,8 @@ def look_and_list(table: Table, most: float, files: Callable[[], Iterable[Listed
     """Loads at most ``most`` new commits, and calls ``files`` at the same time. Returns the files.
 
     Reads the next ``FIRST`` commits concurrently, which takes half the time. If ``most`` is 1, reads a single
-    commit. Reads further commits if a file was posted at a newer version, or if the last check of the log was
-    ``LATELY`` seconds ago.
+    commit. Reads further commits if a file was posted at a newer version. Also reads further commits after
+    ``LATELY`` seconds without a check of the log.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
@@ -170,8 +170,8 @@ def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> li
 
 
 def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
-    """True if a request belongs to this log, because the log entry of the request's version has the token
-    ``token``.
+    """True if a request belongs to this log. ``token``: the token in the request, which the request's log entry
+    must have.
     """
     entry = table.state.latest.get(waiting.since)
     known = table.state.token if entry is None and waiting.since == table.version else entry and entry.token
@@ -186,12 +186,10 @@ def _begin(version: int) -> str:
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for a process that gives up on a request, although other processes may still commit the
-    request.
-    """
+    """Returns the error for a process that gives up on a request. Other processes may still commit the request."""
     return left_to_others("call", "request", reason)
 
 
 def failure(error: Exception) -> Exception:
-    """Returns the error to raise for ``error`` of a call whose request may still be committed."""
+    """Returns the error to raise for ``error``. The request of the failed call may still be committed."""
     return failure_left_to_others(error, unknown)

@@ -1,4 +1,4 @@
-"""Reserves bytes and inodes of a local disk, so that purges and compactions still work on a full disk."""
+"""Reserves bytes and inodes of a local disk. On a full disk, purges and compactions use the reserve."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLENTY_FILES = 4 * RESERVED_FILES
 
 
 LEAST_FREE = 0.2
-"""Share of free bytes or files above which nothing runs short, even on a small file system."""
+"""Share of free bytes or free files that always suffices, even on a small file system."""
 
 
 class Space(NamedTuple):
@@ -34,11 +34,15 @@ class Space(NamedTuple):
     """Maximum number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """True if fewer than ``least`` bytes are free, and less than the share ``LEAST_FREE`` of all bytes."""
+        """True if fewer than ``least`` bytes are free. False if more than the share ``LEAST_FREE`` of all bytes is
+        free.
+        """
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """True if fewer than ``least`` files are free, and less than the share ``LEAST_FREE`` of all files."""
+        """True if fewer than ``least`` files are free. False if more than the share ``LEAST_FREE`` of all files is
+        free.
+        """
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
@@ -91,9 +95,7 @@ def take(local: str) -> None:
 
 
 def missing(root: str) -> Iterator[str]:
-    """Yields a warning if no bytes are reserved on the disk of a local root, and a warning if no inodes are
-    reserved.
-    """
+    """Yields a warning if a local root reserves no bytes of its disk, and a warning if it reserves no inodes."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return

@@ -155,7 +155,7 @@ def _refused(root: object, reason: str) -> InvalidParameterValue:
 
 
 def is_inside(place: str, root: str) -> bool:
-    """True if a path or URI is the root, is inside the root, or contains the root."""
+    """True if a path or URI is the root, is inside it, or contains it."""
     paths = [local_path(each) for each in (place, root)]
     if None in paths:
         first, second = place.rstrip("/"), root.rstrip("/")

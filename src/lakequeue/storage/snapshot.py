@@ -39,14 +39,14 @@ log.
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and of newest entries in memory."""
 _ANCHORS = (0.3, 5.0)
-"""Maximum seconds between two moves of the one and of the other anchor. See ``_Anchor``."""
+"""Maximum seconds between two moves of an anchor, for each of the two anchors. See ``_Anchor``."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
-"""Reason in a DamagedTable error for an entry that does not follow the entry before it."""
+"""Reason in a DamagedTable error. The entry does not follow the entry before it."""
 _known_programs: set[tuple[str, str]] = set()
-"""Pairs of program and table for which this process has logged that the program rewrote the table."""
+"""Pairs of program and table. This process has logged that the program rewrote the table."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -69,7 +69,7 @@ class ReplacedLog(DamagedTable):
     """
 
     in_place = False
-    """True if the replacing log now has an entry that a commit of this process left there."""
+    """True if a commit of this process left an entry in the log that replaced the known log."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -175,8 +175,8 @@ class Snapshot(TableState):
         """Entry of this snapshot when the log was last checked. Used on object stores."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. Returns True if some commits were read from the log, because ``learn`` had not
-        stored them.
+        """Applies new commits. Returns True if commits were read from the log, because ``learn`` had not stored
+        them.
 
         Args:
             most: maximum number of commits that are read one by one.
@@ -207,7 +207,7 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the end of the log is now before ``send``, because offsets were given twice
+        """Raises DamagedTable if the end of the log is now before ``send``. Offsets were then given twice
         (DUR-85).
         """
         if self.transactions.get(layout.SEND_ID, 0) < send:
@@ -232,8 +232,8 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None, at_once: int) -> Iterator[Entry]:
-        """Yields the entries of the next versions, like ``upcoming``. First checks that the log has ``base``,
-        unless None.
+        """Yields the entries of the next versions, like ``upcoming``. If ``base`` is given, first checks that the
+        log has ``base``.
         """
         if base is None:
             return self.upcoming(at_once)
@@ -288,9 +288,9 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns how many entries a local log has lost since the last count.
+        """Returns how many entries a local log has lost since the last count. Counts at most every 0.3 seconds.
 
-        Returns 0 if a checkpoint follows the gap, or if the last count was less than 0.3 seconds ago.
+        Returns 0 between two counts, and if a checkpoint follows the gap.
         """
         now = time.monotonic()
         # A checkpoint would hide the gap.
@@ -329,7 +329,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Raises ReplacedLog if the log lacks this process's last commit, because the cache has the commit's
+        """Raises ReplacedLog if the log lacks this process's last commit. The cache already has the commit's
         messages.
         """
         if committed is None:
@@ -381,7 +381,9 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version before the entries in memory, and the files that these entries added, by name."""
+        """Returns the version before the entries in memory. Also returns the files that these entries added, by
+        name.
+        """
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
@@ -423,7 +425,7 @@ class Snapshot(TableState):
         return range(self.version + 1, self.version + 1 + most)
 
     def _leading(self, found: Sequence[Entry | None]) -> Iterator[Entry]:
-        """Yields the entries up to the first entry that is missing, or that belongs to another log."""
+        """Yields the entries up to the first entry that is missing or belongs to another log."""
         for entry in found:
             if entry is None:
                 return

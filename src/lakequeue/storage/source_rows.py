@@ -160,7 +160,7 @@ class _Columns:
         self._fields: list[dict[str, Any]] = json.loads(state.schema)["fields"]
 
     def places(self, found: pa.Schema) -> list[int]:
-        """Returns the index of each column in a file, or -1 if the file lacks the column."""
+        """Returns the index of each column in a file, or -1 for a column that the file lacks."""
         return [_place(field, found, self._by_id) for field in self._fields]
 
     def of(self, rows: pa.RecordBatch, places: Sequence[int], file: SourceFile) -> Iterator[pa.Array]:
@@ -180,7 +180,7 @@ class _Columns:
                 ) from error
 
     def _array(self, found: pa.Array, type_: Any, target: pa.DataType) -> pa.Array:
-        """Casts an array of a file to the names and types of the schema, also inside nested types."""
+        """Casts an array of a file to the names and types of the schema. Nested types are also cast."""
         if pa.types.is_dictionary(found.type):
             found = found.dictionary_decode()
         if found.type == target:

@@ -240,7 +240,7 @@ class SourceTable:
         return files
 
     def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
-        """Returns the positions of rows that deletion vectors of a version delete, by the name of the file.
+        """Returns the positions of rows that a version's deletion vectors delete, by file name.
 
         Raises:
             QueueClientError: the version or a deletion vector cannot be read.

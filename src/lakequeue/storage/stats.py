@@ -1,4 +1,6 @@
-"""The ``stats`` table, with one row for each queue and minute. Its plots reach further back than the logs."""
+"""The ``stats`` table, with one row for each queue and minute. Plots of this table reach further back than the
+logs.
+"""
 
 from __future__ import annotations
 

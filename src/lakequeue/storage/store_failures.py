@@ -103,7 +103,9 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for a ``call`` that gives up, although other processes may still commit its ``part``."""
+    """Returns the error for a ``call`` that gives up. Other processes may still commit the ``part`` of the
+    call.
+    """
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
@@ -112,7 +114,7 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Returns the error to raise for ``error`` of a failed call, if other processes may still commit a part of the
+    """Returns the error to raise for ``error`` of a failed call. Other processes may still commit a part of the
     call.
 
     ``unknown`` makes the error for an unknown outcome from a reason. See ``left_to_others``.
@@ -129,7 +131,7 @@ def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueCl
 
 
 def is_full(line: str) -> bool:
-    """True if the text of an error says that a disk or a quota is full."""
+    """True if an error's text says that a disk or a quota is full."""
     return "No space left on device" in line or "Disk quota exceeded" in line
 
 
@@ -150,9 +152,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Removes possible secrets from an error and its causes, because S3's answers repeat the request's session
-    token.
-    """
+    """Removes possible secrets from an error and its causes. S3's answers repeat the request's session token."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
@@ -166,7 +166,7 @@ def hide_secrets(error: BaseException) -> None:
 
 
 def was_repeated(error: BaseException) -> bool:
-    """True if the client sent the request several times, so that an earlier request may still land."""
+    """True if the client sent the request several times. An earlier request may still land."""
     return " retries, " in str(error)
 
 

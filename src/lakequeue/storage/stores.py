@@ -58,7 +58,7 @@ _PORTABLE = _CLIENT | {
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""Names of options that are valid on other machines, too, if they come from environment variables."""
+"""Names of options that are also valid on other machines, if environment variables set them."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
@@ -124,7 +124,7 @@ class Store:
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """True if local data must be on the disk before a call returns."""
         self.restored = set[str]()
-        """Paths of tables with entries that a restore left over, and that this process must remove."""
+        """Paths of tables with entries that a restore left over. This process must remove these entries."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"

@@ -76,8 +76,8 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file. Raises DamagedTable if the file was changed, or the error of ``lost`` if the file is
-        missing.
+        """Opens a live file. Raises DamagedTable if the file was changed. Raises the error of ``lost`` if the file
+        is missing.
         """
         try:
             with self.folder.parquet(file.name, file.size) as parquet:

@@ -48,7 +48,7 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Sorts the rows of a FIFO queue by message group, through temporary files. Yields the shard and the rows of
+    """Sorts the rows of a FIFO queue by message group, in parts on disk. Yields the shard and the sorted rows of
     each part.
     """
     parts = fifo.shards * -(-PARTS // fifo.shards)
@@ -88,9 +88,9 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 FILE = 256 << 20
-"""Bytes of rows after which a standard queue's file is full. The value is divided by the number of shards."""
+"""Approximate bytes of rows in one file of a standard queue. With several shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of low bits of a row number that count the rows of a partition. The higher bits hold the partition, as in
+"""Number of low bits of a row number for the position in a partition. The higher bits hold the partition, as in
 Spark.
 """
 

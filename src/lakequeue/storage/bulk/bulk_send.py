@@ -1,7 +1,7 @@
 """Sends many rows as files. Files are written once, and then committed to each shard.
 
-Each commit carries the send's application id, and the manifest of the send names the shards. So any process can
-commit the files that an interrupted send left.
+Each commit carries the send's application id. The manifest of the send names the shards. So any process can commit
+files that an interrupted send left.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Stage = Callable[[Folder, Staging], Manifest]
 def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes. Returns the number of added rows, or 0 if ``key`` was sent before.
 
-    On FIFO queues, skips messages with a repeated deduplication id (DDP-1). If an earlier attempt at the send left
-    files, commits these files, and does not call ``stage``.
+    On FIFO queues, skips messages with a repeated deduplication id (DDP-1). If an earlier attempt left files,
+    commits those files without calling ``stage``.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.

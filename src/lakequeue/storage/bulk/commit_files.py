@@ -20,7 +20,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Number of attempts that remove duplicates without the lock. One more attempt makes small sends of this process
+"""Number of attempts to remove duplicates while small sends of this process go on. In one more attempt, they
 wait.
 """
 
@@ -67,7 +67,9 @@ class ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides which files to add. If ``patient``, answers None when new duplicates must be removed first."""
+        """Decides which files to add. The answer is None if new duplicates must be removed first, and ``patient``
+        is True.
+        """
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

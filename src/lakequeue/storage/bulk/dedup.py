@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def opened_at(table: Table, now: int) -> int:
-    """Returns the send time for a commit at ``now``. The time is never before that of the last stored message."""
+    """Returns the send time of a commit: the later of ``now`` and the last stored message's send time."""
     return max(now, table.transaction(layout.CLOCK_ID))
 
 
@@ -118,7 +118,9 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns the messages with deduplication ids that were sent after ``horizon``, from offset ``first`` on."""
+    """Returns messages from offset ``first`` on. Each message was sent after ``horizon``, and has a deduplication
+    id.
+    """
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

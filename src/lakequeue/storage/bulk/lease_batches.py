@@ -1,4 +1,4 @@
-"""Reads the messages of a lease from their files, as Arrow batches or as a Spark DataFrame."""
+"""Reads the messages of a lease from their files. Returns Arrow batches or a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -205,8 +205,9 @@ def message_table(messages: Sequence[Message]) -> pa.Table:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns ``SCHEMA``, or only ``columns`` in the order of ``columns``. Raises InvalidParameterValue for an
-    unknown name.
+    """Returns the schema of ``columns``, in their order. None means all of ``SCHEMA``.
+
+    Raises InvalidParameterValue for an unknown name.
     """
     if columns is None:
         return SCHEMA
@@ -316,7 +317,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields each row group that has messages of the lease, as its number, its first position, and its rows by
+    """Yields each row group that has messages of the lease: its number, its first position, and its rows by
     place.
     """
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]

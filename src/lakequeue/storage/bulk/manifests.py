@@ -57,7 +57,7 @@ class SendKey:
         return cls(layout.bulk_id(id), 1, id, anonymous=True)
 
     def reached(self, table: Table) -> bool:
-        """True if a shard's loaded log has this send, or a later batch of the same stream."""
+        """True if a shard's loaded log has this send. Later batches of the same stream also count."""
         return _reached(table, self.app_id, self.version)
 
 

@@ -147,7 +147,9 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Returns the columns, spelled as in the table ``messages``, and ``order_by``, spelled like its column."""
+    """Corrects the case of column names, so that they are spelled as in ``messages``. Returns the names and
+    ``order_by``.
+    """
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:

@@ -1,4 +1,4 @@
-"""The record of the files that a relay has sent, as numbered parts in the queue's directory.
+"""The record of the files that a relay has sent. The record has numbered parts in the queue's directory.
 
 Only one process can create the part of a number, and thereby decides the files of a batch. Merged parts contain
 only digests of the files. A part is ignored if a merged part covers its number.
@@ -83,7 +83,7 @@ class SentFiles:
     def new(self, found: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
         """Yields the files of ``found`` that were not sent yet, in batches.
 
-        A file of ``found`` is its path, its bytes, and the microseconds of its last change.
+        A file of ``found`` is a tuple: path, bytes, and time of the last change in microseconds.
         """
         waiting: list[pa.Table] = []
         recent = [self._folder.rows(each.name, each.size, ["digest"])["digest"] for each in self._batches.values()]

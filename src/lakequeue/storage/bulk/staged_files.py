@@ -41,7 +41,7 @@ def safe_name(send_id: str) -> str:
 
 
 def folder_of(send_id: str, attempt: str) -> str:
-    """Returns the directory for the files of one attempt at a send, relative to the table."""
+    """Returns the directory, relative to the table, for the files of one attempt at a send."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
@@ -102,7 +102,7 @@ def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
 
 
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
-    """Writes the kept rows of a file into a new file, and numbers these rows from 0."""
+    """Writes the kept rows of a file into a new file. The rows are numbered from 0."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
     with folder.parquet(file.path, file.size) as source, numbered_file(folder, path) as target:
         for rows in _row_groups(_kept(source, kept)):

@@ -110,8 +110,8 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Calls ``write``, and stores a manifest of the written files. If an earlier attempt stored a manifest,
-        returns that one.
+        """Calls ``write``, and stores a manifest of the written files. Returns the manifest of an earlier attempt,
+        if there is one.
         """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)

@@ -1,4 +1,4 @@
-"""Appends the rows of a Spark DataFrame to a delivery table. Tasks write files, this process commits the files
+"""Appends the rows of a Spark DataFrame to a delivery table. Tasks write files, and this process commits them
 (TAB-30).
 """
 
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _PIECE = 128 << 20
 """Bytes of rows that a task collects before it writes a file."""
 _OLD = 3_600
-"""Age in seconds from which uncommitted files are looked for, because ``VACUUM`` may have removed them."""
+"""Seconds after which uncommitted files are checked before their commit. ``VACUUM`` may have removed older
+files.
+"""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
 """Placeholder identity for appends to a task's temporary table."""
 
@@ -56,7 +58,8 @@ class TaskFiles:
 class RowsTask:
     """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
 
-    Rows go through a temporary table, which has the same columns and constraints, and raises the same errors.
+    Rows go through a temporary table. The temporary table has the same columns and constraints, and raises the
+    same errors.
 
     Attributes:
         store: store of the delivery table.
@@ -163,8 +166,9 @@ class FrameRows:
         return self._written.rows
 
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
-        """Returns the files with the rows. Writes the files at the first call, or if they no longer fit the table
-        or exist.
+        """Returns the files with the rows. Writes the files at the first call.
+
+        Writes the files again if a file is gone, or if the table's columns changed.
 
         Raises:
             RowsRefused: the table does not accept a row.

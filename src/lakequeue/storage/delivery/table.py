@@ -112,7 +112,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot if it is still the newest, else reads the newest. Threads never share a
+        """Returns a kept snapshot if it is still the newest. Otherwise reads the newest. Threads never share a
         snapshot.
         """
         with suppress(IndexError):
@@ -242,7 +242,7 @@ class DeltaDeliverySnapshot:
             raise UnsupportedTable(self.target.uri, problem)
 
     def delivered(self, app_id: str) -> int:
-        """Returns the newest version of an application id, or -1 if the table does not have the id."""
+        """Returns the newest version of an application id, or -1 if the table lacks the id."""
         if app_id not in self._versions:
             found = self.handle.transaction_version(app_id)
             self._versions[app_id] = -1 if found is None else int(found)

@@ -24,7 +24,7 @@ from lakequeue.storage.store_failures import first_line, unanswered_version
 OLDEST_BASE = 1.0
 """Seconds for which a check of an object store's log is valid. See docs/internals/fence.md."""
 LONG_COMMIT = 600.0
-"""Seconds after which a commit searches the log for its token, because the process may have been suspended."""
+"""Seconds after which a commit searches the log for its token. The process may have been suspended for so long."""
 TRIM_EVERY = 100
 """Number of commits between two attempts to trim a local log."""
 _UNANSWERED = 2
@@ -45,7 +45,7 @@ class Change(Generic[_T_co]):
     ids: Ids
     """Application ids with the versions that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Makes the commit, with application ids and a token as arguments."""
+    """Makes the commit. Takes the application ids to set, and the token of the commit."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
     """Called after a lost race, on the newest snapshot. Returns True if another process made the same change."""
@@ -156,7 +156,7 @@ class Commit:
     def _try(self, wall: float, machine: float) -> Ended:
         """Writes the commit, and returns the outcome.
 
-        ``wall`` and ``machine`` are the wall clock and the monotonic clock, in seconds, when the attempt began.
+        ``wall`` and ``machine``: wall clock and monotonic clock at the beginning of the attempt, in seconds.
         """
         table = self._table
         base = table.version

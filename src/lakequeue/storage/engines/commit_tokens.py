@@ -14,13 +14,13 @@ _LOST = "lost_races"
 
 
 def new_token(counts: Mapping[str, int], lost: int) -> str:
-    """Returns a new token for a commit, with the numbers of changed messages and of lost races."""
+    """Returns a new token for a commit. The token has the numbers of changed messages and of lost races."""
     return json.dumps({**counts, _LOST: lost, "commit": uuid.uuid4().hex})
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Counts the readable commits among the last ``most`` versions up to ``version``, and the races lost before
-    them.
+    """Counts readable commits, and the races lost before them. Reads the last ``most`` versions up to
+    ``version``.
     """
 
     def lost(number: int) -> int | None:

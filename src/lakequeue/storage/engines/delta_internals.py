@@ -37,7 +37,9 @@ _SESSION = {
 
 
 def require(spark: SparkSession) -> None:
-    """Raises QueueClientError if a session cannot commit through Delta, because it is remote or has no Delta."""
+    """Raises QueueClientError if a session cannot commit through Delta. The session may be remote, or have no
+    Delta.
+    """
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise QueueClientError(
@@ -132,9 +134,7 @@ class SparkDeltaLog:
 
 @contextlib.contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Makes a session the thread's active Spark session during the block, because Delta's code uses the active
-    session.
-    """
+    """Makes a session the thread's active Spark session during the block. Delta's code uses the active session."""
     from pyspark.sql import SparkSession
 
     jvm: Any = session._jvm

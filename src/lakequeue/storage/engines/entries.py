@@ -40,7 +40,7 @@ def entry(
 ) -> list[Mapping[str, Any]]:
     """Returns the actions of a commit. The entry names ``base`` as the version before (DUR-86).
 
-    ``answers``: a JSON object with the answers to the requests that the commit applies, by request.
+    ``answers``: answers to the requests that the commit applies, by request, as a JSON object.
     """
     now = _now()
     return _with_info(
@@ -126,7 +126,7 @@ def _with_info(
     others: Sequence[Mapping[str, Any]],
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the actions of a commit with a description of the commit before them."""
+    """Returns the description of a commit, followed by the actions ``others``."""
     newest = None if base is None else next(reversed(base.live), None)
     named = {BASE: base and base.token, NEWEST: newest, ANSWERS: answers}
     metrics = {

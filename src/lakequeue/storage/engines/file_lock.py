@@ -26,7 +26,7 @@ class FileLock:
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
-        """True if this object holds the lock exclusively, False if shared, None if not at all."""
+        """True if the lock is held exclusively, False if shared, None if not held."""
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
@@ -102,7 +102,7 @@ _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Closes the locks in a forked child, because the child would hold them after its parent's death."""
+    """Closes the locks in a forked child. Otherwise, the child would hold the locks after its parent's death."""
     for lock in list(_open):
         if lock._file is not None:
             lock._file.close()

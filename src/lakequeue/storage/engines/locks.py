@@ -1,6 +1,6 @@
 """The commit lock of a table on local disks, between threads and between processes.
 
-Commits of the point engine hold the lock shared. Removing log entries or files needs the lock exclusively, so
+Commits of the point engine hold the lock shared. Removing log entries or files needs the lock exclusively. So
 nothing is removed during a commit. Commits through Spark also hold the lock exclusively, because Spark may
 overwrite a concurrent entry on ``file://``. Object stores need no lock.
 

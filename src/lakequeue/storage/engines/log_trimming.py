@@ -94,10 +94,10 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     """Removes log entries below the newest checkpoint that is old enough, oldest first. Returns their number and
     size.
 
-    On local disks, a checkpoint is old enough after ``retention.log_minutes``, or if ``LOG_ENTRIES`` entries
-    follow it. The age of the checkpoint counts, not the age of its commit. On object stores, the checkpoint and
-    its commit must both have an age of ``retention.remote_log_minutes``. Missing and unreadable checkpoints are
-    ignored (DUR-3).
+    On local disks, a checkpoint is old enough after ``retention.log_minutes``. A younger checkpoint is also old
+    enough if ``LOG_ENTRIES`` entries follow it. The age of the checkpoint counts, not the age of its commit. On
+    object stores, both must have an age of ``retention.remote_log_minutes``. Missing and unreadable checkpoints
+    are ignored (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
@@ -180,9 +180,7 @@ def _holds(table: Folder, version: int) -> bool:
 
 
 def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
-    """True if the newest checkpoint is older than half the retention, and commits have followed this
-    checkpoint.
-    """
+    """True if commits have followed the newest checkpoint, and the checkpoint is older than half the retention."""
     checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Maximum number of a partition's files without key statistics. A MERGE joins more files than this into one."""
+"""Maximum number of a partition's files without key statistics. If there are more, a MERGE joins these files into
+one.
+"""
 _JOINED_ROWS = 256
 """Maximum rows of a file that a MERGE joins. Joining larger files would make small changes slow."""
 _MANY_EDGES = 16

@@ -121,15 +121,18 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """Returns True and replaces ``lineage`` if files of the log proved to be copies, as after a restore."""
+        """Replaces ``lineage`` if files of the log proved to be copies, as after a restore. Returns True in this
+        case.
+        """
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
-        """Keeps commits of the block in the present directory, even if it is renamed. Yields a local directory's
-        descriptor.
+        """Makes commits in the block use the present directory, even if the directory is renamed.
+
+        Yields the descriptor of a local directory, or None on an object store.
         """
         with self.folder.pinned() as self._writes:
             try:
@@ -244,8 +247,8 @@ class Table(TableVersion):
         """Merges ``source`` into the table. ``source`` has the table's columns, and a column ``op`` (``put`` or
         ``del``).
 
-        Rows match if ``key`` and the partition columns are equal. The changed files' rows stay in the cache of
-        ``rows``. ``answers`` is an argument of ``entries.entry``.
+        Rows match if ``key`` and the partition columns are equal. The method ``rows`` keeps the new files' rows in
+        memory. ``answers`` is an argument of ``entries.entry``.
         """
         partitions = self.state.partitions
         added, removed, contents = [], [], {}
@@ -357,7 +360,7 @@ class Table(TableVersion):
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _moves_on(self, fits: Callable[[Entry], bool], tries: int) -> bool:
-        """True if ``fits`` accepts the entry that took the version, so that the next version may be tried.
+        """Calls ``fits`` with the entry that took the version. Returns True if ``fits`` accepts the entry.
 
         Loads accepted entries. On object stores, loads a refused entry, too.
         """
@@ -374,9 +377,7 @@ class Table(TableVersion):
         return fitting
 
     def _is_still_based(self) -> bool:
-        """True if the log still has the entry on which the new entry is based (DUR-85). Always True on object
-        stores.
-        """
+        """True if the log still has the entry below the new entry (DUR-85). Always True on object stores."""
         if not isinstance(self._writes, LocalFolder):
             return True  # a look costs a request
         try:

@@ -82,8 +82,7 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges with the first id of ``transactions`` as fence, because Delta's MERGE takes only one application
-        id.
+        """Merges with the first id of ``transactions`` as fence. Delta's MERGE takes only one application id.
 
         Each commit must raise the version of this id by one.
         """

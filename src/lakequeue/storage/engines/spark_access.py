@@ -76,9 +76,10 @@ def allow(spark: SparkSession, store: Store) -> None:
     """Lets a session reach a root on an object store. Does nothing for a local root.
 
     Spark takes its rights from its Hadoop configuration. On S3, this function adds credentials, endpoint and
-    region to the configuration. The values come from the root's ``storage_options``, and apply to one bucket
-    (``fs.s3a.bucket.<bucket>.…``). Spark sends these settings to the executors. Any code of the driver can read
-    the settings, but plans, logs and ``SparkConf`` do not contain them. All other options stay in the driver.
+    region to the configuration. The values come from the root's ``storage_options``. They apply only to the root's
+    bucket (``fs.s3a.bucket.<bucket>.…``). Spark sends these settings to the executors. Any code of the driver can
+    read the settings. Plans, logs and ``SparkConf`` do not contain the settings. All other options stay in the
+    driver.
 
     The session's own settings for the bucket take precedence. If several roots have options for a bucket, the
     first options stay in use. Credentials that expire need a provider in the session.

@@ -38,7 +38,7 @@ class Answer(Generic[_T_co]):
 
 @attrs.frozen
 class FoundChange(Generic[_T_co]):
-    """A decision that needs no commit, because another process made the change and the loaded snapshot has it."""
+    """A decision that needs no commit. Another process made the change, and the loaded snapshot has it."""
 
     value: _T_co
 
@@ -55,7 +55,7 @@ Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """Result of a change that took effect by a commit, made by this process or by another process."""
+    """Result of a change that took effect by a commit. This process or another process made the commit."""
 
     value: _T_co
     lost: int
@@ -76,9 +76,9 @@ def transact(
 ) -> Committed[_T] | Answered[_T]:
     """Decides on the loaded snapshot, and commits the change. ``decide`` gets the number of lost races.
 
-    ``decide`` is called again on the newest snapshot in four cases: after a lost race, if ``decide`` returned
-    ``Stale``, if files of the snapshot were removed, and if an answer relied on an old snapshot. See
-    docs/internals/fence.md.
+    ``decide`` is called again after a lost race, and if ``decide`` returned ``Stale``. ``decide`` is also called
+    again if files of the snapshot were removed, or if an answer relied on an old snapshot. Each new call uses the
+    newest snapshot. See docs/internals/fence.md.
 
     Args:
         table: the handle, locked by the caller.
@@ -137,8 +137,9 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change. Repeats the commit while its fence holds. If the race is lost, loads the newest snapshot,
-    returns False.
+    """Commits a change, and repeats the commit while its fence holds. Returns False if the race is lost.
+
+    After a lost race, the newest snapshot is loaded.
     """
     trying = Commit(table, change)
     for number in range(REPEATS):

@@ -2,10 +2,10 @@
 
 Turns only save work, because the fence refuses stale commits. On a disk, turns are locks. See ``disk_turn``.
 
-Object stores have no lock that ends with its holder. There, the process that committed last can commit again
-before other processes have read its commit. In a measurement, another process lost 26 races. So a process that
-lost a race pauses before its next commits. A process that never loses a race would never pause. So each loser
-commits an empty entry, to which the winner loses its next race.
+Object stores have no lock that ends with its holder. There, the last committer can commit again at once. Other
+processes must first read the new commit. In a measurement, another process lost 26 races. So a process that lost a
+race pauses before its next commits. A process that never loses a race would never pause. So each loser commits an
+empty entry. The winner then loses its next race, and pauses, too.
 
 Receivers on object stores need no pauses, because they commit each other's requests. See ``storage.requests``. If
 a receiver still commits alone, the empty entry makes the receiver post requests, too.
@@ -41,7 +41,7 @@ class Turns:
     """The turns of this process to commit to one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process has committed meanwhile, so that a commit on the loaded snapshot would lose its
+    """True if another process has committed meanwhile. A commit on the loaded snapshot would then lose its
     race.
     """
     waited = False
@@ -72,7 +72,7 @@ class Turns:
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context for the commit itself, in which subclasses measure the duration or give signs of
+        """Returns a context for the commit itself. Subclasses measure the commit's duration, or give signs of
         life.
         """
         return nullcontext()
@@ -100,8 +100,8 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 def ask(table: Table) -> int:
-    """Asks another process for a turn, by an empty commit. Returns how often turns were asked for. Ignores
-    errors.
+    """Asks another process for a turn, by an empty commit. Returns how often turns at the table were asked for.
+    Ignores errors.
     """
     asked = table.transaction(layout.TURN_ID)
     with suppress(Exception):
@@ -119,7 +119,7 @@ class StoreTurns(Turns):
         self._took = 0.0
         """Duration of this process's last commit, in seconds. 0 after a pause or a lost race."""
         self._pauses = 0
-        """Number of pauses that this process has still to make, at most one before each commit."""
+        """Number of pauses that this process must still make. At most one pause comes before each commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
         """Pauses if this process made the last commit, and another process wants to commit. Returns True after a

@@ -1,4 +1,5 @@
-"""The lock of the process that watches a queue's logs, and wakes the other waiting processes of the machine.
+"""The lock of the process that watches a queue's logs. The watcher wakes the other waiting processes of the
+machine.
 
 The lock only saves work. A process that finds no recent stamp of the lock checks the logs itself.
 """
@@ -24,7 +25,7 @@ class WatchLock(FileLock):
         return cls(os.path.join(local_path(table_path) or "", WATCH_LOCK))
 
     def is_in_place(self) -> bool:
-        """True unless the lock's file is gone or was replaced. Other processes use the replaced file."""
+        """False if the lock's file is gone or was replaced. Other processes then use another file."""
         with suppress(OSError):
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         return False

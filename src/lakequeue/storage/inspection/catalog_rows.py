@@ -1,4 +1,4 @@
-"""Reads the catalog of a root that may be damaged, and compares the catalog with the directories of queues."""
+"""Reads the catalog of a root that may be damaged. Compares the catalog with the directories of queues."""
 
 from __future__ import annotations
 

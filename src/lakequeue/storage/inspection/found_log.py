@@ -1,4 +1,4 @@
-"""Reads the log of a table that may be damaged, and lists every file that cannot be read."""
+"""Reads the log of a table that may be damaged. Lists every log file that cannot be read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Maximum number of missing log entries that a repair replaces, because each new entry is a file."""
+"""Maximum number of missing log entries that a repair replaces. Each replacement is a file."""
 
 
 @attrs.define
@@ -46,7 +46,7 @@ class FoundLog:
     last: int
     """The last version of the log."""
     strays: list[str] = attrs.field(factory=list)
-    """Names of log files that do not belong to the log, such as entries that a restore left over."""
+    """Names of log files that do not belong to the log. For example, a restore left them over."""
 
     @property
     def start(self) -> int | None:
@@ -170,7 +170,9 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns the first version that does not continue the log, as after a restore, and all later versions."""
+    """Returns the first version that does not continue the log, and all later versions. A restore leaves such
+    versions.
+    """
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -186,8 +188,9 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """Returns the version of the newest readable checkpoint. Without a checkpoint, returns 0 if entry 0 exists,
-    else None.
+    """Returns the version of the newest readable checkpoint. Without a checkpoint, returns 0 or None.
+
+    0 means that entry 0 exists.
     """
     return max(checkpoints, default=0 if 0 in entries else None)
 
@@ -205,7 +208,7 @@ def _reached(start: int, known: Iterable[int]) -> int:
 
 
 def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
-    """Yields, for each gap in the log's entries, the name of the first missing entry, and the problem."""
+    """Yields the name of the first missing entry in each gap of the log, and the problem."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
             more = f", and so are all up to version {after - 1}" if missing > 1 else ""

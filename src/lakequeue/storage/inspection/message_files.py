@@ -189,7 +189,7 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns the messages that a repair would lose, because one of ``kept_files`` has another message at their
+    """Returns the messages that a repair would lose. One of ``kept_files`` has another message at the same
     offset.
     """
     kept = kept_files(found)

@@ -19,7 +19,7 @@ def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
     """Yields each sound file with impossible send times, and the reason.
 
     In a sound log, send times never decrease with the offset. A segment is in one piece. All files of a segment
-    name the same opening time, which is the send time of the segment's first message.
+    name the same opening time. The opening time is the send time of the segment's first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):
@@ -66,7 +66,7 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and the latest possible send time of a range of messages. A time is None if unknown.
+    """Returns the earliest and the latest possible send time of some messages. A time is None if unknown.
 
     Send times never decrease with the offset, so known send times limit the unknown send times.
     """

@@ -55,7 +55,7 @@ class FoundShard:
 
     @property
     def was_unused(self) -> bool:
-        """True if nobody has received from the shard, because it has no ledger, or its ledger shows no receive."""
+        """True if nobody has received from the shard. The shard has no ledger, or its ledger shows no receive."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
@@ -98,8 +98,8 @@ class FoundShard:
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have: the lowest of its files, or the floor of ``ledger`` if
-        lower.
+        """Returns the first offset that the log must have. The floor of ``ledger`` counts if it is lower than the
+        log's files.
 
         The floor of an older ledger counts only if entries of the log are unreadable.
         """
@@ -122,7 +122,7 @@ class FoundShard:
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Returns the lost offsets: those of ``blank``, and the missing offsets that are not in a damaged file."""
+        """Returns the lost offsets: ``blank``, and the missing offsets that no damaged file has."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -148,7 +148,7 @@ class FoundShard:
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard. Reads the ledger before the log, so that the log is at least as new as the ledger."""
+    """Reads all of a shard. The ledger is read before the log, so the log is at least as new."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()

@@ -101,7 +101,7 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns the ids of messages that live or removed files have, by offset. ``messages``: ascending ranges of
+    """Returns the ids of messages by offset, from live and removed files. ``messages``: ascending ranges of
     offsets.
     """
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
@@ -168,7 +168,7 @@ def _segment_of(found: FoundFile) -> tuple[int, int]:
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
-    """Returns the ids of messages that were sent since an instant, and of some earlier messages."""
+    """Returns the ids of messages sent since an instant. Ids of some earlier messages are included."""
     found: set[str] = set()
     following = None
     for each in reversed(files):  # A segment has no messages sent after the next segment was opened.

@@ -49,7 +49,7 @@ class Appended:
     first: int
     rows: pa.Table
     closed_segment: bool
-    """True if the commit closed the previous segment, so that the files of this segment may be merged."""
+    """True if the commit closed the previous segment. The files of the previous segment may then be merged."""
 
 
 @attrs.frozen
@@ -83,7 +83,7 @@ class AppendPlace:
     first: int
     sent_at: int
     closes: bool
-    """True if the append closes the previous segment, so that the files of this segment may be merged."""
+    """True if the append closes the previous segment. The files of the previous segment may then be merged."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Builds rows of ``messages``. Each of ``cells`` must have all columns that the place does not set."""
@@ -245,8 +245,8 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits on an object store until another process has added a staged file, or until this process should add
-        the file.
+        """Waits on an object store until another process has added a staged file. Also returns if this process
+        should add the file.
 
         Returns:
             The messages, if another process added the file. Otherwise, other files to add in the same commit.

@@ -1,4 +1,4 @@
-"""The deduplication window of a shard, which holds recently sent ids with their offsets (DDP-1, JOB-6)."""
+"""The deduplication window of a shard (DDP-1, JOB-6). The window holds recently sent ids with their offsets."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Adds messages that were appended to the log since the last call, if they were sent within the window."""
+        """Adds messages that were appended to the log since the last call. Skips messages sent before the
+        window.
+        """
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end

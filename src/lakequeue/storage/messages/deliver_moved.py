@@ -29,7 +29,9 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """True if the loaded snapshot of a target shard has this move, or a later move from the same source shard."""
+    """True if the loaded snapshot of a target shard has this move. Later moves from the same source shard also
+    count.
+    """
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 

@@ -27,7 +27,9 @@ _COUNTING = {"group_id", "dedup_id"}
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages, from the first stored offset on, that a committed ledger has forgotten for good."""
+    """The messages that a committed ledger has forgotten for good. Messages below the first stored offset are not
+    meant.
+    """
 
     epoch: int
     head: int

@@ -15,7 +15,8 @@ from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_fi
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
     """Returns the offsets of a message. A message that moved away and back has several offsets.
 
-    ``sent``: searches only files with messages sent from the first instant until before the second.
+    ``sent``: two instants in microseconds. Only files with messages sent from the first instant until before the
+    second are searched.
     """
 
     def files() -> list[LogFile]:

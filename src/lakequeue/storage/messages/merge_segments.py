@@ -31,7 +31,7 @@ JOINED_BYTES = 128 * 1024 * 1024
 IDLE = 3600 * MICROS
 """Microseconds without a send after which the last segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Bytes below which a segment is not rewritten to drop or empty rows, but only dropped or merged as a whole."""
+"""Bytes below which a segment is only dropped or merged as a whole. Its rows are not dropped or emptied."""
 CUT_ROWS = 100_000
 """Maximum rows of each file that replaces a part of a segment."""
 
@@ -50,7 +50,7 @@ class MergeCounts:
     merged: int = 0
     """Number of segments that became part of another file."""
     cut: int = 0
-    """Number of segments that were rewritten, to drop rows below the floor or to empty messages."""
+    """Number of segments that were rewritten, to drop or empty some of their rows."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -153,7 +153,7 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 @attrs.frozen
 class _LogSegments:
-    """The segments in a snapshot of the log, and the versions of application ids that fence a replacement."""
+    """The segments in a snapshot of the log, and the versions that fence a replacement."""
 
     segments: list[SegmentFiles]
     """The closed segments."""
@@ -176,7 +176,7 @@ class _MergeStep:
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """True if the open segment is replaced, so that the commit must set the application id ``send``."""
+    """True if the open segment is replaced. The commit must then set the application id ``send``."""
     epoch: int = 0
     """Epoch of the ledger that forgot the emptied messages. 0 if no rows are emptied."""
     mark: int = 0
@@ -392,9 +392,7 @@ def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Fills in missing send times, because messages of a bulk send were sent at the opening time of their
-    segment.
-    """
+    """Fills in missing send times. Messages of a bulk send were sent at the opening time of their segment."""
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows

@@ -98,7 +98,7 @@ class FileColumns(NamedTuple):
 
 @attrs.frozen
 class LogFile:
-    """A live file of the log, with one row for each offset from ``first`` to ``last``."""
+    """A live file of the log. The file has one row for each offset from ``first`` to ``last``."""
 
     file: LiveFile
     base: int
@@ -270,7 +270,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log with all messages that were sent until ``instant``, or have an offset below
+        """Returns the log with all messages that were sent until ``instant``. Also keeps messages below offset
         ``reached``.
         """
         end = max(reached, self.first_sent_at_or_after(instant + 1))
@@ -484,8 +484,8 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that lacks rows or begins at a wrong offset, and the offset where it should begin, or
-    None.
+    """Returns the first file that lacks rows or begins at a wrong offset, and the right offset. Returns None if
+    all files fit.
     """
     following = files[0].first if files else 0
     for file in files:

@@ -1,11 +1,11 @@
 """Commits the sends of several processes at once.
 
-A process that lost a race, or waits for a turn on a disk, stages its messages: it writes a file that fits any
+A process that lost a race, or waits for a turn on a disk, stages its messages. Staging writes a file that fits any
 offset. The next process that commits adds staged files to its log entry, each as a segment. On object stores, the
-sender of the oldest file commits, and other senders only read the log. So nobody loses a race.
+sender of the oldest file commits. Other senders only read the log, so nobody loses a race.
 
 No file is added twice, because log entries name the files that they add. A file's name begins with the log version
-that the sender knew, so only later entries need to be searched. Other processes may add a file for ``RECENT``
+that the sender knew. So only later entries need to be searched. Other processes may add a file for ``RECENT``
 seconds. A sender that stops waiting sooner does not know the outcome (DUR-25). See docs/internals/fence.md.
 """
 
@@ -35,7 +35,7 @@ VERSIONS = 20
 TOGETHER = 100
 """Number of log versions whose staged files share a directory. Small, because disks list whole directories."""
 RECENT = 10.0
-"""Maximum age of a file that other processes may add, in seconds by the storage's clock."""
+"""Maximum age, in seconds by the storage's clock, of a file that other processes may add."""
 OLDEST = 3600.0
 """Maximum age of a file that its own sender may commit, in seconds. The compactor may remove older files."""
 MOST = 200
@@ -65,7 +65,7 @@ class StagedSend:
 
     @property
     def too_old(self) -> bool:
-        """True if the file is older than ``OLDEST`` seconds, so that the compactor may have removed it."""
+        """True if the file is older than ``OLDEST`` seconds. The compactor may have removed the file."""
         return abs(time.time() - self.written_at) > OLDEST
 
 
@@ -74,7 +74,7 @@ def is_staged(name: str) -> bool:
 
 
 def unknown(reason: object) -> QueueClientError:
-    """Returns the error for a sender that gives up on a file, although other processes may still add the file."""
+    """Returns the error for a sender that gives up on a file. Other processes may still add the file."""
     return left_to_others("send", "messages", reason)
 
 

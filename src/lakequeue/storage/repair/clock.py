@@ -29,7 +29,7 @@ _OF_TASKS = ("started", "written")
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairStep]:
-    """Yields the steps that set the log and the ledger of a shard back to ``now``."""
+    """Yields the steps that set a shard's log and ledger back to ``now``."""
     clock, ledger, ahead = messages.transaction(layout.CLOCK_ID), Ledger(receipts), _files_ahead(messages, now)
     head, runs, history = ledger.load()
     if clock > now or ahead:
@@ -66,7 +66,9 @@ def _tasks_set_back(text: str | None, now: int) -> str | None:
 
 
 def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
-    """Returns each file with an instant after ``now``, and the number of its messages sent after ``now``."""
+    """Returns each file with an instant after ``now``. Also counts the file's messages that were sent after
+    ``now``.
+    """
     found = []
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]

@@ -19,7 +19,7 @@ from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without the features that another program enabled, and the versions that have these features."""
+    """A log without the features that another program enabled. Also lists the versions with these features."""
 
     log: FoundLog
     versions: list[int]

@@ -25,12 +25,12 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Maximum number of lost messages that a repair fills in, because each message takes 100 bytes of memory."""
+"""Maximum number of lost messages that a repair fills in. Each message takes 100 bytes of memory."""
 
 
 @attrs.frozen
 class NeighbourSegment:
-    """The segment of a message, and the send time of the message before it, in microseconds."""
+    """The segment of a message, and the previous message's send time in microseconds."""
 
     base: int
     opened_at: int
@@ -38,7 +38,9 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns a step that makes running compactions fail, because they may have used the unrepaired ledger."""
+    """Returns a step that makes running compactions fail. These compactions may have used the unrepaired
+    ledger.
+    """
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -155,7 +157,7 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
 def _rows(
     folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
-    """Yields the rows for the missing offsets, as one table for each file that the repair writes."""
+    """Yields the rows for the missing offsets. The repair writes each table as a file."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
@@ -193,7 +195,9 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns the segment for a lost message at offset ``first``, from the files before and after the message."""
+    """Returns the segment for a lost message at offset ``first``. Takes the segment from the neighbouring
+    files.
+    """
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])
