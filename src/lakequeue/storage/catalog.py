@@ -38,7 +38,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Maximum seconds for creating a queue on an object store. A slower creation adds no row to the catalog."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds at which orphaned tables on an object store are removed. They have no catalog row and no
+"""Age in seconds at which orphaned tables on an object store are removed. Orphans have no catalog row and no
 messages.
 """
 

@@ -17,7 +17,7 @@ SHOWN_SECONDS = 180
 KEPT_SECONDS = 24 * 3600
 """Age in seconds at which the compactor removes a file."""
 KEPT_SILENT = 50
-"""Number of silent files that the compactor keeps. Consumers that are killed again and again leave no more."""
+"""Maximum number of silent files that the compactor keeps, even if consumers are killed again and again."""
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
@@ -36,8 +36,7 @@ def remove(store: Store, root: str, number: str) -> None:
 def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
     """Returns the last report of each consumer that did not end. Oldest processes come first.
 
-    Args:
-        now: microseconds. Marks the reports of killed consumers as ``silent``.
+    A report is marked as ``silent`` if its consumer was killed or cannot write. ``now`` is in microseconds.
     """
     folder = _folder(store, root)
     since = now - SHOWN_SECONDS * MICROS

@@ -404,7 +404,7 @@ class LocalFolder(_BaseFolder):
         return no_links.names(self._path(prefix), self.descriptor)
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        """Returns the sorted names of directories in the subdirectory ``prefix``. Only names that start with
+        """Returns the sorted names of directories in the subdirectory ``prefix``. Each name begins with
         ``beginning``.
         """
         return no_links.folders(self._path(prefix), beginning, self.descriptor)

@@ -19,9 +19,7 @@ LAYOUT_VERSION = 6
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
-"""Number that is added to the version of the application id ``send``. A shard closed to sends has this number
-added.
-"""
+"""Number that is added to the version of the application id ``send``, to mark a shard as closed to sends."""
 
 INSTANT = pa.timestamp("us", "UTC")
 

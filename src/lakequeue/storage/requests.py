@@ -40,7 +40,7 @@ LOOKS = 8
 waits.
 """
 SURE = 0.7
-"""Seconds between two checks that the log was not replaced. ``look_and_list`` makes these checks."""
+"""Minimum seconds between two checks that the log was not replaced. ``look_and_list`` makes these checks."""
 FIRST = 2
 """Number of next commits that ``look_and_list`` reads concurrently."""
 LATELY = 2.0

@@ -34,14 +34,14 @@ class Space(NamedTuple):
     """Maximum number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """True if fewer than ``least`` bytes are free. False if more than the share ``LEAST_FREE`` of all bytes is
-        free.
+        """True if fewer than ``least`` bytes are free. Always False if more than the share ``LEAST_FREE`` of all
+        bytes is free.
         """
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """True if fewer than ``least`` files are free. False if more than the share ``LEAST_FREE`` of all files is
-        free.
+        """True if fewer than ``least`` files are free. Always False if more than the share ``LEAST_FREE`` of all
+        files is free.
         """
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 

@@ -288,9 +288,10 @@ class Snapshot(TableState):
         return self.version in entries and _begin(entries, self.version) == min(entries)
 
     def lost_entries(self, folder: LocalFolder) -> int:
-        """Returns how many entries a local log has lost since the last count. Counts at most every 0.3 seconds.
+        """Returns how many entries a local log has lost since the last count.
 
-        Returns 0 between two counts, and if a checkpoint follows the gap.
+        Counts every 0.3 seconds, and before each checkpoint. Returns 0 between two counts, and if a checkpoint
+        follows the gap.
         """
         now = time.monotonic()
         # A checkpoint would hide the gap.

@@ -20,8 +20,8 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Number of attempts to remove duplicates while small sends of this process go on. In one more attempt, they
-wait.
+"""Number of attempts to remove duplicates while small sends of this process go on. Small sends wait during the
+last attempt.
 """
 
 

@@ -168,7 +168,7 @@ class FrameRows:
     def files(self, snapshot: DeltaDeliverySnapshot) -> Sequence[AddAction]:
         """Returns the files with the rows. Writes the files at the first call.
 
-        Writes the files again if a file is gone, or if the table's columns changed.
+        Writes the files again if a file is gone, or if the table's columns or properties changed.
 
         Raises:
             RowsRefused: the table does not accept a row.

@@ -27,9 +27,7 @@ _COUNTING = {"group_id", "dedup_id"}
 
 @attrs.frozen(eq=False)
 class ForgottenMessages:
-    """The messages that a committed ledger has forgotten for good. Messages below the first stored offset are not
-    meant.
-    """
+    """The messages that a committed ledger has forgotten for good. Counts from the first stored offset on."""
 
     epoch: int
     head: int
