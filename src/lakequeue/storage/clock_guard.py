@@ -36,7 +36,7 @@ _stamps: dict[str, tuple[float, float]] = {}
 """The last reading for each object store: the storage's time and the monotonic time, in seconds."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
-"""The signature of ``ClockGuard.check_expiry``."""
+"""Type of the method ``ClockGuard.check_expiry``."""
 
 _log = logging.getLogger("lakequeue")
 

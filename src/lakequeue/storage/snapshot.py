@@ -172,7 +172,7 @@ class Snapshot(TableState):
         self._set_anchors()
         self._oldest, self._next_look = _begin(found.entries, self.version), -math.inf
         self._checked = self._entry_id
-        """Entry of this snapshot when the log was last checked. Used on object stores."""
+        """Identity of the entry at which the log was last checked. Used on object stores."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
         """Applies new commits. Returns True if commits were read from the log, because ``learn`` had not stored

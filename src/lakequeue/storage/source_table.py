@@ -72,7 +72,7 @@ class SourceFile:
         return rows - len(self.without) if self.only is None else len(self.only)
 
     def chosen(self, first: int, rows: int) -> Positions | None:
-        """Returns the indexes of the changed rows in a batch, or None for all rows. ``first``: the batch's first
+        """Returns the indexes of the changed rows in a batch. None means all rows. ``first``: the batch's first
         row in the file.
         """
         if self.only is None and not len(self.without):

@@ -90,9 +90,7 @@ def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 FILE = 256 << 20
 """Approximate bytes of rows in one file of a standard queue. With several shards, files are smaller."""
 _ROWS_OF_A_PARTITION = 33
-"""Number of low bits of a row number for the position in a partition. The higher bits hold the partition, as in
-Spark.
-"""
+"""Number of low bits for a row's position in its partition. The higher bits of a row number hold the partition."""
 
 
 @attrs.frozen

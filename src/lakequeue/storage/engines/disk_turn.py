@@ -29,8 +29,8 @@ FRESH = 0.05
 LONGEST = 5.0
 """Maximum seconds for which a process waits for a turn. After this time, the process commits without a turn."""
 POLL = 0.001
-"""Maximum seconds of the first pauses of the process next in line. Processes behind it pause up to three times as
-long.
+"""Maximum seconds of the first pauses between attempts of the next process in line. Later processes pause up to
+three times as long.
 """
 PATIENCE = 1 / 16
 """Maximum pause between two attempts to take the turn. The value is a share of the time waited."""
