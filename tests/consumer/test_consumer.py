@@ -186,14 +186,27 @@ def test_a_receive_that_does_not_wait_is_repeated_with_pauses(harness: Harness) 
 def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Harness, asynchronous: bool) -> None:
     fifo.send("a1", "b1", "a2", "b2", "a3")
     handler = fifo.handler(lambda message: 2 if message.group_id == "a" else 1, asynchronous=asynchronous)
-    with fifo.running(fifo.consumer(handler), until_empty=True):
+    with fifo.running(fifo.consumer(handler, prefetch=5), until_empty=True):
         fifo.clock.advance(10)
     assert sorted(handler.begun) == [(0, "a1"), (0, "b1"), (1, "b2"), (2, "a2"), (4, "a3")]
     assert [body for _, body in fifo.queue.deletes() if body[0] == "a"] == ["a1", "a2", "a3"]
 
 
 @pytest.mark.spec("HBN-18", "HBN-19")
-@pytest.mark.parametrize(("most", "groups"), [(1_000, "abcd"), (6, "ab")])
+def test_each_hand_begins_a_group_of_its_own_and_other_processes_get_the_other_groups(fifo: Harness) -> None:
+    fifo.send(*(f"{group}{number}" for group in "abcdef" for number in range(4)))
+    handler = fifo.handler(1)
+    consumer = fifo.consumer(handler, concurrency=4)
+    with fifo.running(consumer):
+        fifo.clock.advance(0.5)
+        assert sorted(handler.bodies) == ["a0", "b0", "c0", "d0"] and consumer.health.active == 4
+        assert {message.group_id for message in fifo.other.receive(10)} == {"e", "f"}
+        fifo.clock.advance(1)  # what the handlers have finished frees their groups in the same commit
+        assert sorted(handler.bodies[4:]) == ["a1", "b1", "c1", "d1"]
+
+
+@pytest.mark.spec("HBN-18", "HBN-19")
+@pytest.mark.parametrize(("most", "groups"), [(1_000, "abcd"), (7, "ab")])
 def test_a_free_hand_begins_another_group_however_many_messages_wait_in_the_first(
     fifo: Harness, monkeypatch: pytest.MonkeyPatch, most: int, groups: str
 ) -> None:
@@ -201,7 +214,7 @@ def test_a_free_hand_begins_another_group_however_many_messages_wait_in_the_firs
     monkeypatch.setattr("lakequeue.consumer.pool.MOST", most)
     fifo.send(*(f"{group}{number}" for group in "abcd" for number in range(4)))
     handler = fifo.handler(1)
-    consumer = fifo.consumer(handler, concurrency=4)
+    consumer = fifo.consumer(handler, concurrency=4, prefetch=3)
     with fifo.running(consumer):
         fifo.clock.advance(0.5)
         assert sorted(handler.bodies) == [f"{group}0" for group in groups]
@@ -216,7 +229,7 @@ def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Harness, at_once
         lambda message: 2.5 if message.group_id == "a" else 1,
         lambda message: Outcome.FAILED if message.body == "a2" and message.receive_count == 1 else None,
     )
-    fifo.consume(handler, 40, make_failed_messages_visible_immediately=at_once)
+    fifo.consume(handler, 40, make_failed_messages_visible_immediately=at_once, prefetch=5)
     assert [entry for entry in handler.begun if entry[1][0] == "a"] == [
         (0, "a1"),
         (2.5, "a2"),
@@ -234,7 +247,7 @@ def test_a_group_is_handed_back_in_its_order(make: Callable[..., Harness]) -> No
     harness.send(*bodies[:10])
     harness.send(*bodies[10:])
     orders: list[str] = []
-    consumer = harness.consumer(sleeper(5, Outcome.FAILED_RETRY_NOW), concurrency=15)
+    consumer = harness.consumer(sleeper(5, Outcome.FAILED_RETRY_NOW), concurrency=15, prefetch=5)
 
     def look(verb: str, asked: list[str]) -> None:
         if verb == "change":
@@ -340,7 +353,7 @@ def test_a_queue_deleted_under_a_consumer_ends_it(harness: Harness, bodies: str)
 @pytest.mark.spec("HBN-1", "HBN-19")
 def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Harness) -> None:
     fifo.send("a1", "a2", "a3")
-    consumer = fifo.consumer(sleeper(10))
+    consumer = fifo.consumer(sleeper(10), prefetch=5)
     with fifo.running(consumer) as running:
         fifo.clock.advance(5)
         consumer.stop()

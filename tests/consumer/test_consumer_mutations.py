@@ -26,6 +26,7 @@ from lakequeue.operations import claim, move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Holds
+from lakequeue.shard.claim.fifo import Groups
 from lakequeue.shard.decide import ShardMachine
 from mutations import Case, Mutation, Patch, Scenario, each_case, replace, shown_by
 
@@ -201,11 +202,6 @@ def goes_on_before_the_delete(patch: Patch) -> None:
     patch.setattr(Pool, "_settle_later", at_once)
 
 
-def gives_back_the_oldest_first(patch: Patch) -> None:
-    held = Pool._held_ahead
-    patch.setattr(Pool, "_held_ahead", lambda self: self._waiting()[: len(held(self))])
-
-
 def shown(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Scenario:
     """A test as a scenario: on a queue with these attributes, and with further arguments."""
     return shown_by(test, lambda make: (make(**attributes), *arguments))
@@ -227,6 +223,16 @@ MUTATIONS = [
         "knows no groups",
         knows_no_groups,
         {shown(consuming.test_groups_go_in_parallel_and_their_messages_in_turn, False, fifo=True): "HBN-19"},
+    ),
+    Mutation(
+        "claims several messages of a group",
+        replace(Groups, "pick", lambda self, count, one_each=False, pick=Groups.pick: pick(self, count)),
+        {
+            shown(
+                consuming.test_each_hand_begins_a_group_of_its_own_and_other_processes_get_the_other_groups,
+                fifo=True,
+            ): "HBN-18 HBN-19"
+        },
     ),
     Mutation(
         "returns only the failure",
@@ -298,11 +304,6 @@ MUTATIONS = [
                 late.test_what_waits_longer_than_its_receipt_lasts_comes_again_in_order, lambda make: (make, 20)
             ): "HBN-25 FIF-1"
         },
-    ),
-    Mutation(
-        "gives back the oldest first",
-        gives_back_the_oldest_first,
-        {shown(rounds.test_a_group_keeps_its_order_whatever_is_given_back, fifo=True): "FIF-1 HBN-23"},
     ),
     Mutation(
         "settles after the claim",

@@ -172,7 +172,7 @@ def test_what_waits_behind_a_failed_message_is_given_back_outside_the_event_loop
 
     fifo.queue.before = note
     handler = fifo.handler(1, raises(ValueError(), "a1"), asynchronous=True)
-    with fifo.running(fifo.consumer(handler)):
+    with fifo.running(fifo.consumer(handler, prefetch=5)):
         fifo.clock.advance(2)
         assert threads.keys() == {"a2", "a3"} and "lakequeue event loop" not in threads.values()
         assert fifo.other.counts().visible == 2

@@ -85,7 +85,7 @@ def test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted(fifo: H
     fifo.send("a1", "a2", "b1")
     fifo.fails(QueueClientError("no network"), verbs="delete", body="a1", until=5)
     handler = fifo.handler(1)
-    fifo.consume(handler, 20)
+    fifo.consume(handler, 20, prefetch=5)
     assert sorted(handler.begun) == [(0, "a1"), (0, "b1"), (8.5, "a2")]  # tried again after 0.5, 1, 2 and 4 s
     assert fifo.other.counts().in_flight == 0
 
@@ -313,13 +313,13 @@ def test_what_was_asked_for_is_held_however_long_it_takes(harness: Harness) -> N
 
 @pytest.mark.spec("HBN-23", "FIF-1", "FIF-9")
 def test_a_group_keeps_its_order_whatever_is_given_back(fifo: Harness) -> None:
-    bodies = [f"a{number}" for number in range(40)]
+    bodies = [f"{group}{number:02}" for group in "abcdefgh" for number in range(10)]
     fifo.send(*bodies)
-    handler: Handler = fifo.handler(lambda message: 3 if len(handler.begun) == 11 else 0.01)
+    handler: Handler = fifo.handler(lambda message: 3 if 11 <= len(handler.begun) < 15 else 0.01)
     consumers = [fifo.consumer(handler, concurrency=2) for _ in range(2)]
     with fifo.running(consumers[0]), fifo.running(consumers[1]):
         fifo.clock.advance(5)
-    assert handler.bodies == bodies and fifo.queue.changes()
+    assert sorted(handler.bodies, key=lambda body: body[0]) == bodies and fifo.queue.changes()
 
 
 @pytest.mark.spec("JOB-11")

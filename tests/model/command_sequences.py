@@ -213,7 +213,7 @@ class Commands:
         attempt = ATTEMPTS[c // 3 % len(ATTEMPTS)] if self.fifo else None
         keys = KEYS[(a + b + c) % len(KEYS)]
         hands = None if attempt is not None else (None, None, 0, 1, 2)[(a + b + 3 * c) % 5]
-        self.ask(a % 7 + 1, timeout, attempt, keys, hands)
+        self.ask(a % 7 + 1, timeout, attempt, keys, hands, one_each=self.fifo and (a + c) % 3 == 0)
 
     def ask(
         self,
@@ -222,11 +222,12 @@ class Commands:
         attempt: str | None = None,
         keys: dict[str, Destination | None] = KEYS[0],
         hands: int | None = None,
+        one_each: bool = False,
     ) -> None:
         self.names += 1
         lease = f"lease-{self.names}"
-        command = Claim(count, timeout, lease, attempt, keys, hands=hands)
-        self.add(command, "claim", count, timeout, lease, attempt, keys, hands)
+        command = Claim(count, timeout, lease, attempt, keys, hands=hands, one_each=one_each)
+        self.add(command, "claim", count, timeout, lease, attempt, keys, hands, one_each)
 
     def deliver(self, a: int, b: int, c: int) -> None:
         timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)] or SECOND

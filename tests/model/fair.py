@@ -67,9 +67,10 @@ class FairModel(Model):
         attempt: str | None = None,
         keys: dict[str, Destination | None] | None = None,
         hands: int | None = None,
+        one_each: bool = False,
     ) -> Claimed:
         count = self.allowed(count)
-        offsets = self.next(count, hands)
+        offsets = self.next(count, hands, one_each)
         dead = self.meet_dead(offsets, count, lease, keys or {})
         if dead is not None:
             return dead

@@ -108,11 +108,12 @@ class FifoModel(Model):
         attempt: str | None = None,
         keys: dict[str, Destination | None] | None = None,
         hands: int | None = None,
+        one_each: bool = False,
     ) -> Claimed:
         if attempt is not None and self.attempt_lives(attempt):
             return self.repeat(attempt, timeout)
         count = self.allowed(count)
-        offsets = self.next(count, hands)
+        offsets = self.next(count, hands, one_each)
         dead = self.meet_dead(offsets, count, lease, keys or {})
         if dead is not None:
             return dead

@@ -405,17 +405,18 @@ class Model:
         attempt: str | None = None,
         keys: dict[str, Destination | None] | None = None,
         hands: int | None = None,
+        one_each: bool = False,
     ) -> Claimed:
         count = self.allowed(count)
-        offsets = self.next(count, hands)
+        offsets = self.next(count, hands, one_each)
         dead = self.meet_dead(offsets, count, lease, keys or {})
         return dead or self.receive(*self.begun(offsets, hands), timeout, lease)
 
-    def next(self, count: int, hands: int | None) -> list[int]:
+    def next(self, count: int, hands: int | None, one_each: bool) -> list[int]:
         """What a claim looks at, in the order of delivery."""
         if hands is not None and self.settings.max_receives == 1:
             return self.heads_only(self.deliverable())[: min(count, max(1, hands))]
-        return self.deliverable()[:count]
+        return (self.heads_only(self.deliverable()) if one_each else self.deliverable())[:count]
 
     def heads_only(self, offsets: list[int]) -> list[int]:
         return offsets

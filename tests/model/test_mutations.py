@@ -531,6 +531,11 @@ MUTATIONS = [
     ),
     Mutation("hidden heads do not block", hidden_heads_do_not_block, FIFO),
     Mutation("hidden messages are skipped", hidden_messages_are_skipped, FIFO),
+    Mutation(
+        "several of a group for a claim of one each",
+        replace(claim, "pick", lambda state, count, one_each=False, pick=claim.pick: pick(state, count)),
+        FIFO,
+    ),
     Mutation("groups visible again stay hidden", replace(Groups, "arrived", lambda self, first, last: None), FIFO),
     Mutation(
         "groups in the order of their heads", replace(ShardState, "visible_since", lambda self, offset: 0), FIFO

@@ -83,3 +83,38 @@ def test_large_messages_are_fewer() -> None:
 def test_a_prefetch_has_the_requested_number() -> None:
     for prefetch in (0, 5):
         assert settled(Ahead(8, prefetch, LONG), 8, 0) == 8 + prefetch
+
+
+def with_rounds(*rounds: int) -> Ahead:
+    """For a FIFO queue, after rounds of so many milliseconds."""
+    ahead = Ahead(8, None, LONG, fifo=True)
+    for round_ in rounds:
+        ahead.round(round_ * MILLI)
+    return ahead
+
+
+@pytest.mark.spec("HBN-23", "HBN-19")
+@pytest.mark.parametrize(
+    ("rounds", "lacking", "work"), [((10,), 0, 250), ((10,), 1, 115), ((200, 400), 0, 700), ((200, 400), 1, 550)]
+)
+def test_a_fifo_queue_holds_two_rounds_of_work_and_fewer_while_groups_are_scarce(
+    rounds: tuple[int, ...], lacking: int, work: int
+) -> None:
+    ahead = with_rounds(*rounds)
+    ahead.lacking = lacking
+    assert settled(ahead, 8, 100 * MILLI) == 8 * work // 100
+
+
+@pytest.mark.spec("HBN-19", "HBN-24")
+@pytest.mark.parametrize(("ready", "gathers"), [(0, 0), (16, 0), (24, 100), (80, 250)])
+def test_a_fifo_queue_settles_before_its_hands_have_nothing_to_begin(ready: int, gathers: int) -> None:
+    ahead = with_rounds(150, 250)
+    settled(ahead, 8, 100 * MILLI)
+    assert ahead.gather(ready) == gathers * MILLI
+
+
+@pytest.mark.spec("HBN-24")
+def test_another_queue_settles_after_at_most_a_round_or_when_a_hand_finds_nothing() -> None:
+    ahead = Ahead(8, None, LONG)
+    ahead.round(200 * MILLI)
+    assert ahead.gather(0) == 200 * MILLI

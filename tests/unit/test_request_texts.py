@@ -16,7 +16,7 @@ from lakequeue.shard.texts import from_text, has_text, result_of, to_text
 
 REASON = DeadLetterReason("ValueError", "no\nway ü", datetime(2026, 1, 1, tzinfo=timezone.utc), "c")
 COMMANDS = (
-    c.Claim(3, None, "l", "attempt", {"arn": Destination("k", 2, True), "gone": None}, "c", 2, 1, 5, 2**60),
+    c.Claim(3, None, "l", "attempt", {"arn": Destination("k", 2, True), "gone": None}, "c", 2, 1, 5, 2**60, True),
     c.Charge(-3),
     c.Delete(1, "l", "handle"),
     c.ChangeVisibility(1, "l", 5),

@@ -63,7 +63,7 @@ class Pool:
         self.busy = self.handled = self.failed = 0
         self.hungry, self.full, self.taken = True, False, 0.0
         self._totals = totals
-        self.ahead = Ahead(self.concurrency, rules.prefetch, rules.longest // 3)
+        self.ahead = Ahead(self.concurrency, rules.prefetch, rules.longest // 3, rules.fifo)
         totals.pools.append(self)
         self.active: dict[str, Job] = {}
         self.line = Line(self._is_again)
@@ -117,6 +117,7 @@ class Pool:
         self._letters.claimed(bool(event.turns), self.claim)
         at = event.took_all_at
         self._claims_again = 0 if at is None else min(at, self._now) + self.rules.claim_interval
+        self.ahead.lacking -= sum(len(turn.jobs) for turn in event.turns)
         if not event.turns:
             self._release_hands()
             return self._wake() if self._letters and not self._letters.more else None
@@ -353,7 +354,7 @@ class Pool:
             self.line.drop_returned()
         if self._failures or self._letters or any(done.due is None for done in self._done):
             # while all hands are busy, what they finish meanwhile goes into the same commit
-            self._do(events.Gather(min(self.ahead.longest_round, _LONGEST_GATHER)))
+            self._do(events.Gather(min(self.ahead.gather(len(self.line.ready)), _LONGEST_GATHER)))
 
     def _round(self, event: events.RoundDue) -> None:
         """Settles messages that are due, and claims messages if there is room."""
@@ -373,9 +374,10 @@ class Pool:
         # what failed is tried alone: the claim may be what fails
         room = 0 if event.paused or any(done.failures for done in due) else max(moves, self._room(len(due)))
         if due or failures or (room and claims):
-            self._letters.asked = bool(room and claims)
+            asked = room if claims else 0
+            self._letters.asked, self.ahead.lacking = asked > 0, asked
             self.claim = self._free_hands(len(due))
-            return self._do(events.Round(due, failures, room if claims else 0, at))
+            return self._do(events.Round(due, failures, asked, at))
         instants = [instant for instant in (at, event.not_before if room else None) if instant is not None]
         self._do(holds.WaitUntil(min(instants, default=None)))
 

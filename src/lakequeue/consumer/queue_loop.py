@@ -249,6 +249,7 @@ class QueueLoop(RunLoop):
             consumer=self._options.name,
             hands=self.pool.claim,
             idle=not self._hands.totals.busy,
+            one_each=not self._options.prefetch,
         )
         return (yield from receive_for_hands(self.queue, request, self.woken))
 
@@ -278,7 +279,8 @@ class QueueLoop(RunLoop):
         """Settles messages that are due, and claims messages if there is room."""
         options, room = self._options, action.room
         timeout, enough = options.renewal.receive_timeout, self.pool.concurrency
-        asked = Request(room, timeout, consumer=options.name, hands=self.pool.claim, enough=enough)
+        name, hands, one_each = options.name, self.pool.claim, not options.prefetch
+        asked = Request(room, timeout, consumer=name, hands=hands, enough=enough, one_each=one_each)
         wanted = [(done.handle, self._timeout(done.again_in)) for done in action.done]
         began = monotonic()
         try:

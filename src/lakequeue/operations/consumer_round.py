@@ -53,7 +53,11 @@ def exchange(
                 queue.follow()
                 given, lease_id = request.visibility_timeout, receipt_handles.new_lease_id()
                 timeout = None if given is None else visibility(queue, given)
-                command = Claim(request.max_messages or 1, timeout, lease_id, consumer=request.consumer)
+                command = Claim(
+                    *(request.max_messages or 1, timeout, lease_id),
+                    consumer=request.consumer,
+                    one_each=request.one_each,
+                )
                 parts, refused = ClaimPlan(queue, command, request.enough, request.hands, settling).run()
                 claimed = receive.read(queue, parts, lease_id=lease_id)
                 receive.count(queue, claimed)

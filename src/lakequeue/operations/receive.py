@@ -103,6 +103,8 @@ class Request:
     """False if the receive's consumer runs handlers. None if no consumer receives. Idle processes poll before
     others.
     """
+    one_each: bool = attrs.field(default=False, kw_only=True)
+    """True to receive at most one message of each FIFO group."""
 
 
 @attrs.frozen
@@ -261,6 +263,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         "",
         check_attempt_id(queue.attributes, request.attempt_id),
         consumer=check_consumer(request.consumer),
+        one_each=request.one_each,
     )
     refuse_late = queue.attributes.profile_rules.over_limit_on == "end_of_wait"
     return _Poll(wanted, deadline, refuse_late, request)

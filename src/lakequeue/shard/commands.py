@@ -32,6 +32,7 @@ class Claim:
         tokens: number of messages that the rate limit allows; None if this shard has the bucket, and charges it.
         delivery: random bits for the mark of a delivery (TAB-2). A claim with them ignores ``attempt_id``, and
             takes nothing while there are marks of an earlier table or delivery id.
+        one_each: True to take at most one message of each FIFO group.
     """
 
     max_messages: int
@@ -44,6 +45,7 @@ class Claim:
     leased: int | None = None
     tokens: int | None = None
     delivery: int | None = None
+    one_each: bool = False
 
 
 @attrs.frozen

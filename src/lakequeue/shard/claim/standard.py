@@ -105,7 +105,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
     count = min(allowed, max(1, hands)) if hands is not None and only else allowed
-    return pick(state, count, one_each=only)
+    return pick(state, count, one_each=only or command.one_each)
 
 
 def _kept(
