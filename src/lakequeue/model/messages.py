@@ -363,7 +363,9 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns a message's handle, or a given handle. Raises InvalidParameterValue for other values."""
+    """Returns the receipt handle of a message. Returns a receipt handle unchanged. Raises InvalidParameterValue
+    for any other argument.
+    """
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."

@@ -118,7 +118,9 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a fast clock moved the schedule ahead. ``last``: latest due time sent."""
+        """Returns True if a fast clock has moved the schedule ahead of the real time. ``last``: latest due time
+        sent.
+        """
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -142,7 +144,7 @@ class Schedule:
         return not self.paused and now - self.next_due > LATE
 
     def why_silent(self) -> str:
-        """Explains why a schedule that is ahead sends nothing. Names the remedy."""
+        """Explains why a schedule sends nothing after a fast clock has moved it ahead. Names the remedy."""
         then = "its next times lie before its last one, as a clock was ahead"
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 

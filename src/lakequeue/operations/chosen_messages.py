@@ -161,7 +161,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns the messages with an id, as offsets for Spark tasks. Each task reads the offsets of one item."""
+    """Returns the places of the messages that have this id. The list has one item for each Spark task."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():

@@ -3,10 +3,13 @@
 The copy writes the catalog's rows last, in one commit, so that a killed copy has no effect (DUR-40).
 
 Of each shard, the copy takes a snapshot of the ledger, and later a snapshot of the log. The log therefore has
-every message of the ledger. A shard is copied again if messages were moved into it meanwhile. A copied log may
-have messages of a move that the copied ledger of the other queue lacks. In this case, the copy makes the move
-again (DUR-41). If only some copied shards have a bulk send, the other files and the manifest of the send are
-copied, too. A repetition of the send, or a compaction, completes the send.
+every message of the ledger. A shard is copied again if messages were moved into it meanwhile.
+
+Messages may move from one queue to another during the copy. The copied log of the target may then have messages of
+a move that the copied ledger of the source does not show. In this case, the copy makes the move again (DUR-41).
+
+A bulk send may reach only some of the copied shards in time. The copy then takes the manifest of the send and the
+files for the remaining shards, too. A repetition of the send, or a compaction, completes the send.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The protocol of deliveries into a table (TAB-25).
 
-The table's log accepts either the rows of a delivery or its block, never both. See ``docs/guides/tables.md``.
+The table's log accepts either the rows of a delivery, or an entry that blocks the delivery, and never both. See
+``docs/guides/tables.md``.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from lakequeue.storage.stats_rows import StatsRow
 NEWEST_COMMITS = 50
 """Maximum number of newest entries of each log in which lost races are counted."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Minimum number of entries that are read from each log. Maximum number from all logs, unless the minimum is
-more.
+"""Lost races are counted in the log entries of all shards. ``LEAST_COMMITS`` entries of each log are always read.
+Beyond that, ``MOST_ENTRIES`` is the maximum for all logs together.
 """
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]

@@ -158,7 +158,7 @@ def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout:
 
 
 def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
-    """Changes when several messages become visible again (BAT-3). Returns a result for each message."""
+    """Sets new visibility timeouts for several messages (BAT-3). Returns a result for each message."""
     with queue.service("change_visibility_batch") as call:
         return _settle(call, queue, changes, deletes=False)
 

@@ -116,9 +116,9 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in these pieces, which follow one another in a shard.
+    """Returns the condition that a message is in these consecutive pieces of a queue.
 
-    Without a last offset, messages in higher shards also meet the condition.
+    If the last piece has no last offset, messages of higher-numbered shards also meet the condition.
     """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")

@@ -18,8 +18,8 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Sequence number of the oldest read by ``look_at`` that is recent enough for the commands. Infinity if no
-    read is recent enough.
+    """``look_at`` numbers its reads. The commands accept a read with this number or a higher one. Infinity: they
+    accept no earlier read.
     """
 
 

@@ -137,8 +137,8 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many more messages the cap allows. The log must end at offset ``end``. Returns None if there
-        is no cap.
+        """Returns how many more messages the cap allows in a log that now ends at offset ``end``. Returns None if
+        there is no cap.
         """
         limit = attributes.stored_limit
         if limit is None:

@@ -29,7 +29,9 @@ READ_COMMITS_EVERY = 8
 LATELY = MICROS // 2
 """Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
-"""Maximum age, in microseconds, of a read of an empty shard on which a wait relies. Used on object stores."""
+"""Microseconds. A wait on an object store may rely on a read that found the shard empty, up to this age of the
+read.
+"""
 _looks = count(1)
 _T = TypeVar("_T")
 
@@ -311,7 +313,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        """Returns the machine of the newest ledger and log. If ``sure``, also checks that neither of the two was
+        """Returns the state machine of the newest ledger and log. If ``sure``, also checks that neither table was
         replaced.
         """
         ledger, machine = self._ledger, self._machine
