@@ -1,1 +1,1 @@
-"""SQL conditions on messages. Worker processes evaluate them, without a JVM."""
+"""SQL conditions on messages. Worker processes evaluate the conditions, without a JVM."""

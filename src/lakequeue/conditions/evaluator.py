@@ -1,4 +1,6 @@
-"""The program of a worker that evaluates SQL conditions. It imports only DuckDB and Arrow, to start quickly."""
+"""The program of a worker process that evaluates SQL conditions. It imports only DuckDB and Arrow, so that it
+starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Allowed kinds of expressions, which use a single row each."""
+"""Kinds of expressions that a condition may contain. Each kind uses a single row."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
 )
-"""Allowed operators that DuckDB parses as functions."""
+"""Operators that a condition may use, and that DuckDB parses as functions."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "text": (
         *("lower", "upper", "length", "len", "strlen", "trim", "ltrim", "rtrim", "left", "right", "substr"),
@@ -65,7 +67,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""Allowed functions, by kind of argument. No message content can make these functions crash."""
+"""Functions that a condition may call, by kind of argument. No message content can make these functions crash."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
@@ -83,15 +85,19 @@ _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
 class Refused(Exception):
-    """Raised if a condition is invalid, or fails on a message. The reason is one line."""
+    """Raised if a condition is invalid, or fails on a message. The text of the error is one line."""
 
 
 class Exhausted(Refused):
-    """Raised if a condition needs too much memory."""
+    """Raised if a condition needs too much memory. The worker ends after it, because the memory may never be
+    freed.
+    """
 
 
 def sealed(**more: str) -> duckdb.DuckDBPyConnection:
-    """Opens an in-memory database in UTC. SQL cannot reach files, network, extensions or settings."""
+    """Opens a DuckDB database in memory, with time zone UTC. SQL in the database cannot reach files, network,
+    extensions or settings.
+    """
     connection = duckdb.connect(":memory:", config={**_SETTINGS, **more})
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
@@ -99,7 +105,7 @@ def sealed(**more: str) -> duckdb.DuckDBPyConnection:
 
 
 class Evaluator:
-    """Evaluates conditions in a sealed database."""
+    """Evaluates conditions in a sealed DuckDB database."""
 
     def __init__(self) -> None:
         # One thread, so that rows keep their order. The memory is many times the need of a batch, and most queries
@@ -141,7 +147,9 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
-        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if it fails on a row."""
+        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if the condition fails
+        on a row.
+        """
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 
@@ -215,7 +223,9 @@ def _first_line(error: Exception | str) -> str:
 
 
 def limit(memory: int) -> None:
-    """Limits this process by the operating system, where supported."""
+    """Limits the data of this process to ``memory`` bytes, and forbids files and core dumps. Does nothing on
+    systems without such limits.
+    """
     with suppress(ImportError):  # not POSIX
         import resource
 
@@ -230,7 +240,7 @@ def limit(memory: int) -> None:
 
 
 def limit_work(seconds: float) -> None:
-    """Lets the system end this process after more CPU ``seconds``."""
+    """Makes the operating system end this process after about ``seconds`` more seconds of CPU time."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -240,14 +250,18 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Returns True if the memory may not suffice for another request."""
+    """Returns True if this process uses more than half of ``memory`` bytes, so that the next request may fail.
+    Always False where Linux's /proc is missing.
+    """
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests. Each is a line of JSON and an Arrow stream. Each answer is JSON and bytes."""
+    """Answers requests, until there are no more. A request is a line of JSON and an Arrow stream. An answer is a
+    line of JSON and bytes.
+    """
     begin = json.loads(requests.readline())
     limit(begin["memory"])
     if begin["nice"]:
@@ -277,13 +291,13 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def _value(parameter: Any) -> Any:
-    """Returns the value of a parameter. Instants are sent as microseconds."""
+    """Returns the value of a condition's parameter. An instant is sent as microseconds since the epoch."""
     epoch = datetime.fromtimestamp(0, timezone.utc)
     return epoch + timedelta(microseconds=parameter["at"]) if isinstance(parameter, dict) else parameter
 
 
 def wait_for_request(requests: BinaryIO, seconds: float) -> bool:
-    """Waits for the next request. Returns False if none arrives in time."""
+    """Waits for the next request. Returns False if no request arrives within ``seconds``."""
     with suppress(ImportError, OSError, ValueError):  # without select on pipes, the read waits
         import select
 
@@ -297,14 +311,16 @@ def reply(replies: BinaryIO, document: dict[str, Any], marks: bytes = b"") -> No
 
 
 def own_output() -> BinaryIO:
-    """Returns standard output for replies. Other output is discarded."""
+    """Returns the standard output, which is reserved for replies. Everything else that this process prints is
+    discarded.
+    """
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return replies
 
 
 def end_with(parent: int) -> None:
-    """Ends this process once its parent has ended."""
+    """Waits for the end of the parent process, and then ends this process."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

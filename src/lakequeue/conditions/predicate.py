@@ -18,13 +18,13 @@ LONGEST = 65_536
 
 
 class Predicate:
-    """A condition for any number of tables, checked once. Not thread-safe.
+    """A condition that is checked once, and then used on any number of tables. Not thread-safe.
 
     Args:
         condition: a boolean SQL expression over the columns, with the values of its parameters.
         columns: names and types of the allowed columns.
         parameter: name of the parameter in error messages.
-        interrupt: once set, every method raises ``sandbox.Interrupted``, even while it runs.
+        interrupt: once set, every method raises ``sandbox.Interrupted``, even while the method runs.
 
     Raises:
         InvalidParameterValue: the text is not a condition. Includes the first line of DuckDB's message.
@@ -52,7 +52,9 @@ class Predicate:
         self.columns = frozenset(checked.document["columns"])
 
     def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """Returns the indexes of the rows that meet the condition. Raises InvalidParameterValue if it fails."""
+        """Returns the indexes of the rows that meet the condition. Raises InvalidParameterValue if the condition
+        fails on a row.
+        """
         marks = self._ask("judge", rows).marks
         self._judged += len(rows)
         return np.flatnonzero(np.frombuffer(marks, np.uint8))

@@ -1,4 +1,4 @@
-"""Worker processes that evaluate conditions. A crash or hang ends nothing else."""
+"""Worker processes that evaluate conditions. If a condition crashes or hangs, only its worker process ends."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from lakequeue.errors import QueueClientError, RequestThrottled
 from lakequeue.model.clock import Interrupt
 
 AT_ONCE = 4
-"""Maximum number of busy workers. Further requests wait."""
+"""Maximum number of workers that evaluate at the same time. Further requests wait."""
 WAIT_SECONDS = 60.0
-"""Maximum seconds that a request waits for a worker."""
+"""Maximum seconds that a request waits for a free worker."""
 START_SECONDS = 60.0
-"""Seconds that a worker may take to start. Slower workers are killed."""
+"""Maximum seconds that a worker may take to start. A slower worker is killed."""
 SECONDS = 10.0
-"""Maximum seconds for a batch of messages. A filter needs a few hundredths of a second."""
+"""Maximum seconds that a worker may take for a batch of messages. A usual filter needs a few hundredths of a
+second.
+"""
 MEMORY = 768 * 2**20
-"""Maximum bytes of data in a worker. A new worker has a quarter of that."""
+"""Maximum bytes of data in a worker. A new worker already has a quarter of these bytes."""
 IDLE = 60.0
-"""A worker ends after this many seconds without a request."""
+"""Seconds without a request after which a worker ends."""
 
 _PROGRAM = Path(__file__).with_name("evaluator.py")
 # Isolated: imports come only from the package directories of this process, not from the working directory or
@@ -42,13 +44,13 @@ _START = (
     "exec(compile(open(path, 'rb').read(), path, 'exec'))"
 )
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
-"""Environment variables for a worker. Others may contain secrets."""
+"""Names of the environment variables that a worker gets. Other variables may contain secrets."""
 _END_SECONDS = 5.0
-"""Seconds that a worker with a closed pipe may take to end."""
+"""Maximum seconds to wait for the end of a worker that has closed its pipe."""
 
 
 class Slow(Exception):
-    """Raised if a worker exceeded ``SECONDS`` and was killed."""
+    """Raised if a worker took longer than ``SECONDS``. The worker was killed."""
 
 
 class Crashed(Exception):
@@ -56,7 +58,7 @@ class Crashed(Exception):
 
 
 class Interrupted(QueueClientError):
-    """Raised if the reply is no longer needed."""
+    """Raised if the caller no longer needs the reply."""
 
     def __init__(self) -> None:
         super().__init__("the evaluation of the condition was interrupted")
@@ -64,14 +66,14 @@ class Interrupted(QueueClientError):
 
 @attrs.frozen
 class Reply:
-    """A worker's reply: a document, and a byte for each evaluated row."""
+    """A worker's reply: a JSON document, and a byte for each evaluated row."""
 
     document: dict[str, Any]
     marks: bytes
 
 
 class Worker:
-    """A process that runs the program ``evaluator``."""
+    """A worker process, which runs the program ``evaluator``."""
 
     def __init__(self) -> None:
         # the working directory last, so that no file there takes the place of a package
@@ -88,11 +90,11 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """True if the worker runs, and is not idle for long."""
+        """True if the worker runs and was used recently. A worker that is idle too long ends."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
-        """Waits until the worker accepts requests. Raises QueueClientError if it cannot start."""
+        """Waits until the worker accepts requests. Raises QueueClientError if the worker cannot start."""
         if not self._started:
             with _killed_after(START_SECONDS, self, threading.Event()):
                 self.send({"memory": MEMORY, "idle": IDLE, "nice": nice})
@@ -102,7 +104,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request. Sends nothing to an ended worker: ``receive`` returns None then."""
+        """Sends a request. If the worker has ended, no error is raised here, and ``receive`` returns None."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -125,12 +127,14 @@ class Worker:
         self._process.kill()
 
     def wait(self) -> None:
-        """Waits briefly for the end of a worker without replies."""
+        """Waits a few seconds for the end of a worker that no longer replies."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
 
     def end(self) -> str:
-        """Kills the worker if it still runs. Returns its signal, or the last line of its errors."""
+        """Kills the worker if it still runs. Returns the name of the signal that ended the worker, or the last
+        line of its errors.
+        """
         self._process.kill()
         _, errors = self._process.communicate()
         status = self._process.returncode
@@ -140,7 +144,7 @@ class Worker:
 
 
 class Sandbox:
-    """The worker processes of this process, with niceness ``nice``. Thread-safe."""
+    """The worker processes of this process. They start with niceness ``nice``. Thread-safe."""
 
     nice = 0
 
@@ -155,7 +159,7 @@ class Sandbox:
         Raises:
             Slow, Crashed: there is no reply, and a retry would not help.
             Interrupted: ``interrupt`` was set.
-            RequestThrottled: too many requests are waiting.
+            RequestThrottled: the request waited too long for a free worker.
             QueueClientError: no worker can be started.
         """
         stream = pa.BufferOutputStream()
@@ -229,7 +233,7 @@ class Sandbox:
 
 @contextmanager
 def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
-    """Kills the worker if the block takes longer. Also sets ``late``."""
+    """Kills the worker and sets ``late`` if the block takes longer than ``seconds``."""
 
     def end() -> None:
         late.set()

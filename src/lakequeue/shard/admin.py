@@ -1,4 +1,4 @@
-"""Commands on a whole shard, and operators' commands on chosen messages. None needs a receipt."""
+"""Commands on a whole shard, and operators' commands on chosen messages. No command here needs a receipt."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""Microseconds. A rewind that is too early by less uses the earliest instant."""
+"""Microseconds of tolerance. A rewind to an instant that is less than this too early is accepted."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
-    """Allows one purge in 60 seconds. Raises PurgeQueueInProgress (PUR-2)."""
+    """Raises PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2). Accepts a purge
+    ``at_any_time``.
+    """
     purged_at = state.head.purged_at
     if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
@@ -42,7 +44,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Refused within 60 seconds of a purge (PUR-2)."""
+    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Raises the error of ``check_purge`` (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
@@ -50,7 +52,9 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raises UnsupportedOperation without a history. Raises InvalidParameterValue for an instant out of range."""
+    """Raises UnsupportedOperation if the queue keeps no deleted messages. Raises InvalidParameterValue if the
+    instant is out of range.
+    """
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
         hint = "set it to the seconds for which deleted messages are to be kept; those deleted before stay deleted"
@@ -62,10 +66,10 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
-    """Makes deleted messages visible (RWD-9, RWD-10, RWD-19). Only those sent at ``command.to`` or later.
+    """Makes the deleted messages visible that were sent at ``command.to`` or later (RWD-9, RWD-10, RWD-19).
 
     Raises:
-        UnsupportedOperation: the queue keeps no history (RWD-15).
+        UnsupportedOperation: the queue keeps no deleted messages (RWD-15).
         InvalidParameterValue: the instant is too early (RWD-11), or in the future.
     """
     if not command.checked:
@@ -97,13 +101,13 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
 
 
 def close(state: ShardState, command: Close) -> tuple[None, bool]:
-    """Marks the shard as deleted. It refuses later commands (QUE-13)."""
+    """Marks the shard as deleted. From then on, the shard refuses all commands (QUE-13)."""
     state.head = attrs.evolve(state.head, closed=True)
     return None, True
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages that retention removed (RET-9)."""
+    """Returns the number of messages that retention has removed since the last commit (RET-9)."""
     return state.expired, state.expired > 0
 
 
@@ -112,7 +116,9 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records ``mark``, the number of a coming removal of bodies. Drops the numbers recorded before ``known``."""
+    """Records ``mark``, the number of a removal of message bodies that comes next. Drops the numbers recorded
+    before the number ``known``.
+    """
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -136,7 +142,9 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes messages in the ranges unless they are moving; with ``for_good``, also from the history."""
+    """Deletes the messages in the command's ranges, except messages that are moving to another queue. With
+    ``for_good``, also deletes them from the history.
+    """
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -162,7 +170,9 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible now or ``at`` an instant (JOB-12). May also end receipts (RCP-7, RCP-8)."""
+    """Makes delayed messages visible now, or at the instant ``at`` (JOB-12). With ``in_flight``, also ends
+    receipts (RCP-7, RCP-8).
+    """
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
@@ -178,7 +188,9 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes the run's delayed messages visible at ``at``; if ``anew``, all its messages. Returns their number."""
+    """Makes the delayed messages of a run visible at the instant ``at``. With ``anew``, does so for all messages
+    of the run. Returns the number of changed messages.
+    """
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -194,15 +206,15 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Longest visibility timeout in microseconds. A timeout that ends later proves a wrong clock."""
+"""Maximum visibility timeout in microseconds. If a receipt ends later than this from now, a clock was wrong."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
-"""Fields of a run that are instants of past events."""
+"""Names of the fields of a run that are instants of past events."""
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
-    """True if an event of the shard lies after ``now``. ``runs`` may include the history."""
+    """True if the shard recorded an event later than ``now``. The argument ``runs`` may include the history."""
     marks = [head.committed_at, head.purged_at or 0]
     settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
     return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
@@ -211,10 +223,11 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Corrects head, runs and history after a wrong clock. No event lies after ``now`` then.
+    """Corrects head, runs and history of a shard whose clock was wrong. In the result, no event is later than
+    ``now``.
 
     Visibility timeouts that began after ``now`` end now. A scheduled instant before the expiry stays (JOB-12). The
-    rate limit's bucket is at worst empty (JOB-11). The next purge may come at once.
+    bucket of the rate limit is empty at worst (JOB-11). The next purge need not wait a minute.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -22,16 +22,17 @@ class Claim:
     Attributes:
         visibility_timeout: microseconds; None for the queue's timeout (RCV-5).
         attempt_id: a repeated attempt gets the same messages again (ATT-3); FIFO shards only.
-        dead_letter_queues: destination by ARN; None if that queue does not exist, so that its dead letters stay
-            here.
+        dead_letter_queues: destination by ARN of the dead-letter queue; None if that queue does not exist. Its
+            dead letters then stay here.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
             group, so that no message becomes a dead letter unseen (HBN-23).
-        leased: number of messages that the receive already has from other shards; None unless it makes a lease.
-            Messages of a failed batch are claimed in halves and alone (DLQ-12).
-        tokens: number of messages that the rate limit allows; None if this shard has the bucket, and charges it.
-        delivery: random bits for the mark of a delivery (TAB-2). A claim with them ignores ``attempt_id``, and
-            takes nothing while there are marks of an earlier table or delivery id.
+        leased: number of messages that the receive already has from other shards; None if the receive makes no
+            lease. If set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
+        tokens: number of messages that the rate limit allows; None if this shard keeps the bucket of tokens. The
+            claim is then charged here.
+        delivery: random bits for the mark of a delivery (TAB-2). A claim with these bits ignores ``attempt_id``.
+            It takes nothing while there are marks of an earlier table or delivery id.
         one_each: True to take at most one message of each FIFO group.
     """
 
@@ -57,7 +58,7 @@ class Charge:
 
 @attrs.frozen
 class Delete:
-    """Deletes one message by receipt. Answers True if this command removed it (DEL-2, RCP-6)."""
+    """Deletes one message by receipt. Answers with True if this command removed the message (DEL-2, RCP-6)."""
 
     offset: int
     lease_id: str
@@ -66,7 +67,9 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Makes a receipt end in ``timeout`` microseconds. 0 makes the message visible (VIS-1, VIS-4)."""
+    """Makes a receipt end ``timeout`` microseconds from now. A timeout of 0 makes the message visible (VIS-1,
+    VIS-4).
+    """
 
     offset: int
     lease_id: str
@@ -76,7 +79,9 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Stores a handler's failure with its message (JOB-10). Does nothing if the message was received again."""
+    """Stores a handler's failure with its message (JOB-10). Does nothing if the message was received again
+    since.
+    """
 
     offset: int
     lease_id: str
@@ -103,7 +108,9 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Changes the end of a lease's receipts. ``timeout``: microseconds from now. 0 releases the messages."""
+    """Sets a new end for a lease's receipts, ``timeout`` microseconds from now. A timeout of 0 releases the
+    messages.
+    """
 
     lease_id: str
     spans: Spans
@@ -112,14 +119,15 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Makes messages visible that a lease still holds.
+    """Makes the messages visible that a lease still holds.
 
     Attributes:
         failure: why the messages failed; recorded as by ``RecordFailure``.
         failed_together: number of messages, if they failed as one batch.
         unseen: True to count the messages as not received by this lease.
         unread: as ``unseen``, but the messages stay hidden until their timeout, because they cannot be read.
-        unmark: True if the lease's delivery can no longer append. If False, messages become undecided (TAB-6).
+        unmark: True if the lease's delivery can no longer append rows. If False, marked messages become undecided
+            (TAB-6).
     """
 
     lease_id: str
@@ -133,7 +141,9 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begins to move visible messages (DLQ-8). Answers with their number; None if another move is unfinished."""
+    """Begins to move visible messages to another queue (DLQ-8). Answers with their number. Answers with None if
+    another move is unfinished.
+    """
 
     spans: Spans
     target: Destination
@@ -141,28 +151,32 @@ class Move:
 
 @attrs.frozen
 class Moved:
-    """Removes moved messages after the target has appended them. Answers with their number."""
+    """Removes the moved messages after the target queue has appended them. Answers with their number."""
 
     number: int
 
 
 @attrs.frozen
 class MoveBack:
-    """Undoes a move, because the target queue is gone. Answers with the number of messages."""
+    """Undoes a move because the target queue is gone. Answers with the number of messages that become visible
+    again.
+    """
 
     number: int
 
 
 @attrs.frozen
 class Discard:
-    """Deletes visible messages without a receipt. Answers with their number."""
+    """Deletes visible messages without a receipt. Answers with the number of deleted messages."""
 
     spans: Spans
 
 
 @attrs.frozen
 class Erase:
-    """Deletes messages unless they are moving. Answers with their number, and True if some are moving."""
+    """Deletes messages in any state, except messages that are moving to another queue. Answers with the number of
+    deleted messages, and True if some were moving. With ``for_good``, also deletes them from the history.
+    """
 
     spans: Spans
     for_good: bool = True
@@ -174,7 +188,7 @@ class MakeVisible:
 
     Attributes:
         in_flight: True to also end the receipts of messages in flight.
-        at: instant until which delayed and visible messages are hidden; None makes delayed messages visible now.
+        at: instant until which delayed and visible messages are hidden; None to make delayed messages visible now.
     """
 
     spans: Spans
@@ -184,7 +198,7 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes all messages (PUR-1). ``at_any_time``: ignores the limit of one purge in 60 s (PUR-2)."""
+    """Removes all messages (PUR-1). With ``at_any_time``, ignores the limit of one purge in 60 seconds (PUR-2)."""
 
     queue_name: str = ""
     at_any_time: bool = False
@@ -192,7 +206,7 @@ class Purge:
 
 @attrs.frozen
 class Rewind:
-    """Restores deleted messages sent at ``to`` or later (RWD-9). Answers with their number."""
+    """Restores the deleted messages that were sent at ``to`` or later (RWD-9). Answers with their number."""
 
     to: int
     checked: bool = False
@@ -200,7 +214,7 @@ class Rewind:
 
 @attrs.frozen
 class SetAttributes:
-    """Adopts the queue's attributes, by wire name. Ignores a version that is not newer."""
+    """Adopts the queue's attributes, given by wire name. Ignores attributes whose ``version`` is not newer."""
 
     attributes: dict[str, str]
     version: int
@@ -208,27 +222,29 @@ class SetAttributes:
 
 @attrs.frozen
 class Close:
-    """Marks the shard as deleted. It refuses later commands (QUE-13)."""
+    """Marks the shard as deleted. From then on, the shard refuses all commands (QUE-13)."""
 
 
 @attrs.frozen
 class Expire:
-    """Commits the removal of expired messages. Answers with their number."""
+    """Commits the removal of expired messages. Answers with the number of removed messages."""
 
 
 @attrs.frozen
 class Rewrite:
-    """Commits without a change. The caller then rewrites all runs."""
+    """Makes a commit without a change of messages. The caller then writes all runs anew."""
 
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces a removal of bodies from the log. Its number shows later if ledger and log belong together."""
+    """Announces a removal of message bodies from the log. The number of the removal shows later whether ledger and
+    log belong together.
+    """
 
     mark: int
     """Random positive number that identifies the removal."""
     known: int
-    """The number of the log's last removal of bodies; 0 if there was none."""
+    """Random number of the log's last removal of bodies; 0 if there was no removal."""
 
 
 @attrs.frozen
@@ -251,9 +267,9 @@ class Decide:
 class Remark:
     """Divides a delivery's messages into parts (TAB-7). Answers with the marks of the parts.
 
-    The delivery is blocked, or was not tried. Each part is a delivery with its own number. The first part keeps
-    the slot. Messages outside the parts become visible. Answers with None, unchanged, if a message lacks the mark
-    or a valid receipt.
+    Used for a delivery that is blocked, or was not tried. Each part becomes a delivery with its own number. The
+    first part keeps the slot. Messages outside the parts become visible. If a message lacks the mark or a valid
+    receipt, changes nothing and answers with None.
     """
 
     lease_id: str
@@ -266,9 +282,9 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table once (TAB-4). Answers with the recorded id.
+    """Records the id of the delivery table, once (TAB-4). Answers with the recorded id.
 
-    Answers with None if no message has the mark. Also with None for the mark of an earlier table.
+    Answers with None if no message has the mark, or if the mark belongs to an earlier table.
     """
 
     slot: int
@@ -306,7 +322,7 @@ Command = (
 
 @attrs.frozen
 class ClaimedSpan:
-    """Messages of one claim. Their receive count and first receive are equal."""
+    """A range of claimed messages. They have the same receive count and the same first receive."""
 
     first: int
     last: int
@@ -327,9 +343,10 @@ class ClaimResult:
         moving: True if a move must be completed first.
         unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
         last: number of claimed messages on their last receive.
-        passed: number of messages not claimed, as their last receive found no free handler; one per FIFO group.
+        passed: number of messages that were not claimed because no handler was free for their last receive. Each
+            FIFO group counts as one.
         halved: True if messages of a failed batch were among the messages to claim. The claim then has half of one
-            batch, or only the messages before it, and the receive asks no further shard.
+            batch, or only the messages before the batch. The receive asks no further shard.
         unpaid: number of messages that a claim without rate-limit tokens would take if it had enough tokens.
         mark: mark of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.
@@ -356,7 +373,7 @@ class ClaimResult:
         return sum(span.last - span.first + 1 for span in self.spans)
 
     def left_nothing(self, command: Claim) -> bool:
-        """True if the claim surely took every available message."""
+        """True if the claim surely took all available messages. False if messages may be left."""
         left = self.moving or self.unresolved or self.passed or self.halved or self.unpaid
         limited = command.attempt_id is not None or command.tokens is not None
         limited = limited or (command.hands is not None and self.last >= command.hands)
@@ -366,7 +383,7 @@ class ClaimResult:
 
 @attrs.frozen
 class LeaseCounts:
-    """Numbers of messages affected by a verb of a lease.
+    """Numbers of messages of a lease, as a command on the lease left them.
 
     Attributes:
         done: messages that were deleted, released or extended.
@@ -381,7 +398,7 @@ class LeaseCounts:
 
 @attrs.frozen
 class Result:
-    """Answer to one command. If ``changed``, it is valid only after the decision's commit."""
+    """Answer to one command. If ``changed`` is True, the answer is valid only after the decision's commit."""
 
     value: Any = None
     error: QueueServiceError | None = None
@@ -390,7 +407,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers to commands. If ``commit`` is True, also rows to commit. ``head`` has the next epoch."""
+    """Answers to commands. If ``commit`` is True, also has the rows to commit. ``head`` has the next epoch."""
 
     results: list[Result]
     commit: bool
@@ -400,12 +417,14 @@ class Decision:
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
     counts: dict[str, int] = attrs.field(factory=dict)
-    """Changed messages by kind of command, such as ``delete``. Stored as the table's commit info."""
+    """Number of changed messages by kind of command, such as ``delete``. Stored in the commit info of the
+    table.
+    """
 
 
 @attrs.frozen
 class StateCounts:
-    """Number of messages of a shard by state (QUE-23)."""
+    """Numbers of messages of a shard by state (QUE-23)."""
 
     visible: int
     in_flight: int

@@ -1,6 +1,6 @@
 """The state machine of one shard. Takes commands and an instant, returns answers and changed rows.
 
-The machine reads no clock, does no I/O, and knows no bodies. After a failed commit, build a new machine.
+The machine reads no clock, does no I/O, and knows no message bodies. After a failed commit, build a new machine.
 """
 
 from __future__ import annotations
@@ -53,11 +53,15 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A drained shard has a cap above this multiple of its messages in flight."""
+"""Factor. A shard counts as drained only if its cap is above this factor times the number of messages in
+flight.
+"""
 
 
 class ShardMachine:
-    """Applies all rules of one shard. Its time never goes back: the latest ``now`` counts. Not thread-safe."""
+    """Applies all rules of one shard. The machine's time never goes back: the latest ``now`` counts. Not
+    thread-safe.
+    """
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         """Starts from committed rows.
@@ -76,7 +80,7 @@ class ShardMachine:
 
     @property
     def head(self) -> Head:
-        """The head with uncommitted changes. Its ``epoch`` is the last committed epoch."""
+        """The head row with uncommitted changes. Its ``epoch`` is the last committed epoch."""
         return self._state.current_head()
 
     @property
@@ -99,7 +103,7 @@ class ShardMachine:
 
     @property
     def runs(self) -> list[Run]:
-        """Unsettled runs by offset (a copy, O(n))."""
+        """Runs of the stored messages, by offset. A new list, made in O(n)."""
         return list(self._state.runs)
 
     @property
@@ -108,12 +112,12 @@ class ShardMachine:
 
     @property
     def history(self) -> list[Run]:
-        """Runs of deleted messages by offset (a copy, O(n))."""
+        """Runs of the deleted messages that a rewind can restore, by offset. A new list, made in O(n)."""
         return list(self._state.history)
 
     @property
     def log(self) -> MessageLog:
-        """The shard's messages. A longer log of the shard may replace this log."""
+        """The log with the shard's messages. A longer log of the same shard may replace this log."""
         return self._state.log
 
     @log.setter
@@ -122,23 +126,25 @@ class ShardMachine:
 
     @property
     def blocks(self) -> bool:
-        """True if messages in flight may block their group."""
+        """True if messages in flight may block other messages of their group."""
         return self._state.attributes.by_group
 
     @property
     def may_be_grouped(self) -> bool:
-        """True if recent messages may be claimed before older ones."""
+        """True if claims may take recent messages before older messages."""
         attributes = self._state.attributes
         return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
     @property
     def grouped(self) -> bool:
-        """True if claims may not follow the order of sends."""
+        """True if claims may take messages in another order than they were sent."""
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
-        """Applies commands in order at one instant. A refused command changes nothing (ERR-8). The machine keeps
-        the new state: commit the decision and call ``committed``, or discard the machine.
+        """Applies commands in order, at one instant. A refused command changes nothing (ERR-8).
+
+        The machine keeps the new state. The caller must commit the decision and call ``committed``, or discard the
+        machine.
         """
         state = self._at(now)
         results, counts = [], Counter[str]()
@@ -161,7 +167,7 @@ class ShardMachine:
         return Decision(results, True, *state.runs.changes(), head, *state.history.changes(), counts)
 
     def committed(self) -> None:
-        """Marks the last decision as committed. Raises RuntimeError if it asked for no commit."""
+        """Marks the last decision as committed. Raises RuntimeError if that decision needed no commit."""
         if self._decided is None:
             raise RuntimeError("nothing to commit was decided")
         state = self._state
@@ -173,7 +179,7 @@ class ShardMachine:
         self._pending = False
 
     def counts(self, now: int) -> StateCounts:
-        """Returns the messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
+        """Returns the number of messages in each state (QUE-23, INF-1, INF-9, DLY-12)."""
         state = self._at(now)
         state.scan_all()
         visible, in_flight = state.available.size, state.in_flight + state.moving.size
@@ -183,23 +189,25 @@ class ShardMachine:
         return StateCounts(visible, in_flight, delayed, state.history.size, held, undecided)
 
     def oldest_sent_at(self, now: int) -> int | None:
-        """Returns the send instant of the oldest stored message; None if nothing is stored."""
+        """Returns the send instant of the oldest stored message; None if no message is stored."""
         return oldest_sent_at(self._at(now))
 
     def outgoing(self) -> Outgoing:
-        """Returns the runs of the unfinished move to another queue."""
+        """Returns the runs of the unfinished move to another queue; empty if there is no such move."""
         return self._state.moving_runs()
 
     def undecided(self, now: int) -> list[Undecided]:
-        """Returns the deliveries whose receipts have ended, oldest first (TAB-5)."""
+        """Returns the undecided deliveries: deliveries whose receipts have ended, oldest first (TAB-5)."""
         return deliver.undecided(self._at(now))
 
     def marked(self, now: int) -> int:
-        """Returns the number of marked messages. Their receipts may have ended."""
+        """Returns the number of messages with the mark of a delivery. The receipts of these messages may have
+        ended.
+        """
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """Returns the marks of all marked messages. Their receipts may have ended."""
+        """Returns the marks of all deliveries that have messages. The receipts of the messages may have ended."""
         return deliver.marks(self._at(now))
 
     @property
@@ -242,7 +250,9 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns when ``counts`` next changes without a commit."""
+        """Returns the earliest instant at which ``counts`` may change without a commit; None if no change is
+        due.
+        """
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -250,11 +260,13 @@ class ShardMachine:
 
     @property
     def is_empty(self) -> bool:
-        """True if the shard has no messages. Also requires an empty history."""
+        """True if the shard has no stored messages, and no deleted messages in its history."""
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would find nothing: the last claim took everything, and only deletes followed."""
+        """True if a claim would find no message, because the last claim took all messages and only deletes
+        followed.
+        """
         if self._drained is None or not self.took_all:
             return False
         event = self._drained[1]
@@ -262,11 +274,11 @@ class ShardMachine:
 
     @property
     def took_all(self) -> bool:
-        """True if the last claim took all messages, and only deletes followed."""
+        """True if the last claim took all available messages, and only deletes followed."""
         return self._drained is not None and self._drained[0] == self.log.end
 
     def _note(self, command: Command, result: Result) -> None:
-        """Notes the effect of a command on ``is_drained``."""
+        """Updates the fields of ``is_drained`` after a command."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()
@@ -282,23 +294,27 @@ class ShardMachine:
         return self.blocks or attributes.pace is not None or (cap is not None and cap <= _NEAR * in_flight)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
-        """True if a claim would repeat an earlier one (ATT-3)."""
+        """True if a claim with this attempt id would repeat an earlier claim (ATT-3)."""
         return attempt_lives(self._at(now), attempt_id)
 
     def stores(self, offset: int) -> bool:
-        """True if the message was received and is stored."""
+        """True if the message was received and is still stored."""
         return self._state.runs.at(offset) is not None
 
     def tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows. None: no limit (JOB-11)."""
+        """Returns the number of messages that the rate limit allows now (JOB-11). Returns None if the queue has no
+        rate limit.
+        """
         return self._at(now).pace_left
 
     def quote(self, command: Claim, now: int) -> int:
-        """Returns the size of a claim without the rate limit (JOB-11)."""
+        """Returns how many messages a claim would take if the rate limit allowed it (JOB-11). Returns 0 if the
+        queue has no rate limit.
+        """
         return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
-        """Raises the errors of a rewind (RWD-11, RWD-15, RWD-19). Changes nothing."""
+        """Raises the error with which a rewind would be refused now (RWD-11, RWD-15, RWD-19). Changes nothing."""
         admin.check_rewind(self._at(now), command)
 
     def rewindable(self, command: Rewind, now: int) -> int:
@@ -315,15 +331,17 @@ class ShardMachine:
         admin.check_purge(self._at(now), command)
 
     def held_from(self, now: int) -> int:
-        """Returns the first held offset, or the log's end (INF-9)."""
+        """Returns the offset of the first held message (INF-9). Returns the log's end if no message is held."""
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns runs of ``limit`` stored messages; with ``history``, of deleted messages. See ``shard.peek``."""
+        """Returns runs of up to ``limit`` stored messages. With ``history``, returns runs of deleted messages. See
+        ``shard.peek``.
+        """
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:
-        """Returns each consumer's messages in flight. See ``shard.peek``."""
+        """Returns the messages in flight by name of the consumer. See ``shard.peek``."""
         return holdings(self._at(now))
 
     def _at(self, now: int) -> ShardState:

@@ -1,7 +1,7 @@
 """Deliveries into a table: marks, and the decision about marks whose receipts have ended (TAB-2 to TAB-8).
 
 A claim for a delivery marks its messages. When the receipt ends, the messages are undecided: no claim, move,
-expiry or redrive takes them until the log of the table shows if their rows arrived.
+expiry or redrive takes them until the log of the table shows whether their rows arrived.
 
 ``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID`` or ``DELIVERY_ID:``, and names the table of the marks. If the
 attributes have another delivery id, only an operator decides the marks.
@@ -26,7 +26,9 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the delivery table of the marks, or of the next delivery."""
+    """Returns the table that the marked messages are delivered into. Without marks, returns the table of the next
+    delivery.
+    """
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
@@ -36,7 +38,9 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Records ``delivery_id`` as the marks' owner if the attributes changed their id."""
+    """Called after a change of attributes, with the earlier ``delivery_id``. If the id changed, keeps the earlier
+    id as owner of the marks.
+    """
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None
@@ -44,14 +48,14 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Drops the recorded table of an earlier delivery id. Called when a delivery begins."""
+    """Called when a delivery begins. Drops the recorded table if it belongs to an earlier delivery id."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)
 
 
 def new_marks(state: ShardState, nonce: int, number: int) -> list[Mark]:
-    """Returns new marks for this commit. Each takes the lowest unused slot (TAB-2)."""
+    """Returns ``number`` new marks for the coming commit. Each mark takes the lowest unused slot (TAB-2)."""
     used = {mark.slot for mark in marks(state)}
     slots = islice((slot for slot in count() if slot not in used), number)
     return [Mark.of(slot, state.head.epoch + 1, nonce) for slot in slots]
@@ -62,7 +66,7 @@ def marks(state: ShardState) -> list[Mark]:
 
 
 def undecided(state: ShardState) -> list[Undecided]:
-    """Returns the marks with ended receipts, earliest first (TAB-5)."""
+    """Returns the undecided deliveries, earliest first: marks whose receipts have ended (TAB-5)."""
     found: dict[Mark, Undecided] = {}
     for span in state.undecided:
         for run in state.runs.pieces(*span):
@@ -74,7 +78,9 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes a delivery's messages if its rows arrived. Else makes the messages visible. All receipts end."""
+    """Deletes a delivery's messages if their rows arrived in the table. Else makes the messages visible. Both end
+    all receipts.
+    """
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False
@@ -95,7 +101,9 @@ def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
 
 
 def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None, bool]:
-    """Gives each part of a delivery a new number. The first part keeps the slot (TAB-7)."""
+    """Gives each part of a delivery a mark with a new number. The first part keeps the slot of the delivery
+    (TAB-7).
+    """
     runs = _of(state, Mark(command.slot, command.number))
     runs = [run for run in runs if run.lease_id == command.lease_id]
     wanted = [span for part in command.parts for span in part]
@@ -117,7 +125,7 @@ def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None,
 
 
 def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, bool]:
-    """Records the table's id before its first append (TAB-4)."""
+    """Records the id of the delivery table before the first rows are appended (TAB-4)."""
     known = target(state)
     if known.changed or not _of(state, Mark(command.slot, command.number)):
         return None, False
@@ -128,7 +136,9 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Removes the marks from a copied or restored ledger (TAB-11). Also returns the number of marked messages."""
+    """Removes the marks from a copied or restored ledger (TAB-11). Also returns the number of messages that had
+    marks.
+    """
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]
     return attrs.evolve(head, delivery_table=None), joined_runs(kept), marked

@@ -9,18 +9,20 @@ from lakequeue.shard.state import ShardState
 
 
 def advance(state: ShardState, now: int) -> None:
-    """Sets a shard's instant to ``now``, but never back. Ends timeouts, and removes expired messages."""
+    """Advances a shard's time to ``now``, but never back. Ends timeouts, and removes expired messages."""
     state.advance(now)
     expire(state)
 
 
 def expired_below(state: ShardState) -> int:
-    """Returns the first offset that retention keeps (RET-1)."""
+    """Returns the lowest offset whose message is young enough for retention to keep (RET-1)."""
     return state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros + 1)
 
 
 def expire(state: ShardState) -> None:
-    """Removes expired messages in any state (STA-5, RET-2, RET-3). Keeps those with a delivery mark (TAB-5)."""
+    """Removes expired messages in any state (STA-5, RET-2, RET-3). Keeps messages with the mark of a delivery
+    (TAB-5).
+    """
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -37,14 +39,18 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns when the next message expires. None: no messages, or the oldest is marked (TAB-5)."""
+    """Returns the instant at which the oldest message expires. Returns None if no message is stored, or if a
+    delivery's mark keeps the oldest message (TAB-5).
+    """
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message (DLQ-4); None if no message is stored."""
+    """Returns the send instant of the oldest stored message; None if no message is stored. For a dead letter, its
+    first send counts (DLQ-4).
+    """
     lowest = state.lowest
     if lowest is None:
         return None
@@ -64,7 +70,9 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Yields dead letters past retention (RET-7): first send, first offset, last offset."""
+    """Takes the dead letters past retention out of ``aging`` (RET-7). Yields the instant of their first send, and
+    their first and last offset.
+    """
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +85,9 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages from shard and history. Returns False if held or marked messages stay."""
+    """Removes a range of messages from shard and history. Returns False if messages stay, because they are held or
+    have a mark.
+    """
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

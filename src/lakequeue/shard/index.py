@@ -27,7 +27,9 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 
 class ShardIndex:
-    """Runs, head and log of a shard. Messages below ``scanned`` are indexed; from the head on, all are fresh."""
+    """Runs, head and log of a shard. Messages with offsets below ``scanned`` are indexed. Messages from the head's
+    offset on are fresh: never received, and without a run.
+    """
 
     def __init__(self, head: Head, runs: list[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         self.head = head
@@ -46,7 +48,7 @@ class ShardIndex:
 
     @property
     def delay(self) -> int | None:
-        """Delay of all messages of a FIFO queue (DLY-10). None on standard queues."""
+        """Delay in microseconds of all messages of a FIFO queue (DLY-10). None on standard queues."""
         return self.attributes.delay_micros if self.attributes.fifo else None
 
     @property
@@ -62,7 +64,7 @@ class ShardIndex:
 
     @property
     def by_tenant(self) -> bool:
-        """True if claims of a standard queue choose a group first (FAI-1)."""
+        """True if claims of this standard queue choose a message group first (FAI-1)."""
         attributes = self.attributes
         some = attributes.group_in_flight_limit is not None or attributes.reasons is not None
         if attributes.fifo or not (attributes.fair_groups or some):
@@ -80,14 +82,14 @@ class ShardIndex:
         return self._tenants
 
     def withdraw(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Removes a range from the available messages. Returns the removed ranges."""
+        """Removes a range of offsets from the available messages. Returns the removed ranges."""
         found = self.available.take_within(first, last)
         if self._tenants is not None and found:
             self._tenants.withdrawn(first, last)
         return found
 
     def count_in_flight(self, first: int, last: int, sign: int) -> None:
-        """Adds messages to those in flight (``sign`` 1), or removes them (-1)."""
+        """Counts a range of messages as in flight if ``sign`` is 1. Subtracts the range if ``sign`` is -1."""
         self.in_flight += sign * (last - first + 1)
         if self._tenants is not None:
             self._tenants.count([(first, last)], sign)
@@ -133,7 +135,9 @@ class ShardIndex:
             self._scan(run.first, run.last)
 
     def advance(self, now: int) -> None:
-        """Advances the shard to ``now``, never back. Messages whose timeout or delay is over become available."""
+        """Advances the shard's time to ``now``, but never back. Messages whose timeout or delay is over become
+        available.
+        """
         self.now = max(self.now, now)
         due = 0
         while self._coming and self._coming[0][0] <= self.now:
@@ -169,7 +173,7 @@ class ShardIndex:
 
     @property
     def lowest(self) -> int | None:
-        """Lowest stored offset; None if nothing is stored."""
+        """Lowest offset of a stored message; None if no message is stored."""
         first = self.runs.first
         if first is None and self.head.head_offset < self.log.end:
             return self.head.head_offset
@@ -182,24 +186,28 @@ class ShardIndex:
 
     @property
     def room(self) -> int | None:
-        """How many more messages may be in flight (INF-6). None: no cap."""
+        """Number of further messages that the cap allows in flight (INF-6). None if the queue has no cap."""
         cap = self.attributes.inflight_limit
         return None if cap is None else max(0, cap - self.in_flight)
 
     @property
     def released(self) -> int:
-        """The first held offset, or the end of the log: messages below it are not held (INF-9)."""
+        """Offset of the first held message, or the end of the log. Messages below this offset are not held
+        (INF-9).
+        """
         if self.attributes.delayed_limit is None:
             return self.log.end
         self.scan_all()
         return self.scanned
 
     def live(self, run: Run) -> bool:
-        """True if a valid receipt hides the run."""
+        """True if a valid receipt hides the messages of the run."""
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns when the next hidden message becomes available. None: no message will."""
+        """Returns the instant at which the next hidden message becomes available. Returns None if no message will
+        become available.
+        """
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -212,7 +220,7 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Indexes fresh messages until ``count`` messages are available. Stops when all are indexed."""
+        """Indexes fresh messages until ``count`` messages are available, or until no more can be indexed."""
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -220,9 +228,10 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more fresh messages, unless ``place`` precedes them. Returns True after indexing.
+        """Indexes more fresh messages, unless the message at ``place`` became available earlier. Returns True if
+        messages were indexed.
 
-        ``place``: when a message became available, and its offset. None if no group waits.
+        ``place``: the instant at which a message became available, and its offset. None if no group waits.
         """
         if self.scanned >= self.log.end:
             return False
@@ -237,7 +246,9 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
+        """Indexes the fresh messages below offset ``end``, except held messages. Returns True if messages were
+        indexed.
+        """
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -252,11 +263,13 @@ class ShardIndex:
         return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Yields never-received messages as (first, last, instant of availability); see ``MessageLog.spans``."""
+        """Yields ranges of never-received messages as (first, last, instant of availability). See
+        ``MessageLog.spans``.
+        """
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
-        """Returns when a message becomes visible. The instant may be past."""
+        """Returns the instant at which a message becomes visible. The instant may lie in the past."""
         run = None if offset >= self.head.head_offset else self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at
@@ -266,14 +279,16 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Includes fresh messages."""
+        """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes never-received messages. Returns the first held offset; ``last`` + 1 if none is held."""
+        """Indexes messages that were never received. Returns the first held offset; ``last`` + 1 if no message is
+        held.
+        """
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -289,13 +304,15 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first held offset of a range, or ``end``. The range becomes available at ``instant``."""
+        """Returns the first held offset of a range, or ``end`` if none is held. The range becomes available at
+        ``instant``.
+        """
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs of stored messages in a range. Includes fresh messages."""
+        """Yields the runs of the stored messages in a range. Makes runs for fresh messages."""
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))
@@ -303,7 +320,9 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Yields runs of fresh messages. Dead letters keep receive count and first receive (DLQ-4)."""
+        """Makes runs for fresh messages, and yields them. Runs of dead letters keep receive count and first
+        receive (DLQ-4).
+        """
         if first > last:
             return
         for start, end, count, _, received_at in self.log.dead_letters(first, last):
@@ -325,7 +344,7 @@ class ShardIndex:
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Restarts a message's waiting time: its group was just served (FIF-14)."""
+        """Lets the waiting time of a message begin again, because its group was just served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

@@ -16,11 +16,15 @@ from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of dead letters that one claim moves. It searches at least as many messages for them."""
+"""Maximum number of dead letters that one claim moves. The claim searches at least as many messages for dead
+letters.
+"""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns runs with all receives used (DLQ-13). Skips messages of a failed batch (DLQ-12)."""
+    """Returns runs of messages that had their maximum of receives (DLQ-13), up to ``MOVED_AT_ONCE`` messages.
+    Skips messages of a failed batch (DLQ-12).
+    """
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE
@@ -36,7 +40,7 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
 
 
 def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, redrive: bool = False) -> None:
-    """Begins a move. The messages are neither available nor in flight."""
+    """Begins to move ``runs`` to ``target``. Their messages must be neither available nor in flight."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
@@ -47,7 +51,7 @@ def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, re
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
-    """Begins a redrive of visible messages in the command's ranges (DLQ-8)."""
+    """Begins a redrive of the visible messages in the command's ranges of offsets (DLQ-8)."""
     if state.moving.size:
         return None, False
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -58,7 +62,9 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Removes the messages that arrived at the target. Their groups then wait behind other groups (DLQ-10)."""
+    """Removes the messages that arrived at the target queue. Their groups then wait behind other groups
+    (DLQ-10).
+    """
     runs = _of(state, command.number)
     for run, _ in runs:
         state.remove(run)
@@ -67,7 +73,9 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Makes messages visible: their move's target is gone. Keeps receive counts."""
+    """Makes messages visible again, because the target queue of their move is gone. The messages keep their
+    receive count.
+    """
     runs = _of(state, command.number)
     for run, part in runs:  # their receives are counted from 0 again (DLQ-13)
         count, (_, attempts) = run.receive_count, parse_note(part.note)

@@ -1,4 +1,4 @@
-"""Reads runs of a shard without changing it."""
+"""Functions that read the runs of a shard without changing the shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest stored messages from ``start`` on; with ``newest``, the newest up to ``start``."""
+    """Returns the ``limit`` oldest stored messages from offset ``start`` on. With ``newest``, returns the newest
+    messages up to ``start``.
+    """
     if newest:
         last = min(start, state.log.end - 1)
         newest_ones = list(state.fresh(max(state.head.head_offset, last - limit + 1), last))
@@ -22,14 +24,16 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """Returns the oldest rewindable messages from ``start`` on; with ``newest``, the newest up to ``start``."""
+    """Returns the ``limit`` oldest rewindable messages from offset ``start`` on. With ``newest``, returns the
+    newest messages up to ``start``.
+    """
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
 
 
 class Holding(NamedTuple):
-    """A consumer's messages in flight: number, earliest and latest receive."""
+    """A consumer's messages in flight: their number, and the instants of the earliest and the latest receive."""
 
     messages: int
     first_received_at: int
@@ -43,7 +47,7 @@ class Holding(NamedTuple):
 
 
 def holdings(state: ShardState) -> dict[str | None, Holding]:
-    """Returns the messages in flight by consumer. The key None is for consumers without a name."""
+    """Returns the messages in flight by name of the consumer. The key None is for consumers without a name."""
     found: dict[str | None, Holding] = {}
     for run in state.runs:
         if state.live(run) and run.received_at is not None:
@@ -61,7 +65,9 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """Returns the ``limit`` messages with the highest offsets. Takes runs highest first, returns lowest first."""
+    """Returns the ``limit`` messages with the highest offsets. Takes runs in falling order, and returns them in
+    rising order.
+    """
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

@@ -23,7 +23,9 @@ MOVING = MessageState.MOVING.value
 
 
 class Destination(NamedTuple):
-    """The queue that messages move to, and its shards. Fixed for a move, so repetitions use the same shards."""
+    """The queue that messages move to, and its number of shards. Both are fixed for a move, so that a repeated
+    move uses the same shards.
+    """
 
     key: str
     shards: int
@@ -71,7 +73,7 @@ class Run(NamedTuple):
 
     @property
     def deliveries(self) -> int:
-        """Receives in this queue, for the redrive policy (DLQ-13)."""
+        """Number of receives in this queue, which the redrive policy counts (DLQ-13)."""
         return self.receive_count - self.receives_before
 
     @property
@@ -79,7 +81,7 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
     def failed(self, failure: DeadLetterReason, together: int | None = None) -> Run:
-        """Returns the run with a handler's failure added. The same failure, recorded again, counts once."""
+        """Returns the run with a handler's failure added. A failure that is recorded twice counts once."""
         attempts = self.failed_attempts
         if failure != self.failure:
             attempts = (*attempts, failure)[-MOST_ATTEMPTS:]
@@ -98,7 +100,7 @@ class Run(NamedTuple):
         return Run(self.first, self.last, DELETED, None, self.receive_count, now, None, self.first_received_at)
 
     def alike(self, other: Run) -> bool:
-        """True if the runs are equal except for their range."""
+        """True if the runs are equal except for their range of offsets."""
         return self[2:] == other[2:]
 
 
@@ -107,7 +109,7 @@ _RECEIVED = Run._fields.index("attempt_id")  # the next receive replaces the fie
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs in order. Alike neighbours are joined."""
+    """Joins adjacent runs that are equal except for their range. Returns the runs in the given order."""
     found: list[Run] = []
     for run in runs:
         if found and found[-1].last + 1 == run.first and found[-1].alike(run):
@@ -149,12 +151,16 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger announced this removal of bodies. 0 means no removal."""
+        """True if this ledger announced the removal of bodies with the number ``mark``. Also True for 0, which
+        means no removal.
+        """
         return not mark or str(mark) in (self.emptying or "").split()
 
 
 class DeadLetterSpan(NamedTuple):
-    """Dead letters from another queue (DLQ-4, RET-7). The receive count is that queue's."""
+    """A range of dead letters from another queue (DLQ-4, RET-7). ``receive_count`` counts the receives in that
+    queue.
+    """
 
     first: int
     last: int
@@ -175,10 +181,14 @@ class MessageLog(Protocol):
         """Returns the send instant of a message. It never decreases with the offset."""
 
     def load(self, offsets: Sequence[int]) -> None:
-        """Loads send instants and delays of messages. Reads from an object store concurrently."""
+        """Loads the send instants and delays of messages before they are used. Reads an object store
+        concurrently.
+        """
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Returns the lowest offset sent at or after ``instant``. Returns ``end`` if there is none."""
+        """Returns the lowest offset of a message sent at or after ``instant``. Returns ``end`` if no message
+        was.
+        """
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yields ranges ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
@@ -187,17 +197,21 @@ class MessageLog(Protocol):
         """Yields the dead letters of a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Yields each message group of the ranges with its offsets. A group may come again, with later offsets."""
+        """Yields each message group of the ranges with its offsets. A group may be yielded again, with later
+        offsets.
+        """
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-        """Yields message groups with their number of messages. A group may be yielded twice."""
+        """Yields each message group of the ranges with its number of messages. A group may be yielded again."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the only group from an offset on. "": no group. None: groups may differ."""
+        """Returns the group of all messages from an offset on; "" if no message has a group. Returns None if the
+        groups may differ.
+        """
 
 
 class RunMap:
-    """Runs by first offset. An operation costs O(log n + touched runs)."""
+    """A map of runs by their first offset. An operation costs O(log n + number of touched runs)."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs: SortedDict[int, Run] = SortedDict({run.first: run for run in runs})
@@ -213,7 +227,7 @@ class RunMap:
 
     @property
     def first(self) -> int | None:
-        """Lowest offset in a run; None without runs."""
+        """Lowest offset that is in a run; None if there are no runs."""
         return self._runs.peekitem(0)[0] if self._runs else None
 
     def at(self, offset: int) -> Run | None:
@@ -224,13 +238,13 @@ class RunMap:
         return None
 
     def first_from(self, offset: int) -> int | None:
-        """Returns the lowest offset in a run from ``offset`` on. None if no run follows."""
+        """Returns the lowest offset from ``offset`` on that is in a run. Returns None if no run follows."""
         if self.at(offset) is not None:
             return offset
         return next(iter(self._runs.irange(minimum=offset)), None)
 
     def overlapping(self, first: int, last: int) -> list[Run]:
-        """Returns the runs that overlap a range, in order. Does not cut them."""
+        """Returns the runs that overlap a range, in order. The runs may reach beyond the range."""
         runs = self._runs
         before = runs.get(first) or self.at(first)
         # without this, claims of many single messages take twice as long
@@ -243,7 +257,7 @@ class RunMap:
         return found
 
     def pieces(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs cut to the range, in order."""
+        """Yields the parts of the runs that are in the range, in order."""
         for run in self.overlapping(first, last):
             if run.first >= first and run.last <= last:
                 yield run
@@ -251,7 +265,7 @@ class RunMap:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
 
     def pieces_from(self, first: int) -> Iterator[Run]:
-        """Yields runs from ``first`` on, in order. Cuts the first run."""
+        """Yields the runs from offset ``first`` on, in order. A run that begins earlier is cut."""
         run = self.at(first)
         if run is not None:
             yield run._replace(first=first)
@@ -259,13 +273,13 @@ class RunMap:
             yield self._runs[key]
 
     def pieces_down_from(self, last: int) -> Iterator[Run]:
-        """Yields runs up to ``last``, highest first. Cuts the highest run."""
+        """Yields the runs up to offset ``last``, highest first. A run that ends later is cut."""
         for key in self._runs.irange(maximum=last, reverse=True):
             run = self._runs[key]
             yield run._replace(last=min(run.last, last))
 
     def cut(self, first: int, last: int) -> None:
-        """Removes a range, splitting the runs at its ends."""
+        """Removes a range of offsets. Splits the runs at both ends of the range."""
         for run in self.overlapping(first, last):
             self._drop(run)
             if run.first < first:
@@ -274,7 +288,7 @@ class RunMap:
                 self._add(run._replace(first=last + 1))
 
     def put(self, run: Run) -> None:
-        """Sets a run, and joins it with alike neighbours."""
+        """Sets a run in place of the runs in its range. Joins the run with neighbours that are alike."""
         self.cut(run.first, run.last)
         left = self.at(run.first - 1)
         if left is not None and left.alike(run):
@@ -287,14 +301,14 @@ class RunMap:
         self._add(run)
 
     def put_apart(self, runs: Sequence[Run]) -> None:
-        """Sets runs that touch no other run. Takes a tenth of ``put``'s time."""
+        """Sets runs that neither overlap nor touch another run. Takes a tenth of the time of ``put``."""
         for run in runs:
             self._before.setdefault(run.first, None)
             self.size += run.size
         self._runs.update((run.first, run) for run in runs)
 
     def changes(self) -> tuple[list[Run], list[int]]:
-        """Returns the changes since the committed state: runs to put, and first offsets to delete."""
+        """Returns the changes since the last commit: runs to put, and first offsets of runs to delete."""
         self._before |= self._handed_out
         self._handed_out, self._before = self._before, {}
         puts: list[Run] = []

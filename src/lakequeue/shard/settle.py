@@ -1,7 +1,7 @@
 """Settling by receipt: delete, change visibility, and the same for a whole lease.
 
-Only the latest receipt of a message is valid (RCP-6): on lenient queues until the next receive (RCP-8), on strict
-queues until its timeout (RCP-7).
+Only the latest receipt of a message is valid (RCP-6). It is valid until the next receive on lenient queues
+(RCP-8), and until its timeout on strict queues (RCP-7).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Deletes a message, if it exists (RCP-10, DEL-9). Raises InvalidParameterValue for an old receipt (RCP-7)."""
+    """Deletes a message, if it exists (RCP-10, DEL-9). On strict queues, raises InvalidParameterValue for a
+    receipt that is no longer valid (RCP-7).
+    """
     run = state.runs.at(command.offset)
     if run is None:
         return False, False
@@ -44,7 +46,7 @@ def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
 
 
 def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[None, bool]:
-    """Makes a receipt end in ``timeout`` microseconds (VIS-1, VIS-3). 0 makes the message visible (VIS-4).
+    """Makes a receipt end ``timeout`` microseconds from now (VIS-1, VIS-3). 0 makes the message visible (VIS-4).
 
     Raises:
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is not
@@ -81,7 +83,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
 
 
 def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, bool]:
-    """Stores a handler's failure with its message. Does nothing if the message was received again."""
+    """Stores a handler's failure with its message. Does nothing if the message was received again since."""
     run = state.runs.at(command.offset)
     if run is None or run.lease_id != command.lease_id or run.state == MOVING:
         return None, False
@@ -93,7 +95,9 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
 
 
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
-    """Deletes the messages that the lease holds. Excepted messages become visible now."""
+    """Deletes the messages that the lease still holds. Makes the messages at ``except_offsets`` visible
+    instead.
+    """
     kept = sorted(set(command.except_offsets))
     done = released = 0
     changed = False
@@ -122,9 +126,9 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, also ended ones. A timeout of 0 releases them.
+    """Extends the lease's receipts, even receipts that have ended. A timeout of 0 releases the messages.
 
-    Raises InvalidParameterValue above 12 hours since the receive (VIS-9).
+    Raises InvalidParameterValue if a receipt would end more than 12 hours after its receive (VIS-9).
     """
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
@@ -172,17 +176,17 @@ def _unmarked(run: Run) -> Run:
 
 
 def _handed_back(state: ShardState, run: Run) -> bool:
-    """True if a release changes nothing: the run is visible or undecided (TAB-6)."""
+    """True if the run is already visible or undecided, so that a release changes nothing (TAB-6)."""
     return run.state != IN_FLIGHT or (run.mark is not None and not state.live(run))
 
 
 def holds(state: ShardState, run: Run, lease_id: str) -> bool:
-    """True if a lease may still settle a run."""
+    """True if a lease may still delete, extend or release a run."""
     return run.lease_id == lease_id and (not state.attributes.strict_receipts or state.live(run))
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """Yields the runs that a lease may still settle, by offset."""
+    """Yields the parts of ``spans`` that a lease may still delete, extend or release, as runs in order."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -192,7 +196,7 @@ def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
 
 
 def check_total(state: ShardState, run: Run, timeout: int) -> None:
-    """Limits a timeout to twelve hours after the receive (VIS-9)."""
+    """Raises InvalidParameterValue if the timeout would end more than twelve hours after the receive (VIS-9)."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
@@ -204,7 +208,9 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Counts settled, released and lost messages. Lost: neither settled nor released."""
+    """Returns the counts of a command on a lease. Messages in ``spans`` that are neither done nor released count
+    as lost.
+    """
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

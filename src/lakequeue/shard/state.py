@@ -13,16 +13,20 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum number of history runs with an instant of deletion. With 8,000, deletes take a quarter longer."""
+"""Maximum number of runs in the history that keep their instant of deletion. With 8,000, deletes take a quarter
+longer.
+"""
 
 
 class ShardState(ShardIndex):
-    """Changes runs and head, and keeps the indexes consistent."""
+    """Changes the runs and the head of a shard, and keeps the indexes consistent with them."""
 
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of some messages. Moves the head past fresh ones (DLY-1). Replace the runs next."""
+        """Returns the runs of the messages in ``spans``. Moves the head past fresh messages (DLY-1). The caller
+        must replace the runs next.
+        """
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -31,7 +35,7 @@ class ShardState(ShardIndex):
         return taken
 
     def set_runs(self, runs: list[Run]) -> None:
-        """Stores runs that are in no index. Indexes their messages."""
+        """Stores runs, and adds their messages to the indexes. The messages must be in no index before."""
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
@@ -48,7 +52,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Makes the receipt of a run end at ``visible_at``. Returns False if this changes nothing."""
+        """Makes the receipt of a run end at ``visible_at``. Returns False if the run stays as it was."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
@@ -63,14 +67,18 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now; if it is marked, undecided (TAB-6). Keeps the receive count (VIS-4, VIS-16)."""
+        """Makes a run visible now, or undecided if the run has a mark (TAB-6). Keeps the receive count (VIS-4,
+        VIS-16).
+        """
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes ``spans`` of a run, ascending ranges, visible now. Their messages must be in no index."""
+        """Makes parts of a run visible now. ``spans``: the ascending ranges of the parts. Their messages must be
+        in no index.
+        """
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
@@ -87,7 +95,7 @@ class ShardState(ShardIndex):
         self.set_runs(runs[1:][-1:])
 
     def set_aside(self, run: Run) -> None:
-        """Adds a ``moving`` run. Its messages are neither available nor in flight."""
+        """Adds a run that moves to another queue. Its messages must be neither available nor in flight."""
         self.runs.put(run)
         self.moving.add(run.first, run.last)
 
@@ -96,7 +104,9 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run (DEL-3, RWD-4). Hands back the ranges in ``kept``. Call ``serve_groups`` next."""
+        """Deletes the messages of a run (DEL-3, RWD-4). Makes messages in the ranges ``kept`` visible instead. The
+        caller must call ``serve_groups`` next.
+        """
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
@@ -112,7 +122,7 @@ class ShardState(ShardIndex):
                 groups.removed(first, last)
 
     def _limit_history(self) -> None:
-        """Drops the oldest deletion times. Their runs can join then."""
+        """Drops the deletion instants of the oldest runs in the history, so that these runs can be joined."""
         if len(self.history) > self._history_limit:
             timed = [run for run in self.history if run.visible_at is not None]
             for run in timed[: -TIMED_RUNS // 2]:
@@ -120,12 +130,14 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Makes the groups of removed messages wait. Groups that waited before come first (DEL-5)."""
+        """Lets the groups of removed messages wait again, behind the groups that already wait (DEL-5)."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes messages below an offset unless they are marked (TAB-5). A lower head moves up to the offset."""
+        """Removes the messages below an offset, except messages with the mark of a delivery (TAB-5). Moves the
+        head up to the offset if it is lower.
+        """
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -146,17 +158,21 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes all messages and the history (RWD-23). Includes messages of deliveries (TAB-8)."""
+        """Removes all messages, even messages with the mark of a delivery (TAB-8). Also removes the history
+        (RWD-23).
+        """
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
 
     def forget_history(self) -> None:
-        """Empties the history. No deletion can be undone then (RWD-8)."""
+        """Empties the history, so that no deletion can be undone (RWD-8)."""
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
-        """Restores deleted messages from offset ``first`` on, as never received. Returns their number (RWD-20)."""
+        """Restores the deleted messages from offset ``first`` on, as never received. Returns the number of
+        restored messages (RWD-20).
+        """
         again = list(self.history.pieces(first, self.log.end))
         if again:
             self.history.cut(first, self.log.end)
@@ -174,12 +190,12 @@ class ShardState(ShardIndex):
 
     @property
     def earliest_rewind(self) -> int:
-        """Earliest send instant that a rewind reaches (RWD-6, RWD-11, RWD-24)."""
+        """Earliest send instant of messages that a rewind can restore (RWD-6, RWD-11, RWD-24)."""
         attributes = self.attributes
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     def leave(self, run: Run) -> None:
-        """Removes a run from the indexes. No repeated attempt gets its messages again (ATT-5)."""
+        """Removes a run from the indexes. A repeated attempt does not get its messages again (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.marked.size:
@@ -191,7 +207,7 @@ class ShardState(ShardIndex):
             self.forget_attempt(run.attempt_id)
 
     def attempt(self, attempt_id: str) -> list[Run]:
-        """Returns the stored runs that an attempt received."""
+        """Returns the runs that a receive attempt got and that are still stored."""
         spans = self.attempts.get(attempt_id, [])
         return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
 
@@ -202,7 +218,7 @@ class ShardState(ShardIndex):
 
     @property
     def pace_left(self) -> int | None:
-        """Number of messages that the rate limit allows now (JOB-11); None without a limit."""
+        """Number of messages that the rate limit allows now (JOB-11); None if the queue has no rate limit."""
         pace = self.attributes.pace
         return None if pace is None else pace.left(self.head.paced_to, self.now)
 
@@ -217,25 +233,27 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records the first held offset. Earlier messages are never held again (INF-9)."""
+        """Records the offset of the first held message in the head. Messages below that offset are never held
+        again (INF-9).
+        """
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
-        """Makes the next claim rebuild the message groups."""
+        """Drops the index of message groups, so that the next claim builds a new index."""
         self._tenants = None
 
     def index_anew(self) -> None:
-        """Rebuilds the indexes. The cap on delayed messages or the pauses changed."""
+        """Rebuilds all indexes. Called if held messages or paused groups may have changed."""
         self._index(self.runs)
 
     def change_delay(self) -> None:
-        """Applies a FIFO queue's new delay to messages without a receive (DLY-10)."""
+        """Applies the new delay of a FIFO queue to messages that were never received (DLY-10)."""
         for run in list(self.runs):
             if run.received_at is None and run.visible_at is not None:
                 self.runs.put(run._replace(visible_at=None))
         self._index(self.runs)
 
     def current_head(self) -> Head:
-        """Returns the head with ``floor_offset`` at the first stored offset."""
+        """Returns a copy of the head whose ``floor_offset`` is the lowest offset that is still kept."""
         known = [first for first in (self.runs.first, self.history.first) if first is not None]
         return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))

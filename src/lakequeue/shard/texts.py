@@ -1,4 +1,4 @@
-"""Commands and results as JSON, for commits by other processes. Reads only known classes."""
+"""Commands and results as JSON, so that another process can commit them. Only known classes are read."""
 
 from __future__ import annotations
 
@@ -45,21 +45,23 @@ _PARTS: tuple[type, ...] = (
 )
 _CLASSES: dict[str, Any] = {each.__name__: each for each in (*_COMMANDS, *_PARTS)}
 FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES.items()]).encode())
-"""Hash of the classes and their fields. Processes with other hashes do not commit each other's requests."""
+"""Hash of the classes and their fields. Processes with different hashes do not commit each other's commands."""
 
 
 def has_text(command: Command) -> bool:
-    """Returns True if another process can commit the command, as text."""
+    """Returns True if the command can be written as text, so that another process can commit it."""
     return isinstance(command, _COMMANDS)
 
 
 def to_text(values: Any) -> str:
-    """Returns JSON for a structure of commands and results."""
+    """Returns a structure of commands and results as JSON."""
     return json.dumps(encoded(values), separators=(",", ":"))
 
 
 def from_text(text: str | bytes) -> Any:
-    """Returns the structure that ``to_text`` wrote, lists as tuples. Raises ValueError for other texts."""
+    """Returns the structure that ``to_text`` wrote, with lists as tuples. Raises ValueError for a text that
+    ``to_text`` did not write.
+    """
     try:
         parsed = json.loads(text)
     except RecursionError:
@@ -68,7 +70,9 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """Returns the structure that ``encoded`` turned into this value. Raises ValueError for other values."""
+    """Returns the structure that ``encoded`` turned into this value. Raises ValueError for a value that
+    ``encoded`` cannot return.
+    """
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -76,7 +80,7 @@ def decoded(parsed: Any) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """Converts a structure to values that JSON has."""
+    """Converts a structure to lists, dictionaries, texts and numbers, which JSON can represent."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,1 +1,3 @@
-"""Claims. ``standard`` hands out messages. ``fifo`` and ``tenants`` choose the next group."""
+"""The claim of messages. ``standard`` hands out messages; ``fifo`` and ``tenants`` choose the next message
+group.
+"""

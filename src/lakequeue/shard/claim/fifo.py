@@ -1,7 +1,7 @@
-"""Message groups of a FIFO shard: the deliverable messages, and the next group.
+"""Message groups of a FIFO shard: which messages may be delivered, and which group is served next.
 
-A group is served up to its first hidden message (FIF-9). Groups with a visible oldest message wait in a heap. The
-longest visible group comes first (FIF-14).
+Claims take messages of a group up to the group's first hidden message (FIF-9). Groups whose oldest message is
+visible wait in a heap. The group whose oldest message has been visible longest is served first (FIF-14).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of offsets. Claims and deletes search this far for a group (FIF-5). Equal in all processes."""
+"""Number of offsets that a claim or a delete searches ahead for a group's messages (FIF-5). Equal in all
+processes.
+"""
 
 
 class FifoShard(Protocol):
@@ -34,19 +36,25 @@ class FifoShard(Protocol):
         """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
-        """Returns when a message becomes visible. The instant may be past."""
+        """Returns the instant at which a message becomes visible. The instant may lie in the past."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more fresh messages, unless ``place`` precedes them. Returns True after indexing."""
+        """Indexes more fresh messages, unless the message at ``place`` became available earlier. Returns True if
+        messages were indexed.
+        """
 
     def scan_to(self, end: int) -> bool:
-        """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
+        """Indexes the fresh messages below offset ``end``, except held messages. Returns True if messages were
+        indexed.
+        """
 
     def stamp(self, offset: int) -> None: ...
 
 
 class _GroupOffsets:
-    """Ascending offsets of one group, in pieces. In the first, offsets before index ``at`` no longer count."""
+    """Ascending offsets of one message group, in pieces. ``at`` is an index of the first piece: offsets before the
+    index no longer count.
+    """
 
     __slots__ = ("at", "pieces")
 
@@ -69,7 +77,9 @@ class _GroupOffsets:
         return None
 
     def deliverable(self, shard: FifoShard, start: int, end: int, count: int) -> _Deliverable:
-        """Returns up to ``count`` messages from ``start`` on. Stops at the first hidden message (FIF-9)."""
+        """Returns up to ``count`` messages of the group, from offset ``start`` to before ``end``. Stops before the
+        first hidden message (FIF-9).
+        """
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -113,7 +123,9 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages. Their offsets exceed all known offsets."""
+        """Adds messages to their groups. Their offsets must be higher than the offsets of all messages added
+        before.
+        """
         begun = {}
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -129,7 +141,9 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Takes up to ``count`` messages in delivery order (FIF-5, FIF-6). Call ``placed`` next."""
+        """Takes up to ``count`` messages for a claim, in delivery order (FIF-5, FIF-6). The caller must call
+        ``placed`` next.
+        """
         shard = self._shard
         found: list[tuple[int, int]] = []
         while count > 0:
@@ -155,7 +169,7 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Makes the groups of the last ``pick`` wait again."""
+        """Lets the groups from which the last ``pick`` took messages wait again."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
@@ -165,11 +179,13 @@ class Groups:
             self._place(group)
 
     def removed(self, first: int, last: int) -> None:
-        """Records that the messages of a range were removed. Call ``serve`` next."""
+        """Records that the messages of a range were removed. The caller must call ``serve`` next."""
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Makes groups wait whose first message was removed: last if ``behind`` (FIF-14), else in usual order."""
+        """Lets the groups whose first message was removed wait again. They wait last if ``behind`` is True
+        (FIF-14), else in the usual order.
+        """
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -184,11 +200,15 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Returns groups whose first stored message is in a range. Drops their ``_heads`` entries."""
+        """Returns the groups whose first stored message is in a range of offsets. Removes the entries of these
+        groups from ``_heads``.
+        """
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Makes a group wait if its first message is available. Drops an empty group."""
+        """Lets a group wait if its first message is available and the group is not paused. Removes a group without
+        messages.
+        """
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
@@ -199,7 +219,9 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim continue with a group. Does nothing if ``offset`` is not available."""
+        """Lets the current claim take more messages of a group if the message at ``offset`` is available. Else
+        ends the group's part in the claim.
+        """
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)
@@ -210,7 +232,9 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """Returns the longest waiting group, and its next offset. Returns None if no group waits."""
+        """Takes the longest waiting group from the heap. Returns the group and the offset of its next message;
+        None if no group waits.
+        """
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

@@ -1,4 +1,6 @@
-"""The claim. Redelivered messages come before fresh ones, unless groups decide the order."""
+"""The claim command. A claim takes messages that were received before ahead of fresh messages, unless message
+groups decide the order.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hands out messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). Raises OverLimit (INF-3)."""
+    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). Raises OverLimit if the
+    maximum in flight is reached and the queue reports it as an error (INF-3).
+    """
     if command.delivery is not None:
         command = attrs.evolve(command, attempt_id=None)
     result, changed = _claim(state, command)
@@ -83,9 +87,10 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Computes ``unpaid`` without a claim (JOB-11). It includes dead letters.
+    """Computes ``unpaid`` without a claim: how many messages a claim would take if the rate limit allowed it
+    (JOB-11). Dead letters count.
 
-    ``unpaid`` is 0 without a rate limit. It is also 0 while paused, or at the cap in flight.
+    ``unpaid`` is 0 if the queue has no rate limit, is paused, or has its maximum of messages in flight.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
@@ -100,7 +105,9 @@ def quote(state: ShardState, command: Claim) -> ClaimResult:
 
 
 def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, int]]:
-    """Takes messages for a claim out of the available messages. Returns their ranges in order of delivery."""
+    """Takes messages for a claim out of the available messages. Returns ranges of their offsets, in order of
+    delivery.
+    """
     policy, hands = state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
@@ -111,7 +118,9 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns ranges of ``picked`` to claim and ranges to leave; the result's ``last``, ``passed``, ``halved``."""
+    """Divides ``picked`` into ranges to claim and ranges to leave. Also returns ``last``, ``passed`` and
+    ``halved`` of the claim's result.
+    """
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -121,7 +130,9 @@ def _kept(
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes up to ``count`` rate-limit tokens for another shard; a negative count returns tokens (JOB-11)."""
+    """Takes up to ``count`` rate-limit tokens for a claim of another shard. A negative count returns tokens
+    (JOB-11).
+    """
     left = state.pace_left
     if left is None:
         return command.count, False
@@ -152,7 +163,9 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Takes up to ``count`` of the available messages; with ``one_each``, at most one of each FIFO group."""
+    """Takes up to ``count`` of the available messages. With ``one_each``, takes at most one message of each FIFO
+    group.
+    """
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:
@@ -164,7 +177,9 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves last receives without a free hand (HBN-23). Also leaves later messages of their FIFO group."""
+    """Leaves messages on their last receive if no handler is free for them (HBN-23). Also leaves later messages of
+    the same FIFO group.
+    """
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -194,7 +209,9 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Keeps messages before a failed batch. If it comes first: half of it, or none with ``others`` (DLQ-12)."""
+    """Keeps the messages before a failed batch. If the batch comes first, keeps half of the batch. With
+    ``others``, keeps no message then (DLQ-12).
+    """
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
@@ -226,7 +243,9 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns the claim's answer if dead letters must move first. Else returns None (DLQ-2, DLQ-10)."""
+    """Returns the claim's answer if dead letters must be moved before the claim. Returns None if the claim may go
+    on (DLQ-2, DLQ-10).
+    """
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:
@@ -252,7 +271,7 @@ def _letters_first(
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
-    """True if a claim repeats an earlier claim's answer (ATT-3, ATT-4, ATT-6)."""
+    """True if a claim with this attempt id repeats the answer of an earlier claim (ATT-3, ATT-4, ATT-6)."""
     runs = state.attempt(attempt_id)
     return bool(runs) and all(
         state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs
@@ -260,7 +279,9 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """Hands out the messages of an attempt again: same receipts, but a new timeout (ATT-1, ATT-3, ATT-8)."""
+    """Hands out the messages of an earlier attempt again. Their receipts stay the same, but get a new timeout
+    (ATT-1, ATT-3, ATT-8).
+    """
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
     for run in before:
@@ -272,7 +293,9 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
 
 
 def _allowed(state: ShardState, command: Claim) -> int:
-    """Returns the maximum size of a claim (INF-6, JOB-1, JOB-11)."""
+    """Returns the maximum number of messages that a claim may take (INF-6, JOB-1, JOB-11). Raises OverLimit like
+    ``claim``.
+    """
     if state.attributes.paused:
         return 0
     room = state.room

@@ -30,17 +30,19 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Number of messages of a claim that are picked singly."""
+"""Maximum number of messages that a claim picks one by one, by the rules of this module."""
 PATIENCE = 60 * MICROS
-"""Microseconds. A group that waited longer is served, whatever it has in flight."""
+"""Microseconds. A group that has waited this long is served, however many messages it has in flight."""
 NOISE = 4
-"""A noisy group has more messages than this multiple of the median."""
+"""Factor of the median. A group is noisy if it has more messages than the median of all groups times this
+factor.
+"""
 NOISE_FROM = 10
-"""Minimum number of messages of a noisy group."""
+"""Minimum number of messages that makes a group noisy."""
 
 
 class GroupTurn(NamedTuple):
-    """Place of a waiting group in the order of service. The group with the lowest place comes next."""
+    """Place of a waiting group in the order of service. The group with the lowest place is served next."""
 
     in_flight: int
     since: int
@@ -49,23 +51,25 @@ class GroupTurn(NamedTuple):
 
 
 def is_overdue(since: int, now: int) -> bool:
-    """True if a group has waited for ``PATIENCE``."""
+    """True if a group has waited for ``PATIENCE`` or longer, and is therefore served despite its messages in
+    flight.
+    """
     return now - since >= PATIENCE
 
 
 class GroupLoad(NamedTuple):
-    """Message counts of a group, in a shard or a queue."""
+    """Numbers of visible messages and of messages in flight of one message group, in a shard or a queue."""
 
     group: str
-    """"" for messages without a group."""
+    """Name of the message group; "" for messages without a group."""
     visible: int
     in_flight: int
     oldest_sent_at: int | None = None
-    """Send instant of the oldest visible message, in microseconds; None without visible messages."""
+    """Send instant of the oldest visible message, in microseconds; None if no message is visible."""
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """Returns the noisy groups (FAI-3). Messages in flight and visible messages are judged apart."""
+    """Returns the noisy groups (FAI-3). A group is noisy by its messages in flight, or by its visible messages."""
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
         usual = sorted(shares)[(len(shares) - 1) // 2] if shares else 0
@@ -81,7 +85,7 @@ _STALE = 10_000  # with more outdated entries than this, the heaps are rebuilt
 
 
 class TenantShard(Protocol):
-    """The part of ``ShardIndex`` that tenants need."""
+    """The parts of ``ShardIndex`` that the message groups of standard queues need."""
 
     head: Head
     log: MessageLog
@@ -93,7 +97,9 @@ class TenantShard(Protocol):
     def visible_since(self, offset: int) -> int: ...
 
     def scan_to(self, end: int) -> bool:
-        """Indexes the fresh messages below ``end`` that are not held. Returns True if there were any."""
+        """Indexes the fresh messages below offset ``end``, except held messages. Returns True if messages were
+        indexed.
+        """
 
     def stamp(self, offset: int) -> None: ...
 
@@ -102,7 +108,7 @@ _Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, pl
 
 
 class Tenants:
-    """The message groups of a standard queue's shard. Has the available messages of each group."""
+    """The message groups of a standard queue's shard, with the available messages of each group."""
 
     def __init__(self, shard: TenantShard) -> None:
         self._shard = shard
@@ -120,7 +126,7 @@ class Tenants:
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Adds messages that may have become available."""
+        """Adds messages that may have become available to their groups."""
         changed = set()
         for group, piece in self._shard.log.groups(spans):
             self._count += 1
@@ -138,7 +144,7 @@ class Tenants:
             self._place(group)
 
     def count(self, spans: Sequence[Span], sign: int) -> None:
-        """Adds messages to those in flight (``sign`` 1), or removes them (-1)."""
+        """Counts messages as in flight for their groups if ``sign`` is 1. Subtracts them if ``sign`` is -1."""
         for group, size in self._shard.log.group_sizes(spans):
             left = self._in_flight.get(group, 0) + sign * size
             if left:
@@ -149,7 +155,9 @@ class Tenants:
                 self._place(group)
 
     def pick(self, count: int) -> list[Span]:
-        """Takes up to ``count`` messages by this module's rules. Call ``placed`` next."""
+        """Takes up to ``count`` messages for a claim, by the rules of this module. The caller must call ``placed``
+        next.
+        """
         shard = self._shard
         most = max(count, SCANNED)
         while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):
@@ -185,7 +193,9 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Lets groups of the last ``pick`` wait again. ``put_back``: picked, unclaimed messages."""
+        """Lets the groups from which the last ``pick`` took messages wait again. ``put_back``: ranges of picked
+        messages that were not claimed.
+        """
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -201,7 +211,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns messages that the group limit allows in flight. Lowest offsets come first."""
+        """Returns the messages of a range that the group limit allows in flight. The lowest offsets come first."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}
@@ -216,7 +226,9 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Makes a group wait to be served. Ignores paused, full and empty groups."""
+        """Lets a group wait to be served. A group that is paused, at its limit, or without available messages does
+        not wait.
+        """
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
