@@ -5,6 +5,6 @@ from __future__ import annotations
 from lakequeue.errors import OverLimit, QueueClientError, RequestThrottled
 
 MOST_AT_ONCE = 1_000
-"""Maximum number of messages that a scheduler receives at once."""
+"""Maximum number of messages that a scheduler receives in one call."""
 PASSING = (QueueClientError, RequestThrottled, OverLimit)
-"""Errors that may disappear while a caller waits."""
+"""Errors that may pass if the caller waits and tries again."""

@@ -1,4 +1,4 @@
-"""Airflow 3.3 and later: an operator that sends, a sensor, and a trigger. See docs/guides/airflow.md."""
+"""An operator that sends, a sensor and a trigger for Airflow 3.3 and later. See docs/guides/airflow.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ except ModuleNotFoundError as error:
 
 
 class LakeQueueHook(BaseHook):
-    """Opens the root of a connection: its host is the root, its password the storage options as JSON.
+    """Opens the root that an Airflow connection names. The host of the connection is the root. Its password has
+    the storage options as JSON.
 
     Args:
         lakequeue_conn_id: id of the connection.
@@ -57,14 +58,18 @@ class LakeQueueHook(BaseHook):
         return LakeQueue(root, storage_options=options)
 
     def get_conn(self) -> LakeQueue:
-        """Returns the root. Raises InvalidOptions. The error names the connection's invalid fields."""
+        """Returns the connection's root. Raises InvalidOptions, which names the invalid fields of the
+        connection.
+        """
         return self._lake
 
     def queue(self, name: str) -> Queue:
         return self._lake.queue(name)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Tries to read the root. Returns the success and a text for Airflow's form."""
+        """Tries to read the root. Returns True if the root can be read, and a text for Airflow's connection
+        form.
+        """
         try:
             self._lake.list_queues(limit=1)
         except LakeQueueError as error:
@@ -75,8 +80,8 @@ class LakeQueueHook(BaseHook):
 class LakeQueuePublishOperator(BaseOperator):
     """Sends messages, and returns their ids.
 
-    A repeated try sends again. On a FIFO queue it uses the deduplication ids of the first try, so messages are
-    sent once within five minutes (DDP-1).
+    A repeated try of the task sends the messages again. On a FIFO queue, the new try uses the deduplication ids of
+    the first try, so that messages are sent once within five minutes (DDP-1).
 
     Args:
         queue_name: name of the queue. Templated.
@@ -88,7 +93,7 @@ class LakeQueuePublishOperator(BaseOperator):
 
     Raises:
         InvalidParameterValue: ``messages`` is neither a text nor a list.
-        QueueServiceError: a message is refused. Names the unsent messages if others were sent.
+        QueueServiceError: a message is refused. If other messages were sent, the error names the unsent messages.
     """
 
     template_fields = ("queue_name", "messages", "group_id", "attributes", "lakequeue_conn_id")
@@ -134,8 +139,8 @@ class LakeQueuePublishOperator(BaseOperator):
 class LakeQueueSensor(BaseSensorOperator):
     """Waits for messages in the triggerer, and returns them. Each message goes to one waiting sensor.
 
-    The messages are deleted after the task has succeeded. If triggerer or worker die before, the messages become
-    visible when their visibility timeout ends.
+    The messages are deleted after the task has succeeded. If the triggerer or the worker dies earlier, the
+    messages become visible when their visibility timeout ends.
 
     Args:
         queue_name: name of the queue. Templated.
@@ -184,7 +189,7 @@ class LakeQueueSensor(BaseSensorOperator):
         return event
 
     def delete_received(self) -> None:
-        """Deletes this try's messages after the task has succeeded."""
+        """Deletes the messages that this try of the task received. Called after the task has succeeded."""
         if self._received:
             queue = LakeQueueHook(self.lakequeue_conn_id).queue(self.queue_name)
             queue.delete_batch(self._received).raise_for_failures()

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Returns the content of Airflow's entry point ``apache_airflow_provider``."""
+    """Returns the metadata for Airflow's entry point ``apache_airflow_provider``."""
     module = "lakequeue.integrations.airflow"
     operators = {"integration-name": "lakequeue", "python-modules": [module]}
     triggers = {"integration-name": "lakequeue", "python-modules": [f"{module}_triggers"]}

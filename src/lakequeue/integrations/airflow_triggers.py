@@ -1,4 +1,4 @@
-"""Airflow's triggers. They wait for messages in the triggerer, without a thread each."""
+"""Airflow's triggers, which wait for messages in the triggerer. A trigger needs no thread of its own."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ except ModuleNotFoundError as error:
 
 DEFAULT_CONNECTION = "lakequeue_default"
 _WAIT_TIME = 20
-"""Seconds of one long poll, the maximum of every profile."""
+"""Seconds that one long poll waits. Every profile allows this wait as its maximum."""
 _OUTAGE = Outage()
 
 _log = logging.getLogger("lakequeue")
 _lakes: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], aio.LakeQueue] = WeakValueDictionary()
-"""Clients by root. The triggers of a process share them."""
+"""Clients by root and storage options. All triggers of a process share these clients."""
 
 
 class _Arguments:
@@ -58,7 +58,7 @@ class _Arguments:
 
 
 class LakeQueueSensorTrigger(_Arguments, BaseTrigger):
-    """Waits for messages for one task. Its only event is the list of messages."""
+    """Waits for messages for one task. The only event of this trigger is the list of messages."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         async for _, messages in _received(**self.arguments, passing=PASSING):
@@ -70,13 +70,15 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
     """Yields an event for each message of a queue, for asset watchers.
 
     All watchers of a queue in a triggerer get every message. A message is deleted after Airflow's database has
-    stored its event, from which the scheduler creates a DAG run. Several waiting events of an asset share one run.
+    stored its event. The scheduler creates a DAG run from the stored event. Several waiting events of an asset
+    share one run.
 
     Args:
         queue_name: name of the queue.
         lakequeue_conn_id: id of the connection.
         max_messages: maximum number of messages of one receive.
-        visibility_timeout: seconds for Airflow to store an event, else the message comes again. None: the queue's.
+        visibility_timeout: seconds for Airflow to store an event, else the message comes again; None for the
+            queue's timeout.
         delete: False leaves the messages in flight for a task of the DAG, which deletes them by
             ``receipt_handle``. If an event starts no run, its message comes again.
     """
@@ -103,15 +105,19 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives messages. Deletes those whose events are stored, unless ``delete`` is False. Raises no errors."""
+    """Receives messages for asset watchers. Deletes a message after its event was stored, unless ``delete`` is
+    False. Errors of receives are logged, not raised.
+    """
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments
         self._queue: aio.Queue | None = None
         self._claimed: dict[str, str] = {}
-        """Newest receipt handle by message id, before the event is stored."""
+        """Newest receipt handle by message id, for messages whose event is not stored yet."""
         self._stored: dict[str, str] = {}
-        """Newest receipt handle by message id, after the event is stored."""
+        """Newest receipt handle by message id, for messages whose event is stored. These messages must be
+        deleted.
+        """
         self._settled = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], str]]:
@@ -138,7 +144,7 @@ class _Watch(SharedStreamProducer):
         await self._delete_stored()
 
     async def _delete_stored(self) -> None:
-        """Deletes messages whose events are stored. After a failure of storage, the next call tries again."""
+        """Deletes the messages whose events are stored. If storage fails, the next call tries again."""
         stored = list(self._stored.items())
         done = await asyncio.gather(*(self._delete(handle) for _, handle in stored))
         for (message_id, handle), deleted in zip(stored, done, strict=True):
@@ -146,7 +152,7 @@ class _Watch(SharedStreamProducer):
                 del self._stored[message_id]
 
     async def _delete(self, handle: str) -> bool:
-        """Deletes a message. Returns False if another try may succeed."""
+        """Deletes a message by its receipt handle. Returns False if the delete failed, but may succeed later."""
         try:
             await self._queue.delete(handle)  # type: ignore[union-attr]
         except LakeQueueError as error:
@@ -155,7 +161,7 @@ class _Watch(SharedStreamProducer):
         return True
 
     async def aclose(self) -> None:
-        """Makes messages visible again whose event is not stored."""
+        """Makes the messages whose events are not stored visible, so that another triggerer can receive them."""
         if self._queue is not None:
             await self._delete_stored()
             handles = list(self._claimed.values())
@@ -169,7 +175,9 @@ async def _received(
     visibility_timeout: float | None,
     passing: tuple[type[Exception], ...],
 ) -> AsyncIterator[tuple[aio.Queue, list[aio.Message]]]:
-    """Yields batches of messages without end. Logs errors in ``passing``, and goes on after a pause."""
+    """Yields batches of messages without end. After an error of a type in ``passing``, logs the error and tries
+    again after a pause.
+    """
     failures = 0
     while True:
         try:
@@ -190,7 +198,9 @@ async def _received(
 
 
 def root_of(connection: Any) -> tuple[str, dict[str, str]]:
-    """Returns root and storage options of a connection. Errors show no values."""
+    """Returns the root and the storage options of an Airflow connection. Raises InvalidOptions with a text that
+    shows none of the connection's values.
+    """
     problems: list[str] = []
     options: Any = None
     if not connection.host:

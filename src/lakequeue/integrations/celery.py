@@ -41,14 +41,16 @@ _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "b
 
 
 class _ForkRelay(BaseManager):
-    """Sends for the forked children of a worker. lakequeue does not survive a fork."""
+    """Lets the forked children of a worker send through the worker, because lakequeue does not work after a
+    fork.
+    """
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
-    """This process's id, and its relay's address and key."""
+    """Id of the process that runs the relay, and the relay's address and key. The id is 0 if no relay runs."""
 
     @classmethod
     def serve(cls) -> None:
-        """Lets the children of this process use its brokers."""
+        """Starts the relay through which children of this process use its brokers."""
         if cls.served[0] != os.getpid():
             key = os.urandom(32)
             server = cls(authkey=key).get_server()
@@ -78,7 +80,9 @@ _ForkRelay.register("broker", callable=_broker, exposed=_SERVED)
 
 
 class Channel(virtual.Channel):
-    """A kombu channel, with a consumer for each consumed queue. Consumers obey the channel's prefetch count."""
+    """A kombu channel, with a consumer for each consumed queue. The channel's prefetch count limits each
+    consumer.
+    """
 
     supports_fanout = True
 
@@ -94,7 +98,9 @@ class Channel(virtual.Channel):
 
     @property
     def _receiving(self) -> Broker:
-        """The broker of this process. Raises UnsupportedOperation in a forked child of a worker."""
+        """The broker of this process. Raises UnsupportedOperation in a forked child of a worker, which cannot
+        receive.
+        """
         if not isinstance(self.broker, Broker):
             raise UnsupportedOperation("a process that was forked from a worker can send, but not receive")
         return self.broker
@@ -140,7 +146,7 @@ class Channel(virtual.Channel):
         return message
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Stops receiving. Delivered messages can still be acknowledged."""
+        """Stops receiving for a consumer. Messages that were already delivered can still be acknowledged."""
         super().basic_cancel(consumer_tag)
         if consumer_tag in self._subscriptions:
             self._subscriptions[consumer_tag].cancel()
@@ -159,7 +165,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again. Without this method, kombu sends a copy."""
+        """Makes a message visible again. Without this method, kombu would send a copy of the message."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:
@@ -238,7 +244,7 @@ class Channel(virtual.Channel):
 
 
 class Transport(virtual.Transport):
-    """The transport ``lakequeue``. Its address names a root."""
+    """The kombu transport ``lakequeue``. The address of a connection names the root of the queues."""
 
     Channel = Channel
     can_parse_url = True
@@ -261,7 +267,7 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Any:
-        """This process's broker. Forked children send through the worker's broker."""
+        """The broker of this process. In a forked child of a worker, the broker sends through the worker."""
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:

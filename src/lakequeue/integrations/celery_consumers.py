@@ -27,13 +27,15 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Seconds. A worker holds a task for this long before its ETA. Earlier, it sends the task with a delay."""
+"""Maximum seconds until a task's ETA for which a worker holds the task. A task with a later ETA is sent again with
+a delay.
+"""
 UNLIMITED = 1_000
-"""Most messages that a consumer without a prefetch count holds."""
+"""Maximum number of messages that a consumer holds if it has no prefetch count."""
 _SETTLING = 10
-"""Seconds for which a closing channel settles acknowledged messages."""
+"""Maximum seconds that a closing channel takes to settle acknowledged messages."""
 _DELIVERIES = 3
-"""Number of receives. From then on, Celery's failures count as the message's fault."""
+"""Receive count of a message from which on a failure of Celery counts as the message's fault."""
 
 
 class Subscription:
@@ -42,9 +44,10 @@ class Subscription:
     Args:
         broker: the broker of this process.
         name: kombu's name of the queue.
-        number: maximum number of held messages. 0: no limit.
+        number: maximum number of held messages; 0 for ``UNLIMITED``.
         no_ack: True to delete messages when they are delivered.
-        put: called with the subscription, and a kombu message or the error that ended it, for ``deliver``.
+        put: called with this subscription and a kombu message, or the error that ended the subscription. The
+            caller must pass the message or error to ``deliver``.
         callback: called with each delivered kombu message.
         forget: called with the tag of a message that kombu must no longer settle.
         broken: errors of the connection, which a worker handles.
@@ -72,7 +75,7 @@ class Subscription:
         self._thread.start()
 
     def settle(self, tag: str, outcome: Outcome | Malformed) -> bool:
-        """Settles a message. Returns False if this subscription does not hold it."""
+        """Settles a message by its delivery tag. Returns False if this subscription does not hold the message."""
         settle = self._held.pop(tag, None)
         if settle is not None:
             settle(outcome)
@@ -80,7 +83,9 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Delivers a kombu message, or raises a given error. Returns False if the message is no longer held."""
+        """Passes a kombu message to the callback, or raises ``message`` if it is an error. Returns False if this
+        subscription no longer holds the message.
+        """
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -108,7 +113,9 @@ class Subscription:
         return True
 
     def cancel(self) -> None:
-        """Stops receiving, and makes undelivered messages visible. Ends after all other messages are settled."""
+        """Stops receiving, and makes undelivered messages visible. The subscription ends when all delivered
+        messages are settled.
+        """
         self._cancelled = True
         self.consumer.pause()
         for tag in set(self._held) - self._delivered:
@@ -120,7 +127,7 @@ class Subscription:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Makes unsettled messages visible, and ends."""
+        """Makes all unsettled messages visible, and ends the subscription."""
         self._cancelled = True
         for tag in list(self._held):
             self.settle(tag, Outcome.FAILED_RETRY_NOW)
@@ -181,11 +188,13 @@ class Subscription:
 
 
 class Undeliverable(Malformed):
-    """Raised if a message makes Celery's main process fail."""
+    """Raised for a message with which the main process of a Celery worker fails."""
 
 
 def _in_worker() -> bool:
-    """Returns True if a Celery worker is calling. In other programs, errors of callbacks must reach the caller."""
+    """Returns True if the caller is a Celery worker. In other programs, errors of callbacks must reach the
+    caller.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
         frame = frame.f_back
@@ -193,7 +202,9 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """Logs a malformed message. Returns True if a dead-letter queue takes it; else the caller must delete it."""
+    """Logs a malformed message. Returns True if the queue has a dead-letter queue for it. If False, the caller
+    must delete the message.
+    """
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)

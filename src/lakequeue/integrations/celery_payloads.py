@@ -1,4 +1,4 @@
-"""Parses and checks Celery messages. Any program may send to a queue."""
+"""Parses and checks Celery messages. Checks are needed because any program may send to a queue."""
 
 from __future__ import annotations
 
@@ -25,22 +25,26 @@ from lakequeue import Message
 
 _LARGEST = 64 * 2**20
 _MOST = 1_000_000
-"""Maximum number of lists, objects and elements in decompressed JSON. 64 MiB of ``[],`` would take 1.5 GB."""
+"""Maximum number of lists, objects and elements in decompressed JSON. Without it, 64 MiB of ``[],`` would take 1.5
+GB of memory.
+"""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
-"""Matches a JSON string. Outside of strings, captures ``[``, ``{`` and ``,``."""
+"""Matches JSON strings, and each ``[``, ``{`` and ``,`` outside of strings. Only the latter are captured."""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""By kombu's decompressing function: a class that decompresses in parts. Parts limit the output."""
+"""Classes by the function with which kombu decompresses. Each class decompresses in parts, which limits the
+output.
+"""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
 
     class _Brotli:
-        """Decompresses byte by byte, because brotli cannot limit its output."""
+        """Decompresses a brotli body byte by byte, because the brotli library cannot limit its output."""
 
         eof = False
 
@@ -84,14 +88,16 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds missing parts that Celery needs to a follow-up task. Returns True if it changed the task."""
+    """Adds ``args``, ``kwargs`` and ``options`` to a follow-up task that lacks them, because Celery needs them.
+    Returns True if a part was missing.
+    """
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
 
 
 def _is_time(found: object) -> bool:
-    """Returns True if a text is a time. Every time zone must be able to show it."""
+    """Returns True for a text that is empty, or a time that every time zone can show."""
     instant = maybe_iso8601(found) if isinstance(found, str) else None
     return found == "" or (instant is not None and 1 < instant.year < 9999)
 
@@ -107,7 +113,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""Checks of a follow-up task's options. Celery reads them after a failure."""
+"""Checks of those options of a follow-up task that Celery reads after a failure."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
@@ -125,7 +131,7 @@ _TASK: _Table = {
         "a pair of numbers",
     ),
 }
-"""Checks of a task's fields. A worker's main process reads them."""
+"""Checks of those fields of a task that the main process of a Celery worker reads."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "a text")),
     "priority": (_is_number, "a number"),
@@ -138,14 +144,14 @@ class Malformed(ValueError):
 
 
 def payload_of(message: Message) -> dict[str, Any]:
-    """Parses and checks a kombu message. Raises Malformed, which names the problem."""
+    """Parses and checks a kombu message. Raises Malformed with a text that names the problem."""
     payload = envelope_of(message)
     checked(payload)
     return payload
 
 
 def envelope_of(message: Message) -> dict[str, Any]:
-    """Parses a kombu message without its body. The body may be compressed. Raises Malformed."""
+    """Parses and checks a kombu message, except its body, which may be compressed. Raises Malformed."""
     with _malformed():
         payload: dict[str, Any] = _loaded(message.body)
         _need(isinstance(payload, dict), "it is not an object")
@@ -165,7 +171,9 @@ def is_compressed(payload: dict[str, Any]) -> bool:
 
 
 def checked(payload: dict[str, Any]) -> None:
-    """Decodes, decompresses and checks a body. Raises Malformed, which names the problem."""
+    """Decodes and checks the body of a kombu message. Replaces a compressed body in ``payload`` by the
+    decompressed body. Raises Malformed with a text that names the problem.
+    """
     with _malformed():
         headers, properties, body = payload["headers"], payload["properties"], payload["body"]
         kind, encoding = payload.get("content-type"), payload.get("content-encoding")
@@ -197,7 +205,9 @@ def checked(payload: dict[str, Any]) -> None:
 
 
 def _check(table: _Table, found: dict[str, Any]) -> None:
-    """Checks the fields of a table. Removes fields that are null."""
+    """Checks the fields that a table names. Raises Malformed for a wrong field, and removes fields that are
+    null.
+    """
     for name in table.keys() & found.keys():
         if found[name] is None:
             del found[name]
@@ -207,7 +217,7 @@ def _check(table: _Table, found: dict[str, Any]) -> None:
 
 
 def _decompressed(body: bytes, kind: Any) -> bytes:
-    """Decompresses a body as kombu does. The limit is ``_LARGEST`` bytes."""
+    """Decompresses a body as kombu does. Raises Malformed if the result is larger than ``_LARGEST`` bytes."""
     decompressor = _DECOMPRESSORS[compression.get_decoder(kind)]()
     whole: bytes = decompressor.decompress(body, _LARGEST)
     _need(decompressor.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
@@ -215,7 +225,7 @@ def _decompressed(body: bytes, kind: Any) -> bytes:
 
 
 def _is_small(body: bytes) -> bool:
-    """Returns True if JSON has few lists, objects and elements (``_MOST``)."""
+    """Returns True if a JSON text has at most ``_MOST`` lists, objects and elements."""
     elements = (found for found in _ELEMENT.finditer(body) if found[1])
     return next(islice(elements, _MOST, None), None) is None
 
@@ -233,7 +243,7 @@ def _malformed() -> Iterator[None]:
 
 
 def _loaded(text: str) -> Any:
-    """Parses JSON, or kombu's base64 form of it."""
+    """Parses a text of JSON, or of JSON in base64, which kombu sends to SQS."""
     try:
         return loads(text)
     except ValueError:
@@ -241,7 +251,7 @@ def _loaded(text: str) -> Any:
 
 
 def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns an object of a message. Adds an empty object if it is missing."""
+    """Returns the object with a name in a message. Adds an empty object if the message lacks it."""
     if whole.get(name) is None:
         whole[name] = {}
     found: dict[str, Any] = whole[name]
@@ -250,7 +260,9 @@ def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_name(found: object) -> bool:
-    """Returns True if a value can name a task. Other names crash a worker with a result store."""
+    """Returns True if a value can be the name or id of a task. Other values crash a worker that has a result
+    store.
+    """
     return isinstance(found, str) and len(found) < 256 and found.isprintable()
 
 
@@ -260,7 +272,9 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Sets and returns a new delivery tag. Copies of kombu's message share one tag."""
+    """Gives this delivery of a message a new tag, because copies of kombu's message share one tag. Returns the new
+    tag.
+    """
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges
@@ -269,7 +283,7 @@ def mark_delivery(payload: dict[str, Any], message: Message) -> str:
 
 
 def eta_of(message: dict[str, Any]) -> datetime | None:
-    """Returns when a task is to run, or None."""
+    """Returns the instant at which a task is to run; None if the task has no ETA."""
     instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
     if instant is None:
         return None

@@ -1,4 +1,4 @@
-"""The queues of a root as a kombu broker. Tags of queues store their bindings to exchanges."""
+"""The queues of a root as a kombu broker. The bindings of a queue to exchanges are stored in the queue's tags."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lakequeue.model.secrets import hidden
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
 _KEPT = 300
-"""Seconds for which auto-delete queues keep messages."""
+"""Seconds for which auto-delete queues keep messages. Celery uses these queues for remote control and events."""
 _ABANDONED = 60
-"""Seconds. An older message in an auto-delete queue proves its owner dead."""
+"""Seconds. If a message has been in an auto-delete queue for longer, the owner of the queue counts as dead."""
 _BINDINGS_KEPT = 1.0
-"""Seconds for which a process caches bindings."""
+"""Seconds for which a process caches the bindings that it has read."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
 
 _LAKE = ("storage_options", "region", "durability", "network_file_system", "poll_interval", "root_mode")
@@ -43,18 +43,18 @@ _KOMBU = (
 )
 
 Binding: TypeAlias = "tuple[str, str | None, str]"
-"""Routing key, pattern and queue of a kombu binding."""
+"""A kombu binding: its routing key, its pattern, and the name of the bound queue."""
 
 
 class Broker:
-    """The queues of a root by kombu's names.
+    """The queues of a root, by the names that kombu uses.
 
     Args:
         url: the broker's address.
         options: ``broker_transport_options``.
 
     Raises:
-        InvalidOptions: options are unknown or invalid. Names all of them.
+        InvalidOptions: options are unknown or invalid. The error names all of these options.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -95,7 +95,9 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Checks that the root can be read, or does not exist. Raises QueueClientError."""
+        """Checks that the root can be read. A root that does not exist yet is accepted. Raises QueueClientError if
+        the root cannot be read.
+        """
         try:
             self._lake.list_queues(limit=1)
             self._new = False
@@ -105,7 +107,7 @@ class Broker:
             self._new = True
 
     def queue(self, name: str) -> Queue:
-        """Returns a queue. Raises QueueDoesNotExist."""
+        """Returns the queue with this kombu name. Raises QueueDoesNotExist if there is no such queue."""
         if self._new:
             self.connect()  # another process may have created the root
         if self._new:
@@ -121,7 +123,7 @@ class Broker:
         return False
 
     def declare(self, name: str, auto_delete: bool, top_priority: int | None) -> None:
-        """Creates a missing queue. An existing queue keeps its attributes."""
+        """Creates a queue if it does not exist. An existing queue keeps its attributes."""
         with suppress(QueueDoesNotExist):
             self.used(name, lambda queue: queue.tags())
             return
@@ -134,7 +136,11 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message. It becomes visible at ``eta``, or after the longest delay."""
+        """Sends a message that becomes visible at ``eta``, or earlier if the queue's retention allows no such
+        delay.
+
+        Raises UnsupportedOperation for a priority above 0 on a queue without priorities.
+        """
 
         def send(queue: Queue) -> str:
             top = (queue.priorities or 1) - 1
@@ -149,7 +155,9 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA. Leaves time to run the task within the retention."""
+        """Returns the seconds until an ETA. Returns fewer seconds if the task could not run before its retention
+        ends.
+        """
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -159,7 +167,7 @@ class Broker:
         return int(self.used(name, lambda queue: queue.counts().visible))
 
     def purge(self, name: str) -> int:
-        """Empties a queue. Returns the number of visible and delayed messages."""
+        """Removes all messages of a queue. Returns the number of messages that were visible or delayed."""
 
         def purge(queue: Queue) -> int:
             counts = queue.counts()
@@ -206,7 +214,9 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Returns the queues of a broadcast whose owners are alive. Deletes the queues of dead processes."""
+        """Returns the queues of a broadcast whose owners are alive. Deletes auto-delete queues whose owners are
+        dead.
+        """
         living = set()
         for name in names:
             now = monotonic()
@@ -220,7 +230,9 @@ class Broker:
         return living
 
     def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
-        """Calls ``use`` with a queue. Opens it again if it was deleted and created again."""
+        """Calls ``use`` with a queue, and returns the result. If the queue was deleted and created again, opens
+        the new queue.
+        """
         known = name in self._queues
         try:
             return use(self.queue(name))
@@ -231,14 +243,14 @@ class Broker:
             return use(self.queue(name))
 
     def _own(self, name: str) -> str:
-        """Converts a kombu queue name to a valid name."""
+        """Converts the name of a kombu queue to a name that lakequeue allows."""
         full = f"{self._prefix}{name}"
         safe = re.sub("[^A-Za-z0-9_-]", "_", full)
         return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"
 
 
 def _in_tag(exchange: str) -> str:
-    """Shortens the name of an exchange for a tag's key."""
+    """Shortens the name of an exchange so that it fits into the key of a tag."""
     return exchange if len(exchange) <= 105 else f"{exchange[:80]}-{_short_hash(exchange)}"
 
 
@@ -247,7 +259,7 @@ def _short_hash(text: str) -> str:
 
 
 def root_of(url: str) -> str:
-    """Returns the root in an address. Raises InvalidOptions if the address names no root."""
+    """Returns the root that a broker's address names. Raises InvalidOptions if the address names no root."""
     where = url.partition("://")[2]
     kind, _, rest = where.partition("/")
     if not rest:

@@ -28,18 +28,18 @@ except ModuleNotFoundError as error:
 
 
 class LakeQueueResource(ConfigurableResource):
-    """A root of queues.
+    """A root of queues, as a Dagster resource.
 
     Attributes:
         root: a path or a URI.
-        storage_options: see ``LakeQueue``. Dagster shows the values; for an ``EnvVar``, only its name.
+        storage_options: see ``LakeQueue``. Dagster shows these values; for an ``EnvVar``, only its name.
     """
 
     root: str
     storage_options: dict[str, str] = {}
 
     def get_client(self) -> LakeQueue:
-        """Returns the root, opened once in each process."""
+        """Returns the client of the root. Each process opens the root only once."""
         return _lake(self.root, frozenset(self.storage_options.items()))
 
     def queue(self, name: str) -> Queue:
@@ -63,14 +63,14 @@ def message_sensor(
 ) -> SensorDefinition:
     """Builds a sensor that launches a run for each message, and then deletes the message.
 
-    The message id is the key of the run, so a repeated message starts no second run. While storage fails, ticks
-    are skipped with the error as reason.
+    The message id is the key of the run, so that a repeated message starts no second run. While storage fails, the
+    sensor skips its ticks and gives the error as reason.
 
     Args:
         name: name of the sensor.
         queue_name: name of the queue.
-        run_request: returns the request for a message, or None to delete the message without a run. After an error
-            or another result, the message comes again.
+        run_request: returns the request for a message, or None to delete the message without a run. If the function
+            raises an error or returns another value, the message comes again.
         max_messages: maximum number of messages of a tick.
         visibility_timeout: seconds to launch a run, else the message comes again; None for the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.
@@ -113,7 +113,7 @@ def _runs(
     messages: Sequence[Message],
     run_request: Callable[[Message], RunRequest | None],
 ) -> tuple[dict[str, RunRequest], list[str]]:
-    """Returns run requests by message id, and receipt handles without a run."""
+    """Returns run requests by message id, and the receipt handles of messages that need no run."""
     runs, done = {}, []
     launched = set(_launched(context, name, [message.message_id for message in messages]))
     for message in messages:
@@ -132,7 +132,9 @@ def _runs(
 
 
 def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
-    """Yields message ids whose runs are launched. A run may be created but not launched."""
+    """Yields the ids of messages whose runs are launched. A run that was created but not launched does not
+    count.
+    """
     for message_id in message_ids:
         tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
         runs = context.instance.get_runs(filters=RunsFilter(tags=tags))

@@ -1,4 +1,6 @@
-"""Spark jobs and streams as producers and consumers. Needs pyspark, but does not import it."""
+"""Spark jobs and streams as producers and consumers of queues. This package needs pyspark, but does not
+import it.
+"""
 
 from __future__ import annotations
 

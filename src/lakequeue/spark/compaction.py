@@ -1,4 +1,4 @@
-"""Compaction as a Structured Streaming query: one pass per micro-batch."""
+"""Compaction as a Structured Streaming query. Each micro-batch makes one pass over the queues."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""Number of queues of a task. A Python task takes 20 to 60 ms to start."""
+"""Number of queues for each further Spark task. A Python task takes 20 to 60 ms to start."""
 
 
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Compacts a queue in this process, or the whole root. Uses tasks of ``spark`` if they can read the root."""
+    """Compacts one queue in this process, or all queues of the root. For all queues, uses tasks of ``spark`` if
+    the tasks can read the root.
+    """
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)

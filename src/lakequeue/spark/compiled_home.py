@@ -1,4 +1,4 @@
-"""A SPARK_HOME whose Python workers import compiled files. Does not import pyspark."""
+"""A home directory for Spark whose Python workers import compiled files. This module does not import pyspark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pathlib import Path
 def compiled_home(master: str) -> Iterator[None]:
     """Sets ``SPARK_HOME`` for a JVM that starts in the block and runs the Python workers itself.
 
-    Spark's workers import PySpark from a zip of sources, so every start compiles it: 0.4 of 1.1 s of CPU, while
-    Spark waits for 10 s. In this home, the zip is a directory with a link to the installed, compiled PySpark.
+    Spark's workers import PySpark from a zip of sources, so that every start compiles PySpark. That takes 0.4 of
+    1.1 seconds of CPU, while Spark waits for 10 s at most. In this home, the zip is replaced by a directory with a
+    link to the installed, compiled PySpark.
 
     Args:
         master: the master of Spark. Executors on other machines keep their own home.
@@ -39,7 +40,7 @@ def compiled_home(master: str) -> Iterator[None]:
 def _linked_home() -> str | None:
     """Returns a new directory of links to Spark's home.
 
-    None if the zips have compiled files already, if PySpark was imported from a zip, or if links fail.
+    Returns None if the zips already contain compiled files, if PySpark was imported from a zip, or if links fail.
     """
     import py4j
     import pyspark

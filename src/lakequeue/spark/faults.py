@@ -1,4 +1,4 @@
-"""Separates errors of programs from errors of messages."""
+"""Distinguishes errors of a program from errors that messages cause."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from lakequeue import errors
 from lakequeue.model.causes import cause_of, of_spark
 
 NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
-"""Errors that do not depend on the messages. Smaller batches cannot avoid them."""
+"""Errors that do not depend on the messages, so that smaller batches cannot avoid them."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
 _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Error classes of a faulty program, with and without Spark Connect. No messages cause these errors."""
+"""Names of error classes of a faulty program, with and without Spark Connect. The program would fail with any
+messages.
+"""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
 )
-"""Matches Spark's error conditions about types."""
+"""Matches the names of Spark's error conditions about wrong types of arguments or results."""
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
-"""SQLSTATE classes of a wrong query and an unsupported feature."""
+"""Matches the SQLSTATE classes of a wrong query and of an unsupported feature."""
 
 
 def of_program(error: BaseException) -> bool:
-    """Returns True for errors of analysis, parsing and types. Any messages would cause these."""
+    """Returns True for errors of analysis, parsing and types, because the program would fail with any messages."""
     if isinstance(error, errors.InvalidOptions):
         return True
     if not of_spark(error):
@@ -43,5 +45,5 @@ def of_program(error: BaseException) -> bool:
 
 
 def was_stopped(error: BaseException) -> bool:
-    """Returns True for an error of a stopped query or job."""
+    """Returns True if an error only shows that a query or a job was stopped."""
     return type(error).__module__.startswith("py4j") and _STOPPED.search(str(error)) is not None

@@ -1,4 +1,4 @@
-"""Options of the data source. They are checked before any read or write."""
+"""Options of the data source. They are checked before anything is read or written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEFAULT_MAX_MESSAGES = 100_000
 
 
 class Use(Enum):
-    """A use of the data source, with its valid options."""
+    """A way to use the data source, such as a batch read. The value has the names of the valid options."""
 
     READ = (*_PLACE, *_CHOICE)
     STREAM_READ = (*_PLACE, *_LEASE)
@@ -87,12 +87,12 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""Parsers of options, with a description of valid values."""
+"""Parsers of the options that are not plain texts, each with a description of the valid values."""
 
 
 @attrs.frozen
 class SourceOptions:
-    """The parsed options. A pickled copy opens the same queue on another machine."""
+    """The parsed options of the data source. A pickled copy opens the same queue on another machine."""
 
     root: str
     queue: str | None = None
@@ -117,7 +117,9 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], use: Use) -> SourceOptions:
-        """Parses options; Spark passes names in lower case. Raises InvalidOptions, which names all problems."""
+        """Parses options, whose names Spark passes in lower case. Raises InvalidOptions, which names all
+        problems.
+        """
         known = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
         storage: dict[str, str] = {}
         found: dict[str, Any] = {}
@@ -150,19 +152,21 @@ class SourceOptions:
 
     @classmethod
     def of(cls, queue: Queue) -> SourceOptions:
-        """Returns options to open the queue in other processes. Raises QueueClientError for a user's own clock."""
+        """Returns options with which other processes open the queue. Raises QueueClientError if the root has a
+        user's own clock.
+        """
         if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
         root, storage = place_of(queue)
         return cls(root, queue.name, queue.region, storage)
 
     def spelled(self) -> dict[str, str]:
-        """Names root, region, queue and storage options as the data source does."""
+        """Returns root, region, queue and storage options under the names that the data source uses."""
         place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
         return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
 
     def condition(self) -> pc.Expression:
-        """Returns the filter for the messages of a batch read."""
+        """Returns the filter that a batch read applies to the messages."""
         found = pc.field("region") == self.region if self.queue is None else names_are(self.queue, self.region)
         if self.state:
             found &= pc.field("state").isin(pa.array(self.state))
@@ -177,11 +181,13 @@ class SourceOptions:
         return found
 
     def open_root(self, spark: SparkSession | None = None) -> LakeQueue:
-        """Opens the root, by default without a Spark session."""
+        """Opens the root. Without ``spark``, the root has no Spark session."""
         return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
 
     def open_queue(self, spark: SparkSession | None = None) -> Queue:
-        """Opens the queue. Raises QueueDoesNotExist, QueueClientError; InvalidOptions for a bad timeout."""
+        """Opens the queue. Raises QueueDoesNotExist or QueueClientError. Raises InvalidOptions if the visibility
+        timeout is invalid.
+        """
         assert self.queue is not None
         try:
             queue = self.open_root(spark).queue(self.queue)

@@ -1,4 +1,4 @@
-"""Converts DataFrames to messages, and a job's results to rows."""
+"""Converts DataFrames to messages, and the result of a job's function to rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_messages(
     order_by: str | None = None,
     priority: str | None = None,
 ) -> DataFrame:
-    """Selects columns of a source as the columns of ``Queue.send_dataframe``.
+    """Selects columns of a source under the names that ``Queue.send_dataframe`` expects.
 
     Args:
         df: any DataFrame or stream.
@@ -36,7 +36,7 @@ def as_messages(
         priority: column for ``priority``, if any.
 
     Raises:
-        InvalidOptions: columns are missing; names all of them.
+        InvalidOptions: columns are missing. The error names all of them.
     """
     from pyspark.sql import functions as F
 
@@ -56,12 +56,12 @@ def as_messages(
 
 
 def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, delivers: bool) -> Any:
-    """Calls the function of a job. Returns its result as ``process_lease`` expects it.
+    """Calls the function of a job. Returns the function's result in the form that ``process_lease`` expects.
 
     Args:
         messages: ``Lease.messages``.
-        handle: takes the messages, and returns results or a pair of results and failed messages. None as results
-            only deletes the messages. Without a function, the messages are the results.
+        handle: takes the messages, and returns results or a pair of results and failed messages. If the results
+            are None, the messages are only deleted. Without a function, the messages are the results.
         delivers: True if the results are appended to the queue's delivery table.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Builds Spark sessions and registers the data source. Does not import pyspark."""
+"""Builds Spark sessions and registers the data source. This module does not import pyspark when it is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRETS = "^storage[.]"
-"""Matches names of options that Spark must not show."""
+"""Matches the names of options whose values Spark must not show."""
 SETTINGS: dict[str, str] = {
     # The extension parses Delta's SQL commands (MERGE, replaceWhere).
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -59,21 +59,23 @@ _NOISE = re.compile(
     r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
     r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled|\tat |^Setting Spark log level to"
 )
-"""Matches log lines that repeat an exception or report a stop."""
+"""Matches lines of Spark's log that only repeat an exception, or report a stopped query."""
 _STARTED = "the JVM has started\n"
 
 
 def build_session(
     app_name: str = "lakequeue", master: str | None = None, root: str | None = None, **extra: str
 ) -> SparkSession:
-    """Starts a Spark session for lakequeue, or returns the running one.
+    """Starts a Spark session for lakequeue, or returns the running session.
 
-    Under ``spark-submit``, its master, memory and packages apply. Otherwise Ivy finds and caches Delta's jar.
+    Under ``spark-submit``, the master, memory and packages of that command apply. Otherwise, Ivy finds and caches
+    Delta's jar.
 
     Args:
         app_name: name in the cluster's lists.
-        master: for example ``local[2]``; None: from spark-submit, or ``local[*]`` without spark-submit.
-        root: the root to open in the session; for an object store, adds Spark's file system for it.
+        master: for example ``local[2]``; None for the master of ``spark-submit``, or ``local[*]`` without
+            ``spark-submit``.
+        root: the root to open in the session. For a root in an object store, Spark gets the file system for it.
         extra: further settings, by their full names: ``**{"spark.driver.memory": "2g"}``.
 
     Raises:
@@ -127,7 +129,9 @@ def build_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source ``lakequeue``, also in Spark Connect. Hides ``storage.`` options in plans."""
+    """Registers the data source ``lakequeue`` in a session, also of Spark Connect. Makes plans hide the values of
+    ``storage.`` options.
+    """
     from pyspark.errors import AnalysisException
 
     from pyspark_lakequeue import DefaultSource
@@ -144,7 +148,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _require_java() -> None:
-    """Raises an error of one line if Java is missing."""
+    """Raises QueueClientError with a text of one line if Java is missing."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None:
         return
@@ -156,7 +160,7 @@ def _require_java() -> None:
 
 
 def _launch(conf: object) -> None:
-    """Starts the JVM, and filters its standard error."""
+    """Starts the JVM, and filters its standard error. Raises QueueClientError if Spark does not start."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -178,7 +182,9 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Forwards the JVM's standard error from its start. Drops noise."""
+    """Collects the JVM's standard error in ``last`` until the JVM has started. Then forwards all lines except
+    noise.
+    """
     while (line := lines.readline()) not in ("", _STARTED):
         last.append(line)
     for line in lines:
@@ -203,11 +209,11 @@ JARS: Mapping[str, Sequence[str]] = {
     "4.1": ("4.1.0", "4.2.0", "4.3.0", "4.3.1", "4.4.0"),
     "4.2": ("4.4.0",),
 }
-"""Releases of Delta by minor version of Spark, oldest first. Maven Central has their jars."""
+"""Releases of Delta whose jars are on Maven Central, by minor version of Spark. The oldest release comes first."""
 _WHEEL_ONLY = {"4.4.1"}
-"""Releases of delta-spark whose jars were never published."""
+"""Releases of the Python package delta-spark for which no jars were published."""
 _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
-"""Releases whose Maven artifact does not name the Spark version."""
+"""Releases of Delta whose Maven artifact has no version of Spark in its name."""
 
 
 IN_SPARK = (
@@ -221,19 +227,19 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Dependencies that every Spark contains: 25 jars of 76 MB. Delta and store clients need them."""
+"""Dependencies of Delta and of store clients that every Spark already contains: 25 jars of 76 MB."""
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns the dependencies of jars that no session needs."""
+    """Returns the dependencies of Delta's jar, and of the packages for a URI scheme, that no session needs."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 
 def delta_jar(spark: str, delta: str) -> str:
     """Returns the Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
 
-    The jar has the release of delta-spark, or else the newest release for this Spark: the Python package works
-    with any jar for its Spark. Unknown releases are assumed to have jars.
+    The jar has the release of delta-spark if possible, else the newest release for this Spark. The Python package
+    works with any jar for its Spark. Unknown releases are assumed to have jars.
 
     Raises:
         QueueClientError: no jar of Delta for this Spark is published.
@@ -265,7 +271,7 @@ def installed_delta_jar() -> str:
 
 
 def installed_hadoop() -> str | None:
-    """Returns the installed pyspark's release of Hadoop, or None."""
+    """Returns the release of Hadoop in the installed pyspark; None if pyspark contains no Hadoop."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"

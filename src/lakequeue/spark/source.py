@@ -1,4 +1,4 @@
-"""Readers and writers of Spark's data source ``lakequeue``."""
+"""Readers and writers of the Spark data source ``lakequeue``."""
 
 # mypy: allow-subclassing-any
 # mypy does not analyse pyspark.
@@ -34,19 +34,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 Offset = dict[str, Any]
-"""Offset of a stream: lease id and queue key."""
+"""Offset of a stream: a dict with the id of a lease and the key of the queue."""
 START: Offset = {"lease": ""}
 """The first offset of every stream."""
 # Spark 4.0 passes rows instead of record batches.
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
 _QUERY = "sql.streaming.queryId"
-"""Spark's task property with the query id. The checkpoint keeps the id."""
+"""Name of the property in which Spark gives tasks the id of their query. The checkpoint keeps this id."""
 _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads messages like SQL's ``messages``. Uses the newest ledgers. Spark filters."""
+    """Reads messages as SQL's table ``messages`` shows them, from the newest ledgers. Spark itself applies the
+    query's filters.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
@@ -74,9 +76,9 @@ class QueueReader(datasource.DataSourceReader):
 class StreamLeases:
     """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
-    This object runs in a Python process next to the driver, and extends leases. Spark makes one call at a time. It
-    asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the lease of
-    that batch. Spark calls ``commit`` only with the next batch, maybe hours later.
+    This object runs in a Python process next to the driver, and extends leases. Spark makes one call at a time,
+    and asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the lease
+    of the last batch. Spark calls ``commit`` only with the next batch, maybe hours later.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -84,7 +86,7 @@ class StreamLeases:
         self._options = options
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
         self._kept: dict[str, tuple[Lease, ExitStack]] = {}
-        """Leases by id that this process extends, with their extending contexts."""
+        """The leases that this process extends, by lease id. Each has the context that ends its extension."""
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START
@@ -104,7 +106,8 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Claims the next batch if there are messages. Returns the offset after it; ``start`` without a batch.
+        """Claims the next batch if there are messages. Returns the offset after the batch; ``start`` if there is
+        no batch.
 
         Raises:
             InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
@@ -132,7 +135,7 @@ class StreamLeases:
 
     @one_line
     def tasks(self, start: Offset, end: Offset) -> Sequence[tuple[LeaseTask, Mapping[str, str | None]]]:
-        """Returns the reads of a batch's tasks, each with the values of constant columns."""
+        """Returns the part of a batch that each task reads, with the values of constant columns."""
         self._offered = None
         self.commit(start)
         self._reached = end
@@ -142,7 +145,9 @@ class StreamLeases:
         return [(task, place | {"state": MessageState.IN_FLIGHT.value}) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """Returns the lease of a batch; None if all its messages were lost, which come again in later batches."""
+        """Returns the lease of a batch. Returns None if all messages of the lease were lost. Later batches receive
+        the lost messages again.
+        """
         lease_id = self._id(end)
         if lease_id in self._kept:
             return self._kept[lease_id][0]
@@ -155,7 +160,9 @@ class StreamLeases:
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes a finished batch's messages. In a delivery, ``process_lease`` has deleted them (TAB-31)."""
+        """Deletes the messages of a finished batch. With a delivery table, ``process_lease`` has already deleted
+        them (TAB-31).
+        """
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
@@ -177,7 +184,7 @@ class StreamLeases:
         self._kept[frame_verbs.lease_id(lease)] = lease, renewal
 
     def _id(self, end: Offset) -> str:
-        """Returns the lease id of an offset. Raises InvalidOptions for the offset of another stream."""
+        """Returns the lease id of an offset. Raises InvalidOptions if the offset is of another stream."""
         if "lease" not in end:
             other = "another kind of stream"
         elif end["lease"] and end.get("queue") != self._queue.key:
@@ -189,14 +196,16 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task. ``written`` is None if an earlier try sent the rows."""
+    """The result of a task that writes. ``written`` is None if an earlier try has already sent the rows."""
 
     send: PlannedSend
     written: Written | None
 
 
 class _Writer:
-    """Sends rows in one commit per shard. Executors write with a copy, and open no queue."""
+    """Sends rows in one commit per shard. Executors write with a copy of this object, and do not open the
+    queue.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -239,7 +248,7 @@ class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
 
 
 class QueueStreamWriter(_Writer, _StreamWriter):
-    """Sends micro-batches. Each task returns the query's id: only tasks know it."""
+    """Sends the rows of micro-batches. Each task returns the id of the query, because only tasks know this id."""
 
     def _send_of_task(self) -> PlannedSend:
         from pyspark import TaskContext
@@ -253,7 +262,7 @@ class QueueStreamWriter(_Writer, _StreamWriter):
 
 
 def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:
-    """Returns record batches. Some versions of Spark pass single rows."""
+    """Returns the rows of a task as record batches. Converts single rows, which some versions of Spark pass."""
     first = next(rows, None)
     if first is None:
         return ()
@@ -274,7 +283,9 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(raw_options: Mapping[str, str]) -> StructType:
-    """Returns the columns for batch reads and streams. Spark does not say which it wants."""
+    """Returns the columns. Batch reads and streams have the same columns, because Spark does not say which of them
+    it plans.
+    """
     options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.

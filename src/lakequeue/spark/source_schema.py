@@ -1,4 +1,4 @@
-"""The columns of the data source, and its errors as Spark shows them."""
+"""The columns of the Spark data source, and lakequeue's errors as Spark shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
-"""Environment variable with which Spark's workers hide stacks."""
+"""Name of the environment variable that makes Spark's workers hide stack traces."""
 _LINE = re.compile(r"lakequeue\.errors\.(\w+): ([^\n]*)")
 
 _P = ParamSpec("_P")
@@ -26,7 +26,7 @@ _R = TypeVar("_R")
 
 
 def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Makes Spark show an error of lakequeue as class and message, without a stack."""
+    """Decorates a function so that Spark shows lakequeue's errors as class and message, without a stack trace."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -40,7 +40,9 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def error_in(text: str) -> LakeQueueError | None:
-    """Returns the lakequeue error that a text by Spark contains; None if there is none."""
+    """Returns the lakequeue error that a text of Spark contains. Returns None if the text contains no such
+    error.
+    """
     match = _LINE.search(text)
     kind = match and getattr(errors, match[1], None)
     if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):
@@ -52,14 +54,16 @@ def error_in(text: str) -> LakeQueueError | None:
 
 
 def schema(columns: pa.Schema = COLUMNS) -> StructType:
-    """Converts columns to a schema of Spark."""
+    """Converts Arrow columns to a schema of Spark."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(columns)
 
 
 def check(chosen: StructType) -> None:
-    """Checks a user's schema. Raises InvalidOptions with unknown columns, and columns of another type."""
+    """Checks the schema that a user chose. Raises InvalidOptions, which names unknown columns and columns of a
+    wrong type.
+    """
     known = {field.name: field.dataType.simpleString() for field in schema().fields}
     problems = [
         f"column {name} is {type_}, it must be {known[name]}"

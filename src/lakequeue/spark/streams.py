@@ -1,4 +1,8 @@
-"""Streams to a queue, exactly once, and from a queue, at least once or exactly once into its delivery table."""
+"""Spark streams to a queue and from a queue.
+
+Streams to a queue send exactly once. Streams from a queue pass messages at least once, or exactly once into the
+queue's delivery table.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _STARTS = 6
 _POLL = 0.05
 _WRONG_RESULT = (TypeError, errors.InvalidParameterValue, errors.ReceiptHandleIsInvalid)
 AVAILABLE_NOW = "availableNow"
-"""Trigger of a query that processes all available rows, then ends."""
+"""Trigger of a query that processes all available rows and then ends."""
 
 
 def stream_to_queue(
@@ -48,8 +52,8 @@ def stream_to_queue(
 ) -> StreamingQuery:
     """Starts a query that sends every row of a stream as a message, exactly once.
 
-    It is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit per
-    shard, which records the number of the batch, so a repeated batch sends nothing.
+    The query is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit
+    per shard. The commit records the number of the batch, so that a repeated batch sends nothing.
 
     Args:
         df: a stream with the columns of ``Queue.send_dataframe``.
@@ -59,9 +63,10 @@ def stream_to_queue(
             there are rows; ``"availableNow"`` to send all available rows, then end.
         order_by: see ``Queue.send_dataframe``.
         on_bad_row: treatment of a row that breaks a rule: ``"fail"`` ends the query, and no row of that batch is
-            sent; ``"drop"`` loses the row, and logs the number of such rows; ``"divert"`` adds it to ``bad_rows``.
+            sent; ``"drop"`` loses the row, and logs how many rows were lost; ``"divert"`` adds the row to
+            ``bad_rows``.
         bad_rows: path or URI of a Delta table outside the root, created if it is missing, with the columns that
-            can be sent, ``queue``, ``refused_at`` and ``reason``. It is opened with the root's storage options.
+            can be sent, ``queue``, ``refused_at`` and ``reason``. The root's storage options open this table.
 
     Returns:
         The running query, whose sources have started. ``awaitTermination`` raises the error that ended it.
@@ -105,23 +110,24 @@ def stream_from_queue(
 ) -> StreamingQuery:
     """Starts a query that passes the messages of a queue to a function, at least once.
 
-    It is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at most
-    ``max_messages``. When ``handle_batch`` returns, the messages are deleted, except failed messages that it
-    returns, which become visible. When it raises an error, all messages become visible and come in batches half as
-    large, until the faulty message is alone. Then the query ends (DLQ-12). An error of analysis, parsing or types
-    ends the query at once. When the process dies, the messages become visible after their visibility timeout. A
-    query restarted on the checkpoint repeats the batch with the messages that its lease still holds.
+    The query is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at
+    most ``max_messages``. When ``handle_batch`` returns, the messages are deleted. Failed messages that
+    ``handle_batch`` returns become visible instead. When ``handle_batch`` raises an error, all messages become
+    visible and come in batches half as large, until the faulty message is alone. Then the query ends (DLQ-12). An
+    error of analysis, parsing or types ends the query at once. When the process dies, the messages become visible
+    after their visibility timeout. If the query is started again on the checkpoint, it repeats the batch with the
+    messages that the batch's lease still holds.
 
     Args:
         q: the queue; its root was opened with a Spark session.
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
             ``Lease.messages`` and the number of the batch. A message may come again; ``message_id`` identifies it.
             Returns the failed messages, optionally with reasons, as for ``Lease.delete_except``, or None. If the
-            queue has a delivery table, it returns the rows to append as for ``Lease.append``, or a pair of rows
-            and failed messages; None to only delete the messages (TAB-31).
+            queue has a delivery table, ``handle_batch`` returns the rows to append as for ``Lease.append``, or a
+            pair of rows and failed messages; None to only delete the messages (TAB-31).
         checkpoint: directory for the progress of this stream from this queue.
-        trigger: interval between the starts of two batches; None for no pause; ``"availableNow"`` for the messages
-            visible now, then the query ends; before Spark 4.2, one batch of them.
+        trigger: interval between the starts of two batches; None for no pause; ``"availableNow"`` to end the query
+            after the messages that are visible now. Before Spark 4.2, that is one batch of these messages.
         max_messages: maximum number of messages in a batch.
         visibility_timeout: how long a batch may take; None for the timeout of the renewal, else of the queue.
         renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None for no extension.
@@ -132,7 +138,7 @@ def stream_from_queue(
         QueueDoesNotExist, or LeaseLost if a batch took too long.
 
     Raises:
-        InvalidOptions: options are out of range. Names all of them.
+        InvalidOptions: options are out of range. The error names all of them.
         QueueDoesNotExist: the queue was deleted.
         QueueClientError: the root has no Spark session, or a clock of its own.
     """
@@ -170,7 +176,7 @@ def stream_from_queue(
 
 @attrs.define
 class _Batches:
-    """The function of ``foreachBatch``, as an object that Spark Connect sends to its server."""
+    """The function that ``foreachBatch`` calls, as an object that Spark Connect can send to its server."""
 
     place: SourceOptions
     handle: Callable[[DataFrame, int], Any]
@@ -199,12 +205,13 @@ class _Batches:
 def process_lease(
     lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None, delivers: bool = False
 ) -> LeaseCounts:
-    """Does the work on a lease. Then deletes its messages, except failed messages that the work returns.
+    """Calls ``work`` on the messages of a lease. Then deletes the messages, except failed messages that ``work``
+    returns.
 
-    With ``delivers``, the work returns rows for the delivery table, or a pair of rows and failed messages. The
-    work also fails if the table refuses its rows. After a failure, all messages become visible, and come again in
-    two halves. An error of the program, which any messages would cause, does not count as a receive.
-    ``renewal`` extends the lease while the work runs.
+    With ``delivers``, ``work`` returns rows for the delivery table, or a pair of rows and failed messages. The
+    work also fails if the table refuses the rows. After a failure, all messages become visible, and come again in
+    two halves. After an error of the program, which any messages would cause, the receive is not counted.
+    ``renewal`` extends the lease while ``work`` runs.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
@@ -256,7 +263,9 @@ def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Explains why a trigger is invalid, because a remote session reports that only after the start."""
+    """Returns why a trigger is invalid; empty if it is valid. A remote session would report the error only after
+    the start.
+    """
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
@@ -279,7 +288,9 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Starts a query, again up to ``_STARTS`` times if a source took too long. Returns when its sources run."""
+    """Starts a query, and returns it when its sources run. If a source takes too long, starts the query again, at
+    most ``_STARTS`` times in all.
+    """
     from pyspark.errors import PySparkException, StreamingQueryException
 
     for left in reversed(range(_STARTS)):
