@@ -69,8 +69,8 @@ def message_sensor(
     Args:
         name: name of the sensor.
         queue_name: name of the queue.
-        run_request: returns the request for a message, or None to delete the message without a run. If the function
-            raises an error or returns another value, the message comes again.
+        run_request: returns the request for a message, or None to delete the message without a run. If the
+            function raises an error or returns another value, the message comes again.
         max_messages: maximum number of messages of a tick.
         visibility_timeout: seconds to launch a run, else the message comes again; None for the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.
