@@ -387,7 +387,8 @@ def test_a_purge_says_how_much_goes_and_wants_the_name(lake: LakeQueue, visit: V
     assert queue.counts().visible == 2
     typed.fill("purged")
     confirm.click()
-    shows(page.locator(".toast")).to_have_text("purged is purged.")
+    shows(page.locator(".toast")).to_contain_text("purged is purged. A compaction frees its space")
+    shows(page.locator(".toast code")).to_have_text("lakequeue compact --now 0")
     shows(page.get_by_text("The queue is empty.")).to_be_visible()
     assert queue.counts().visible == queue.counts().delayed == 0
 
@@ -1038,7 +1039,9 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_what_needs_attention(la
     paused.get_by_text("Commands").click()
     shows(paused.get_by_role("listitem").first).to_contain_text("attended has been paused since")
     visit.button("Resume attended").click()
-    shows(page.locator(".toast").last).to_have_text("attended is resumed.")
+    shows(page.locator(".toast").last).to_have_text(
+        "attended is resumed: 1 message can be received, and no consumer of it is known to run: start one."
+    )
     shows(page.locator(".badge.paused")).to_have_count(0)
     assert [message.body for message in lake.queue("attended").receive()] == ["a"]
     visit.open("#/q/attended/consumers")

@@ -67,7 +67,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
             assert "lakequeue purge old drops its messages, if nobody needs them" in told
             assert told.count("root's disk") == 1 and "on its file system" not in told
         sent = console.sent("queues/orders/send", {"MessageBody": "a"})
-        assert sent.json()["message"] == "The disk of the root is full: `lakequeue doctor` says how to make room."
+        cure = "`lakequeue compact --now 0` makes room, `lakequeue doctor` says more."
+        assert sent.json()["message"] == f"The disk of the root is full: {cure}"
         found, compact = console.get("attention"), "lakequeue compact --now 0"
         assert found["full"] and len(found["root"]) == 1, "a compaction needs room first"
         [full] = found["root"]

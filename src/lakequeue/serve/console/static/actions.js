@@ -126,7 +126,7 @@ export function purge({ name }, reload) {
     },
     go: async (typed) => {
       await post(queuePath(name, "/purge"), { name: typed });
-      return `${name} is purged.`;
+      return `${name} is purged. A compaction frees its space, at once: \`lakequeue compact --now 0\``;
     },
     reload,
   });

@@ -28,11 +28,19 @@ const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], 
 export async function resume(name, group, reload) {
   try {
     await post(queuePath(name, "/resume"), group === null ? {} : { group });
-    toast(`${group === null ? name : `Group ${group} of ${name}`} is resumed.`);
     reload();
+    toast(group === null ? await resumed(name) : `Group ${group} of ${name} is resumed.`);
   } catch (error) {
     toast(error.message, "wrong");
   }
+}
+
+// What is to be received now, and if nobody does.
+async function resumed(name) {
+  const [{ counts }, { consumers }] = await Promise.all([get(queuePath(name)), get(queuePath(name, "/consumers"))]).catch(() => [{}, {}]);
+  if (!counts?.visible) return `${name} is resumed.`;
+  const idle = consumers.some((each) => each.in_flight || each.processes.length) ? "" : ", and no consumer of it is known to run: start one";
+  return `${name} is resumed: ${count(counts.visible, "message")} can be received${idle}.`;
 }
 
 // A badge of a pause, with a button that ends it if the key may do that.
