@@ -131,6 +131,16 @@ def test_counts_of_a_new_process_make_few_requests(store: Counted, lq: LakeQueue
     assert made.total() <= COUNTING, made
 
 
+def test_the_first_receive_of_a_process_reads_each_log_once(store: Counted, lq: LakeQueue) -> None:
+    lq.create_queue("orders")
+    [other] = apart(lq.root, SystemClock(), 1)
+    queue = other.queue("orders")
+    queue.attributes()
+    made = requests(store, queue.receive)
+    assert made == {"LIST": 2, "GET": 3}, made  # the ledger has a file
+    assert requests(store, queue.receive).total() == 2
+
+
 def test_a_lost_race_reads_the_winners_commit_once(
     store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

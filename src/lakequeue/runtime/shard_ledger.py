@@ -190,10 +190,10 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)
-        machine = self._machine
+        machine, opens = self._machine, self._log is None
         if machine is None or not self._is_known():
             machine = self._load_machine()
-        reread = self._read_log(call, machine)
+        reread = opens or self._read_log(call, machine)
         try:
             decision = machine.decide(call.commands, call.now())
         except OSError:
