@@ -105,7 +105,8 @@ def check_instant(parameter: str, value: object) -> int:
         with suppress(OverflowError):  # beyond the calendar
             return to_micros(value.astimezone(timezone.utc))
     reason = "Must be an instant with a time zone, in the years 1 to 9999 of UTC."
-    raise InvalidParameterValue.of(value, parameter, reason)
+    hint = "such as datetime.now(timezone.utc)"
+    raise InvalidParameterValue.of(value, parameter, reason, hint=hint)
 
 
 def check_text(parameter: str, value: object) -> None:
@@ -224,7 +225,8 @@ def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
         except (TypeError, ValueError):
             number = 0
         if not Limits(1, 1, high).contain(number):
-            raise _refused(value, "max_messages", reason)
+            hint = f"give a whole number, not a {type(value).__name__}" if isinstance(value, str) else None
+            raise _refused(value, "max_messages", reason, hint)
     return number
 
 
