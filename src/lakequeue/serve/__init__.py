@@ -1,1 +1,1 @@
-"""An HTTP server for a root: SQS protocol and console. Needs the extra ``serve``."""
+"""An HTTP server for the queues of a root, with the SQS protocol and a console. Needs the extra ``serve``."""

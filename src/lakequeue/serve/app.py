@@ -1,4 +1,4 @@
-"""The ASGI application. SQS endpoint, console, health and metrics share a port."""
+"""The ASGI application. The SQS endpoint, the console, health and metrics share one port."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from lakequeue.serve.sqs.endpoint import SqsEndpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
-"""Maximum number of requests that run at the same time. Many of them wait for the same commit."""
+"""Maximum number of requests that run at the same time. Many requests wait for the same commit."""
 ADOPT_INTERVAL = 10.0
-"""Seconds between searches for move tasks of dead servers."""
+"""Seconds between two searches for message move tasks of servers that have died."""
 CATALOG_TIMEOUT = 5.0
-"""Seconds that ``/health`` waits for the catalog."""
+"""Maximum seconds that ``/health`` waits for the catalog of the root."""
 
 _Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("lakequeue.serve")
@@ -48,12 +48,12 @@ class Application:
 
     Args:
         access: authenticates requests; None for no authentication.
-        max_body_bytes: maximum size of a request body.
-        allowed_hosts: host names to allow besides those of this machine. With ``access``, empty allows every name.
+        max_body_bytes: maximum number of bytes of a request body.
+        allowed_hosts: host names to allow besides this machine's names. With ``access``, empty allows every name.
         account: 12 digits, in the URLs and ARNs of queues. Without ``access``, also the sender of messages.
-        metrics_queues: number of queues with metrics of their own.
+        metrics_queues: maximum number of queues that have metrics of their own.
         max_shards: maximum number of shards that a client can give a queue.
-        public_url: scheme and host in the URLs of queues; None to take it from each request.
+        public_url: scheme and host in the URLs of queues; None to take both from each request.
         encryption: the encryption that the operator declares.
         command_prefix: beginning of the commands that the console shows; None for ``lakequeue --root ROOT``.
 
@@ -98,7 +98,7 @@ class Application:
         self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog(), self.console.damage))
 
     def stop(self) -> None:
-        """Ends long polls and waits for conditions. Call it before the server stops."""
+        """Interrupts long polls and requests with a condition. Call this method before the server stops."""
         self.endpoint.receives.stop()
         self.console.conditions.interrupts.stop()
 
@@ -134,7 +134,7 @@ class Application:
 
 
 class HealthCheck:
-    """Answers ``/health``. 200 if the root's catalog is readable, else 503 with the reason."""
+    """Answers ``/health`` with 200 if the root's catalog can be read, else with 503 and the reason."""
 
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = CATALOG_TIMEOUT) -> None:
         self._stopping = stopping
@@ -161,7 +161,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Answers only with the permission for ListQueues. The page shows names of queues."""
+    """Lets ``answer`` run only if the caller's key allows ListQueues, because the page shows names of queues."""
 
     async def checked(http: Request) -> Response:
         try:

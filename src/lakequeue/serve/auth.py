@@ -16,16 +16,16 @@ from lakequeue.serve.errors import RequestError
 
 GUESS_SECONDS = 60.0
 MAX_GUESSES = 10
-"""Number of wrong secrets that an address may try in ``GUESS_SECONDS``."""
+"""Maximum number of wrong secrets that one address may try in ``GUESS_SECONDS``."""
 MAX_GUESSERS = 10_000
-"""Number of addresses whose wrong secrets are remembered."""
+"""Maximum number of addresses whose wrong secrets are remembered."""
 BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
-"""Header of a 401 response. Asks for a key and secret."""
+"""Header of a 401 response, which asks the client for a key id and a secret."""
 
 
 @attrs.frozen
 class RequestHead:
-    """The signed head of a request: the path still percent-encoded, header names in lower case."""
+    """The signed head of a request. The path is still percent-encoded, and header names are in lower case."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class Caller(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in the access log."""
+        """Name of the caller in the access log."""
 
     @property
     def key(self) -> str | None:
@@ -48,29 +48,35 @@ class Caller(Protocol):
         """Returns True if the caller may do an SQS action. ``queue`` is None if the action has no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if the caller may do the action on some queue."""
+        """Returns True if the caller may do the action on at least one queue, which need not exist."""
 
 
 class PendingAuthentication(Protocol):
-    """A request with a checked head. Its signature is verified when the whole body has arrived."""
+    """A request whose head has been checked. Its signature is verified when the whole body has arrived."""
 
     @property
     def key(self) -> str | None:
-        """Id of the access key in the head; None if the server needs no signatures."""
+        """Id of the access key in the request's head; None if the server needs no signatures."""
 
     def covers(self, header: str) -> bool:
-        """Returns True if a header is signed. Header names are lower case."""
+        """Returns True if the request's signature covers the header. ``header`` is a name in lower case."""
 
     def verify(self, body: bytes) -> Caller:
-        """Returns the caller. Raises RequestError for a wrong secret or a changed request."""
+        """Verifies the signature, and returns the caller. Raises RequestError if the secret is wrong, or the
+        request was changed after signing.
+        """
 
 
 class Authenticator(Protocol):
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
-        """Checks a request's head. Raises RequestError: no signature, unknown key or wrong date."""
+        """Checks the head of a request. Raises RequestError if the signature is missing, the key is unknown, or
+        the date is wrong.
+        """
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
-        """Returns the caller, or None for a wrong pair. Compares in constant time."""
+        """Returns the caller with this key id and secret. Returns None if they are wrong. Compares in constant
+        time.
+        """
 
 
 @attrs.frozen
@@ -105,13 +111,17 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do the action. None as ``queue`` means all queues."""
+    """Raises RequestError unless the caller may do the action on ``queue``. If ``queue`` is None, the caller must
+    be allowed to do the action on all queues.
+    """
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic with key id and secret. Blocks addresses that guess. ``now`` returns seconds."""
+    """Authenticates by HTTP Basic with key id and secret. Blocks addresses that try too many wrong secrets.
+    ``now`` returns seconds.
+    """
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
         self._authenticator = authenticator
@@ -119,7 +129,9 @@ class BasicAuthentication:
         self._failures: dict[str, list[float]] = {}  # by address, the latest last
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Returns the caller. Raises RequestError: 401 for wrong credentials, 429 after too many wrong secrets."""
+        """Returns the caller. Raises RequestError with status 401 for wrong credentials, and 429 after too many
+        wrong secrets.
+        """
         key_id = secret = ""
         scheme, _, credentials = authorization.partition(" ")
         if scheme.lower() == "basic":

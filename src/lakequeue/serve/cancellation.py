@@ -1,4 +1,6 @@
-"""Ends waiting requests when clients disconnect or the server stops. Limits requests with a condition."""
+"""Interrupts of waiting requests if a client disconnects or the server stops, and limits on requests with a
+condition.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +17,31 @@ from lakequeue.model.clock import Interrupt
 from lakequeue.serve.errors import RequestError
 
 MAX_PER_CALLER = 2
-"""Maximum number of concurrent requests with a condition per caller."""
+"""Maximum number of requests with a condition that one caller may have at the same time."""
 MAX_IN_TOTAL = 16
-"""Maximum number of concurrent requests with a condition. Each occupies a thread."""
+"""Maximum number of requests with a condition at the same time. Each request occupies a thread."""
 
 _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Interrupts of the current requests. A disconnect or a stop of the server sets them."""
+    """The interrupts of the current requests. An interrupt is set when the client disconnects or the server
+    stops.
+    """
 
     def __init__(self) -> None:
         self.running: set[Interrupt] = set()
         self.stopping = False
 
     def stop(self) -> None:
-        """Interrupts all current and later requests."""
+        """Interrupts all current requests, and all requests that come later."""
         self.stopping = True
         for interrupt in list(self.running):
             interrupt.set()
 
     @asynccontextmanager
     async def of(self, http: Request) -> AsyncIterator[tuple[Interrupt, asyncio.Task[None]]]:
-        """Yields a request's interrupt, and a task. The task ends when the client disconnects."""
+        """Yields the interrupt of a request, and a task that ends when the client disconnects."""
         interrupt = Interrupt()
         self.running.add(interrupt)
         disconnected = asyncio.create_task(_wait_for_disconnect(http))
@@ -52,7 +56,9 @@ class Interrupts:
 
 
 class ConditionRunner:
-    """Limits the number of concurrent requests with a condition. Interrupts requests whose client is gone."""
+    """Limits the number of concurrent requests with a condition. Interrupts a request whose client has
+    disconnected.
+    """
 
     def __init__(self) -> None:
         self._by_caller: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -62,7 +68,9 @@ class ConditionRunner:
         self.interrupts = Interrupts()
 
     async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
-        """Runs ``work`` in a thread. Raises ClientDisconnect, or RequestError if the server stops."""
+        """Runs ``work`` in a thread. Raises ClientDisconnect if the client disconnects, and RequestError if the
+        server stops.
+        """
         async with self.interrupts.of(http) as (interrupt, disconnected):
             try:
                 async with _acquired(self._by_caller[caller], disconnected), _acquired(self._all, disconnected):
@@ -80,7 +88,9 @@ async def _wait_for_disconnect(http: Request) -> None:
 
 @asynccontextmanager
 async def _acquired(semaphore: asyncio.Semaphore, disconnected: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Acquires a semaphore. Raises ClientDisconnect if the client disconnects first."""
+    """Holds a semaphore during the block. Raises ClientDisconnect if the client disconnects before the semaphore
+    is free.
+    """
     waiting = asyncio.create_task(semaphore.acquire())
     await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():

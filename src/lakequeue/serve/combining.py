@@ -13,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 class SingleFlight(Generic[_Result]):
-    """Runs a blocking call in a thread of its own. Callers that arrive during a call share its result."""
+    """Runs a blocking call in a thread of its own. Callers that arrive while the call runs share its result."""
 
     def __init__(self, call: Callable[[], _Result]) -> None:
         self._call = call
@@ -34,7 +34,8 @@ _Batch = GroupCommit[tuple[Item, "asyncio.Future[Reply]"], Reply]
 
 
 class Batcher(Generic[Item, Reply]):
-    """Runs the items of a queue in batches, one thread each. A thread per item costs 15 to 20 % more CPU.
+    """Runs the items of a queue in batches, each in one thread. A thread for each item would cost 15 to 20 % more
+    CPU.
 
     Args:
         run: returns an answer for each item of a queue, in order. If ``run`` raises, every item gets the error.

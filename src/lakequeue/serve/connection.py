@@ -1,4 +1,4 @@
-"""One client connection: time limits, and strict parsing of request heads."""
+"""One connection of a client, with time limits and strict parsing of request heads."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
-"""Maximum number of buffered bytes of an incomplete head or body part."""
+"""Maximum number of bytes that are buffered of an incomplete head, or of an incomplete part of a body."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-"""Response to a client that exceeds the limit of connections."""
+"""The response to a client if there are too many connections."""
 MAX_PIPELINED = 100
-"""Maximum number of waiting requests on a connection."""
+"""Maximum number of requests on a connection that wait for the answer to an earlier request."""
 MAX_UNREAD_BYTES = 128 * 2**20
-"""Maximum number of answer bytes that slow clients have not read."""
+"""Maximum number of bytes, in all answers together, that slow clients have not read."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""Maximum number of unsent bytes. Then a connection waits for its client."""
+"""Maximum number of unsent bytes of a connection. With more, the connection stops writing until its client has
+read.
+"""
 UNREAD = "unread"
-"""Key in the request state: answer bytes not yet passed to the connection."""
+"""Key in the request state. Its value is the number of answer bytes that are not yet passed to the connection."""
 RECEIVES = "receives"
-"""Key in the request state. True if the answer may contain messages."""
+"""Key in the request state. Its value is True if the answer may contain messages."""
 HALF_CLOSED = "half closed"
-"""Key in the request state. True if the client has closed its sending side."""
+"""Key in the request state. Its value is True if the client has closed its sending side."""
 COMPLETE = "complete"
-"""Key in the request state. True if the whole body has arrived."""
+"""Key in the request state. Its value is True if the whole body has arrived."""
 CYCLE = "cycle"
 """Key in the request state. Its value is uvicorn's cycle of request and response."""
 CONNECTION = "connection"
-"""Key in the request state. Its value is the `Connection`."""
+"""Key in the request state. Its value is the ``Connection`` on which the request arrived."""
 
 
 class Connection(HttpToolsProtocol):
@@ -49,8 +51,8 @@ class Connection(HttpToolsProtocol):
         unverified_seconds: time limit for the next request, as long as no request of the connection was verified.
         lost: event that is set when the connection has ended.
         leaving_seconds: time limit for the client to read a 503 answer.
-        holder: key and address of the last verified request. None before the first.
-        turned_away: True if the connection answers only 503.
+        holder: key and address of the last verified request; None if no request was verified yet.
+        turned_away: True if the connection answers every request with 503.
     """
 
     head_seconds = 10.0
@@ -87,11 +89,13 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_asked(self) -> bool:
-        """True while a request is being answered."""
+        """True while the connection answers a request."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503, then ends the connection. Returns False if it cannot answer."""
+        """Answers 503, and ends the connection after the client has read the answer. Returns False if the
+        connection cannot answer.
+        """
         if self.transport is None:
             self.turned_away = True
             return True
@@ -113,7 +117,9 @@ class Connection(HttpToolsProtocol):
         return True
 
     def end(self) -> None:
-        """Ends the connection if it is open. uvloop calls no `connection_lost` for an incomplete connection."""
+        """Ends the connection if it has not ended. Calls ``connection_lost`` itself, because uvloop omits the call
+        for an incomplete connection.
+        """
         if self.transport is not None and not self.lost.is_set():
             self.transport.abort()
             self.connection_lost(None)
@@ -178,7 +184,9 @@ class Connection(HttpToolsProtocol):
         self.cycle.scope["state"][COMPLETE] = True
 
     def _without_upgrade(self) -> bytes:
-        """Returns the head without its upgrade offer. The parser would skip the body otherwise."""
+        """Returns the head of a request without its offer to upgrade. With the offer, the parser would skip the
+        body.
+        """
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -186,7 +194,9 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse(self) -> None:
-        """Answers the requests before an invalid request, then sends 400. Ignores later requests."""
+        """Answers the requests before an invalid request, then sends 400. Requests after the invalid request are
+        ignored.
+        """
         if self._refused:
             return
         self._refused = True
@@ -201,10 +211,11 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answers a pending SQS request after the client's end of input. Then closes the connection.
+        """Called when the client has closed its sending side. Keeps the connection until a pending SQS request is
+        answered.
 
-        Closes at once for a receive: a vanished client would hide its messages. Also closes at once for TLS, the
-        console, and pipelined or incomplete requests.
+        Closes the connection at once for a receive, because the client may be gone, and its messages would stay
+        hidden. Also closes at once for TLS, the console, and pipelined or incomplete requests.
         """
         if self.turned_away:
             return False
@@ -270,13 +281,17 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts the connection for a key. Raises RequestError if key or address is at its limit."""
+    """Counts the request's connection for a key. Raises RequestError if the key or the client's address has
+    reached its share.
+    """
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
         connection.hold(Holder(key, http.client.host if http.client else ""))
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Drops the answer to a client that has gone. uvloop would raise at the next write."""
+    """Makes uvicorn drop the answer to a client that has gone, because uvloop would raise an error at the next
+    write.
+    """
     if cycle is not None and cycle.transport.is_closing():
         cycle.disconnected = True

@@ -1,4 +1,4 @@
-"""Damage found by this server's calls, for the console."""
+"""Damage that calls of this server found. The console shows it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.serve.instrumentation import RequestRecord
 
 KEPT = timedelta(hours=1)
-"""Damage is remembered for this time."""
+"""Time for which damage is remembered."""
 MOST = 1_000
-"""Maximum number of remembered calls."""
+"""Maximum number of calls that are remembered with their damage."""
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20
-"""A queue's check rests for this multiple of its duration. Checks read every file."""
+"""Factor. After a check, a queue is not checked for the duration of the check times this factor, because a check
+reads every file.
+"""
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -26,7 +28,8 @@ def _in_thread(work: Callable[[], None]) -> None:
 class MetDamage:
     """Remembers which call found which damaged table.
 
-    Forgets damage after ``KEPT``. Also forgets damage when the console's call succeeds, or a check finds none.
+    Forgets the damage after ``KEPT``. Also forgets the damage if the same call of the console succeeds later, or
+    if a check of the queue finds no damage.
 
     Args:
         start: runs a check in the background.
@@ -36,7 +39,7 @@ class MetDamage:
         self._met: dict[tuple[str, str, str], tuple[str, datetime]] = {}
         self._start = start
         self._rests: dict[str, datetime] = {}
-        """Instant of the next allowed check, by queue key."""
+        """Instant from which a damaged queue may be checked again, by queue key."""
 
     def begun(self) -> None: ...
 
@@ -54,13 +57,13 @@ class MetDamage:
             self._met.pop(key, None)
 
     def queues(self, now: datetime) -> set[str]:
-        """Returns keys of queues with damage found within ``KEPT``."""
+        """Returns the keys of the queues in which calls found damage within ``KEPT``."""
         return {_key_of(table) for table, at in list(self._met.values()) if now - at <= KEPT}
 
     def look_again(self, key: str, now: Callable[[], datetime], is_damaged: Callable[[], bool]) -> None:
-        """Checks a damaged queue in the background. Forgets damage that was repaired.
+        """Checks a damaged queue in the background. If the queue is repaired, forgets its damage.
 
-        Does nothing while a check runs, or soon after a check.
+        Does nothing while a check of the queue runs, or soon after a check.
 
         Args:
             is_damaged: reads every file of the queue.
@@ -86,6 +89,6 @@ class MetDamage:
 
 
 def _key_of(table: str) -> str:
-    """Returns a queue's key from its table's path, ROOT/q/KEY/SHARD/NAME."""
+    """Returns the key of the queue to which a table belongs, from the table's path ROOT/q/KEY/SHARD/NAME."""
     parts = table.rsplit("/", 3)
     return parts[1] if len(parts) == 4 else ""

@@ -1,4 +1,4 @@
-"""Errors of the SQS protocol: code, status and fault."""
+"""Errors as the SQS protocol sends them: code, HTTP status and fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Codes that only the JSON protocol has (ERR-6). The service model omits them."""
+"""Names in the JSON protocol of error codes that the service model omits (ERR-6). The Query protocol has other
+names.
+"""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,
@@ -47,7 +49,7 @@ _log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
 _TABLES_OF_QUEUES = ("/messages", "/receipts")
 RETRY_SECONDS = 1
-"""Seconds after which a client should try again. Other clients have used up a limit."""
+"""Seconds after which a client should try again, if other clients have used up a limit."""
 
 
 def _shortened(message: str) -> str:
@@ -55,7 +57,9 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """Returns the message of an error with SQS names. Adds the allowed values of an attribute."""
+    """Returns the message of an error with the names that SQS uses. For a wrong attribute, adds the allowed
+    values.
+    """
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:
@@ -65,7 +69,9 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised for a request that no queue sees. ``retry_after``: seconds, or None."""
+    """Raised for a request that is refused before it reaches a queue. ``retry_after``: seconds after which the
+    client may try again, or None.
+    """
 
     def __init__(
         self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None
@@ -79,18 +85,18 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """Returns the error for a malformed body or member."""
+    """Returns the error for a body that cannot be parsed, or for a member of the wrong type."""
     return RequestError("SerializationException", message)
 
 
 @attrs.frozen
 class ErrorResponse:
-    """An error in the form sent to the client (ERR-1).
+    """An error in the form that is sent to the client (ERR-1).
 
     Attributes:
         type: name in the JSON protocol, with its namespace.
-        code: name in the Query protocol. JSON clients get it in a header.
-        sender: True if the client is at fault, False if the server is.
+        code: name in the Query protocol. JSON clients get this code in a header.
+        sender: True if the client is at fault, False if the server is at fault.
         retry_after: seconds, for the header Retry-After.
     """
 
@@ -104,7 +110,9 @@ class ErrorResponse:
 
     @classmethod
     def of(cls, error: Exception, queue: str | None = None) -> ErrorResponse:
-        """Returns the response for an exception, without internals. ``queue`` is the name from the client."""
+        """Returns the response for an exception, without internals of the server. ``queue`` is the name that the
+        client gave.
+        """
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
@@ -128,7 +136,7 @@ class ErrorResponse:
 
 
 def _storage_failure(error: QueueClientError, queue: str | None) -> str:
-    """Describes a storage failure without paths. Names the commands that repair it."""
+    """Describes a storage failure without paths. Names the commands that repair the damage."""
     if isinstance(error, DamagedTable):
         if queue is None or not error.table.endswith(_TABLES_OF_QUEUES):
             return "The root is damaged: `lakequeue check` shows how, `lakequeue repair --all` mends it."
@@ -142,7 +150,9 @@ def _storage_failure(error: QueueClientError, queue: str | None) -> str:
 
 
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
-    """Returns the response for an exception. Sets the code of ``call``. Logs faults of the server."""
+    """Returns the response for an exception. Stores the error's code in ``call``, and logs faults of the
+    server.
+    """
     response = ErrorResponse.of(error, None if call.queue == "-" else call.queue)
     call.damaged = error.table if isinstance(error, DamagedTable) else None
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
@@ -156,5 +166,7 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """Returns a random UUID from a fast generator. Clients might predict the next UUID."""
+    """Returns a random UUID from a fast generator. Do not use the UUID as a secret, because clients may predict
+    the next one.
+    """
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

@@ -1,4 +1,6 @@
-"""Figures of message groups. Their sums need all stored messages, so sums are rare."""
+"""Figures of message groups. Summing the groups reads all stored messages of a queue, so a server rarely does
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +15,35 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Maximum share of the server's time for summing, 5 %. The first second of summing is not limited."""
+"""Maximum share of the server's time that it spends on summing groups. The first second of summing does not
+count.
+"""
 INTERVAL = 10.0
-"""Minimum number of seconds for which a sum is kept."""
+"""Minimum number of seconds between two sums of the same queue."""
 TOP = 20
-"""Number of groups listed by name."""
+"""Maximum number of message groups that are listed by name."""
 
 
 @attrs.frozen
 class GroupFigures:
-    """Sums over the message groups of a queue."""
+    """Sums over all message groups of a queue."""
 
     noisy: int
     quiet_visible: int
     """Number of visible messages in groups that are not noisy."""
     quiet_oldest_age: float
-    """Age in seconds of the oldest of the ``quiet_visible`` messages; 0 without messages."""
+    """Age in seconds of the oldest of the ``quiet_visible`` messages; 0 without such messages."""
     groups: int
-    """Number of groups with messages visible or in flight. 0 if no message has a group."""
+    """Number of groups that have visible messages or messages in flight; 0 if no message has a group."""
     top: list[GroupCounts]
     read_at: float
-    """Time of the read, in monotonic seconds."""
+    """Time at which the groups were summed, in monotonic seconds."""
 
 
 class GroupDepths:
-    """Caches the figures of queues whose groups are tenants. ``now`` returns monotonic seconds. Thread-safe."""
+    """Caches the figures of those queues whose message groups are tenants. ``now`` returns monotonic seconds.
+    Thread-safe.
+    """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now
@@ -47,17 +53,20 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """Returns the queues whose groups are tenants, oldest figures first. Forgets figures of other queues."""
+        """Returns those queues whose message groups are tenants, with the oldest figures first. Forgets the
+        figures of all other queues.
+        """
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns a queue's figures. None if they were never summed, or groups are not tenants.
+        """Returns the figures of a queue. Returns None if the groups were never summed, or if they are not
+        tenants.
 
-        ``read``: sums first if the last sum is older than ``INTERVAL``. Summing takes at most ``SHARE`` of the
-        time.
+        With ``read``, sums the groups first if the last sum is at least ``INTERVAL`` old. Does not sum if summing
+        has used up its ``SHARE`` of the time.
         """
         if not settings(queue).groups_are_tenants:
             return None

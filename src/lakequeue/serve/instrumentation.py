@@ -1,4 +1,4 @@
-"""Measures every request once, for access log and metrics."""
+"""Measures every request once, for both the access log and the metrics."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lakequeue.model.clock import Clock
 
 MAX_ADDRESS_LENGTH = 64
-"""Maximum number of characters of a client address. Clients can forge long ones."""
+"""Maximum number of characters that are kept of a client's address, because a client can forge a long address."""
 
 
 @attrs.define
 class ApiCall:
-    """The action of a request and its result.
+    """The action of a request, and its result.
 
     Attributes:
         action: the SQS action. For the console, the SQS action whose permission the caller needs.
-        caller: name of the authenticated client. None if not authenticated.
+        caller: name of the authenticated client; None if the client is not authenticated.
         code: ``OK``, or the name of the error, equal in every protocol.
-        damaged: path of the damaged table that made the action fail. None without damage.
+        damaged: path of the damaged table that made the action fail; None if no damage was found.
     """
 
     action: str = "-"
@@ -40,8 +40,8 @@ class RequestRecord:
     """A finished request.
 
     Attributes:
-        call: the action. None for other requests, such as ``/health``.
-        status: HTTP status. None if no answer was sent.
+        call: the action; None for requests without an action, such as ``/health``.
+        status: HTTP status; None if no answer was sent.
         seconds: time from the arrival of the head until the last byte of the answer went to the socket.
     """
 
@@ -57,16 +57,16 @@ class RequestRecord:
 
 
 class RequestObserver(Protocol):
-    """Is called when a request begins and when it ends."""
+    """An observer of requests. It is called when a request begins, and when the request ends."""
 
     def begun(self) -> None: ...
 
     def ended(self, record: RequestRecord) -> None:
-        """Called when a request has ended, even without an answer."""
+        """Called when a request has ended, even if no answer was sent."""
 
 
 class Instrumentation:
-    """ASGI middleware that reports requests to observers."""
+    """ASGI middleware that reports every request to observers."""
 
     def __init__(self, app: ASGIApp, clock: Clock, observers: tuple[RequestObserver, ...]) -> None:
         self._app = app

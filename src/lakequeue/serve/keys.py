@@ -34,17 +34,17 @@ from lakequeue.serve.sqs.model import operations
 
 ANY = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})
-"""Actions that rules can allow: SQS's actions, and the console's Rewind."""
+"""Actions that rules can allow: the actions of SQS, and Rewind, which only the console has."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Secret to compare for an unknown key id. All key ids then take equally long."""
+"""Secret that is compared if a key id is unknown, so that unknown and known key ids take equally long."""
 
 
 @attrs.frozen
 class AccessRule:
-    """Allows actions on queues whose names match a pattern."""
+    """Allows actions on queues whose names match one of the patterns."""
 
     queues: tuple[str, ...]
     actions: frozenset[str]
@@ -59,7 +59,7 @@ class AccessRule:
 
 @attrs.frozen
 class Key:
-    """An access key. It allows every action if ``rules`` is None."""
+    """An access key. If ``rules`` is None, the key allows every action."""
 
     name: str
     secret: str = attrs.field(repr=False)
@@ -102,7 +102,9 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file. Raises OSError. Raises InvalidOptions for an invalid or exposed file."""
+        """Reads a key file. Raises OSError if the file cannot be read. Raises InvalidOptions if the file is
+        invalid, or if other users can read or change it.
+        """
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_uid not in (os.geteuid(), 0):
@@ -136,7 +138,7 @@ class _Object(dict[str, Any]):
 
 
 class _KeyFileParser:
-    """Parses a key file and collects its problems. Problems never contain secrets."""
+    """Parses a key file and collects its problems. The texts of the problems never contain secrets."""
 
     def __init__(self, path: str) -> None:
         self._path = path

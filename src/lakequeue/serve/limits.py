@@ -1,4 +1,4 @@
-"""Limits on request bodies and received messages: size, time to send, and memory in total."""
+"""Limits on request bodies and received messages: their size, their time to arrive, and their total memory."""
 
 from __future__ import annotations
 
@@ -20,41 +20,47 @@ from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 _Waiting = TypeVar("_Waiting")
 
 MAX_BODY_BYTES = 13 * 2**18
-"""Maximum bytes of a body. Holds 1 MiB of messages, tripled by encoding, and 256 KiB more."""
+"""Maximum bytes of a body: 1 MiB of messages, which encoding can triple, and 256 KiB of other fields."""
 MAX_OTHER_BODY_BYTES = 2**18
-"""Maximum bytes of a body that sends no messages."""
+"""Maximum bytes of the body of a request that sends no messages."""
 BODY_TIMEOUT = 30.0
-"""Seconds that a client has to send a body."""
+"""Maximum seconds that a client may take to send a body."""
 MAX_TOTAL_BODY_BYTES = 256 * 2**20
-"""Maximum number of bytes in all current bodies."""
+"""Maximum number of bytes in the bodies of all current requests together."""
 MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
-"""Maximum bytes of unverified bodies with the same key. Verifying needs the whole body."""
+"""Maximum bytes of all unverified bodies that name the same key. A body can be verified only when it is
+complete.
+"""
 MAX_UNVERIFIED_BYTES = 128 * 2**20
-"""Maximum number of bytes in all unverified bodies."""
+"""Maximum number of bytes in all unverified bodies together."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Bytes of each body that do not count. Large requests never block small ones."""
+"""Bytes at the beginning of each body that do not count, so that large requests never block small requests."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Maximum bytes of received messages. They count from before their read until their sending."""
+"""Maximum bytes of memory for received messages. A message counts from before it is read until its answer is
+sent.
+"""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
-"""Maximum bytes of received messages for one key. Counts as ``MAX_ANSWER_BYTES`` does."""
+"""Maximum bytes of memory for the messages that one access key receives, counted as for ``MAX_ANSWER_BYTES``."""
 MEMORY_FACTOR = 5
-"""Bytes of memory per byte of a read message: one stored, four as text."""
+"""Bytes of memory for each byte of a message that is read: one byte as stored, and four bytes as text."""
 ANSWER_TIMEOUT = 10.0
-"""Seconds that a receive waits for memory or for its turn."""
+"""Maximum seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Maximum number of a key's claims that wait for memory. Further receives wait before claiming."""
+"""Maximum number of receives of a key that have claimed messages and wait for memory. Further receives wait before
+they claim.
+"""
 
 
 @attrs.define(eq=False)
 class Counted:
-    """Bytes of a request that count for an access key."""
+    """A request whose bytes count for an access key."""
 
     key: str | None
     counted: int = 0
 
 
 class MemoryBudget:
-    """Counts the bytes of current requests, also by key. Thread-safe."""
+    """Counts the bytes of current requests, in total and by key. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -65,7 +71,7 @@ class MemoryBudget:
         return sum(self.by_key.values())
 
     def count(self, one: Counted, size: int) -> None:
-        """Replaces the number of bytes of a request."""
+        """Sets the number of bytes that a request counts."""
         with self.lock:
             self.by_key[one.key] += size - one.counted
             one.counted = size
@@ -75,14 +81,18 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Unverified bytes count for the key that the request names."""
+    """The body of a current request. Until the body is verified, its bytes count for the key that the request
+    names.
+    """
 
     content: bytes = b""
     dropped: bool = False
 
 
 class RequestBodies:
-    """Reads and counts bodies of at most ``max_bytes``. If memory is short, drops the oldest unverified bodies."""
+    """Reads and counts bodies of at most ``max_bytes`` each. If memory is short, drops the oldest unverified
+    bodies.
+    """
 
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -93,14 +103,14 @@ class RequestBodies:
     async def read(
         self, http: Request, max_bytes: int | None = None, key: str | None = None
     ) -> AsyncIterator[Body]:
-        """Context manager: reads a body. Its bytes count until the context ends.
+        """Reads a body, and yields it. The bytes of the body count until the block ends.
 
         Args:
             max_bytes: maximum size of this body, if below the maximum of the server.
-            key: the key that the request names. None if requests need no signature.
+            key: the key that the request names; None if requests need no signature.
 
         Raises:
-            RequestError: the body is too large or slow, or too many large bodies are being read.
+            RequestError: the body is too large or too slow, or too many large bodies are being read.
         """
         body = Body(key)
         try:
@@ -110,7 +120,7 @@ class RequestBodies:
             self.budget.count(body, 0)
 
     def verified(self, body: Body) -> None:
-        """Marks a body as verified. Its bytes no longer count for a key."""
+        """Marks a body as verified. From then on, its bytes no longer count for a key."""
         size = body.counted
         self.budget.count(body, 0)
         body.key = None
@@ -160,7 +170,9 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest request with an unverified body. ``key``: of this key only."""
+        """Ends the oldest request with an unverified body. With ``key``, ends the oldest such request of this key.
+        Raises RequestError if no such request exists.
+        """
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -171,7 +183,9 @@ class RequestBodies:
 
 @attrs.define(eq=False)
 class CountedAnswer(Counted):
-    """Memory for the messages of one receive. ``gone``: a future that ends once the client has disconnected."""
+    """The memory for the messages of one receive. ``gone``: a future that ends when the client has
+    disconnected.
+    """
 
     answers: CountedAnswers = attrs.field(kw_only=True)
     gone: asyncio.Future[None] | None = None
@@ -183,12 +197,12 @@ class CountedAnswer(Counted):
         await self.answers.wait(self, size * MEMORY_FACTOR)
 
     def count(self, size: int) -> None:
-        """Replaces the number of bytes. Use 0 once the answer is sent."""
+        """Sets the number of bytes that the answer counts. Use 0 after the answer is sent."""
         self.answers.count(self, size)
 
 
 class CountedAnswers:
-    """Limits the memory of received messages. They count from before their read until their sending."""
+    """Limits the memory of received messages. A message counts from before it is read until its answer is sent."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -196,21 +210,27 @@ class CountedAnswers:
         self._to_claim: dict[asyncio.Future[None], CountedAnswer] = {}  # answers that may not claim yet
 
     def of(self, key: str | None) -> CountedAnswer:
-        """Creates an answer for a key, without counted bytes."""
+        """Creates an answer for a key. The answer counts no bytes yet."""
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts an answer. Returns False without memory, or behind an earlier receive of the key."""
+        """Counts the bytes of an answer. Returns False if memory is short, or if an earlier receive of the key
+        still waits for memory.
+        """
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
 
     async def wait(self, answer: CountedAnswer, size: int) -> None:
-        """Waits up to ``ANSWER_TIMEOUT`` s for memory for an answer. Raises ClientDisconnect, RequestError."""
+        """Waits until there is memory for an answer. Raises RequestError after ``ANSWER_TIMEOUT`` seconds, and
+        ClientDisconnect if the client disconnects.
+        """
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits while too many of the key's claims wait. Raises ClientDisconnect, RequestError."""
+        """Waits while too many claims of the key wait for memory. Raises RequestError after ``ANSWER_TIMEOUT``
+        seconds, and ClientDisconnect if the client disconnects.
+        """
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)
 
@@ -242,7 +262,9 @@ class CountedAnswers:
         self._admit()
 
     def _admit(self) -> None:
-        """Wakes waiting receives that now have memory; of each key, those that began to wait first."""
+        """Wakes waiting receives for which there is memory now. Among the receives of a key, the receive that
+        waited longest comes first.
+        """
         with self.budget.lock:
             full = set()
             for room, (answer, size) in list(self._waiting.items()):

@@ -1,4 +1,4 @@
-"""Accepts connections. Limits their number in total and per address."""
+"""Accepts connections, and limits their number in total and per address."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import attrs
 from lakequeue.serve.connection import Connection
 
 ACCEPTED_AT_ONCE = 64
-"""Maximum number of connections accepted in one round."""
+"""Maximum number of connections that are accepted in one round of the event loop."""
 OTHER_DESCRIPTORS = 512
-"""File descriptors kept for tables, storage and worker processes."""
+"""Number of file descriptors that are kept free for tables, storage and worker processes."""
 RETRY_SECONDS = 1.0
-"""Pause in seconds after a failure to accept a connection."""
+"""Seconds to wait after the system could not accept a connection."""
 REPORT_SECONDS = 60.0
-"""Minimum seconds between log lines about closed connections."""
+"""Minimum seconds between two log lines about closed connections."""
 
 _log = logging.getLogger("lakequeue.serve")
 
@@ -33,15 +33,15 @@ class _Client:
 
 
 class Listener:
-    """Accepts a socket's connections itself. asyncio shows a connection only after its TLS handshake.
+    """Accepts the connections of a socket itself, because asyncio shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest unverified connection. Idle connections come first. The client gets a 503 if its
-    handshake is complete and descriptors are free.
+    At a limit, closes the oldest connection without a verified request. Idle connections are closed first. The
+    client gets a 503 if its handshake is complete and enough file descriptors are free.
 
     Args:
         connect: makes the protocol of a connection.
         limit: maximum number of connections.
-        strangers: maximum number of unverified connections from one address.
+        strangers: maximum number of connections without a verified request from one address.
         proxies: addresses to which ``strangers`` does not apply.
     """
 
@@ -66,7 +66,7 @@ class Listener:
         self._clients: dict[asyncio.Task[None], _Client] = {}  # the oldest first
         self._at: Counter[str] = Counter()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Connections that get a 503. They do not count towards the limit."""
+        """Connections that get a 503. They do not count towards the limit of connections."""
         self._most_leaving = _spare_descriptors(limit)
         self._closed = 0
         self._report_after = 0.0
@@ -109,7 +109,7 @@ class Listener:
                 accepted.close()
 
     def _make_room(self, address: str) -> bool:
-        """Closes a connection if the limit is reached. Returns True if a new connection fits."""
+        """Closes a connection if a limit is reached. Returns True if there is room for a new connection."""
         if self._at[address] >= self._most_strangers and address not in self._proxies:
             neighbours = [task for task in self._strangers() if self._clients[task].address == address]
             if len(neighbours) >= self._most_strangers:
@@ -165,7 +165,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns how many 503 answers have descriptors, at most ``connections``."""
+    """Returns the number of 503 answers for which there are file descriptors, at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections
@@ -175,7 +175,9 @@ def _spare_descriptors(connections: int) -> int:
 
 
 def descriptors_for(connections: int) -> int:
-    """Raises the soft limit on file descriptors. Returns the number of connections that it allows."""
+    """Raises the soft limit on file descriptors if needed. Returns the number of connections that the limit
+    allows, at most ``connections``.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again for connections that get a 503
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -12,13 +12,13 @@ from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.instrumentation import ApiCall, RequestRecord
 
 MAX_VALUE_LENGTH = 200
-"""Maximum number of characters of a request's value in the log."""
+"""Maximum number of characters of a request's value in the access log."""
 
 _access = logging.getLogger("lakequeue.access")
 
 
 class AccessLog:
-    """Logs each request as JSON at INFO. Omits bodies, query strings and headers."""
+    """Logs each request as a line of JSON at level INFO. Bodies, query strings and headers are not logged."""
 
     def begun(self) -> None:
         pass
@@ -56,7 +56,7 @@ def _cut(text: str) -> str:
 
 
 def configure(clock: Clock, access_log: bool, stacks: bool) -> None:
-    """Logs warnings and errors to standard error; with ``access_log`` also each request."""
+    """Logs warnings and errors to standard error. With ``access_log``, also logs each request."""
     errors = logging.StreamHandler()
     errors.setFormatter(JsonLines(clock, stacks))
     logging.basicConfig(level=logging.WARNING, handlers=[errors], force=True)

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: number and latency of requests, and the metrics of queues."""
+"""``/metrics`` for Prometheus: number and latency of requests, and metrics of the queues."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 
 SCAN_TIMEOUT = 8.0
-"""Seconds. A slower scrape omits all queues. Prometheus itself waits for 10 s."""
+"""Maximum seconds that a scrape waits for the queues. A slower scrape omits all queues. Prometheus itself waits
+for 10 s.
+"""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
-"""Upper bounds of latencies in seconds. The last exceeds any long poll."""
+"""Upper bounds of the latencies in a histogram, in seconds. The last bound exceeds the longest long poll."""
 
 _log = logging.getLogger("lakequeue.serve")
 
 
 class Metrics:
-    """Counts requests, and answers scrapes. ``queues`` is the maximum number of queues with own labels."""
+    """Counts requests, and answers scrapes. ``queues`` is the maximum number of queues that have labels of their
+    own.
+    """
 
     def __init__(self, lake: LakeQueue, waiting: Callable[[], int], queues: int = QUEUES) -> None:
         self._registry = registry = CollectorRegistry()
@@ -72,7 +76,7 @@ class Metrics:
         self._seconds.labels(record.call.action).observe(record.seconds)
 
     async def answer(self, http: Request) -> Response:
-        """Answers a scrape. Concurrent scrapes share one scan of the queues."""
+        """Answers a scrape of Prometheus. Concurrent scrapes share one scan of the queues."""
         try:
             queues = await asyncio.wait_for(self._queues.result(), SCAN_TIMEOUT)
         except asyncio.TimeoutError:  # the metrics of requests need no storage

@@ -1,4 +1,4 @@
-"""Checks host, origin and head size of requests. Protects against web pages in a local browser."""
+"""Checks host, origin and head size of every request. Protects against web pages in a browser on this machine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from lakequeue.serve.sqs.endpoint import error_response, joined_headers
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum number of bytes in a request head."""
+"""Maximum number of bytes in the head of a request."""
 PART_BYTES = 64 * 1024
-"""Size in bytes of an answer's parts on their way to the connection."""
+"""Size in bytes of the parts in which an answer is passed to the connection."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
-"""Matches paths that a browser may open directly. They perform no action."""
+"""Matches the paths that a browser may open from its address bar. These paths perform no action."""
 
 
 class RequestChecks:
-    """Refuses a wrong host or origin, or a large head. ``hosts`` None allows every host."""
+    """Refuses requests with a wrong host, a wrong origin or a large head. If ``hosts`` is None, every host is
+    right.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app
@@ -67,7 +69,9 @@ class RequestChecks:
 
 
 class _TrackedExchange:
-    """Passes on a request and its answer. Closes the connection after an unread body."""
+    """Passes on a request and its answer. If the body was not read to its end, makes the server close the
+    connection.
+    """
 
     def __init__(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send

@@ -1,4 +1,6 @@
-"""Metrics of queues: depths, and totals of this server's work. Only some queues have labels of their own."""
+"""Metrics of queues: their depths, and the totals of this server's work. Only some queues have labels of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,15 @@ from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.serve.group_depths import GroupDepths
 
 QUEUES = 100
-"""Default number of queues with their own labels."""
+"""Default maximum number of queues that have labels of their own."""
 OTHER = "(other)"
-"""Label for the sum of queues without a label. No queue can have this name."""
+"""Label for the sum of all queues that have no label of their own. No queue can have this name."""
 SHARDS = 16
-"""Maximum number of a queue's shards with a label. Further shards are summed."""
+"""Maximum number of a queue's shards that have labels of their own. Further shards are summed."""
 READ_INTERVAL = 10.0
-"""Seconds for which depths are kept. Scrapes within this time read nothing."""
+"""Seconds for which depths are kept. Scrapes within this time do not read the queues."""
 SCAN_SECONDS = 5.0
-"""Seconds that a scrape spends on reading queues. Queues not read by then are omitted."""
+"""Maximum seconds that a scrape spends on reading queues. Queues that are not read by then are omitted."""
 
 _TOTALS = {
     "sent": "Messages accepted from senders by this server.",
@@ -58,10 +60,10 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues, in one thread at a time. The oldest queues get labels.
+    """Collects the metrics of queues, in one thread at a time. Only the oldest queues get labels of their own.
 
     Args:
-        queues: number of queues with their own labels.
+        queues: maximum number of queues that have labels of their own.
         now: returns monotonic seconds.
     """
 
@@ -134,7 +136,9 @@ class QueueMetrics:
         return [readable(1), number, summed, compacted, *schedules, *attributes, *self._gauges(own)]
 
     def _schedules(self) -> list[Metric]:
-        """Returns the numbers of failing and of overdue schedules. Empty if the schedules cannot be read."""
+        """Returns the number of failing schedules and the number of overdue schedules. Empty if the schedules
+        cannot be read.
+        """
         try:
             kinds = Counter(each.kind for each in schedule_concerns(self._lake))
         except LakeQueueError as error:
@@ -214,7 +218,7 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """Returns totals by label. Events keep their first label, so no total falls."""
+        """Returns totals by label. An event stays counted under its first label, so that no total falls."""
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}
         self._totals = {label: self._totals.get(label, Counter()) for label in labels}

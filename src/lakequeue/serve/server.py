@@ -1,4 +1,4 @@
-"""The HTTP server: socket, TLS, graceful shutdown."""
+"""The HTTP server, with its socket, TLS and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""On a server with keys, an unverified address may hold a quarter of the connections."""
+"""Divisor. On a server with keys, an address without a verified request may hold a quarter of the connections."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
-"""Minimum bytes of a memory block that returns to the system when freed."""
+"""Minimum bytes of a block of memory that returns to the system when it is freed."""
 KEEP_ALIVE_SECONDS = 75
-"""Seconds that an idle connection stays open. SDKs close idle connections earlier."""
+"""Seconds for which an idle connection is kept. SDKs close idle connections earlier."""
 
 
 _CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
@@ -39,13 +39,15 @@ _CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1
 
 @attrs.frozen
 class Certificate:
-    """A TLS certificate with chain and private key, as PEM files. The key has no password."""
+    """A TLS certificate with its chain, and its private key without a password. Both are PEM files."""
 
     cert: Path
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Returns a TLS context, version 1.2 or later. Raises OSError, or InvalidOptions for a wrong key."""
+        """Returns a TLS context for version 1.2 or later. Raises OSError if a file cannot be read. Raises
+        InvalidOptions for a wrong or exposed key.
+        """
         for path in (self.cert, self.key):
             path.open("rb").close()
         if self.key.stat().st_mode & stat.S_IRWXO:
@@ -65,11 +67,12 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application. The first signal stops it after the current requests, the second at once.
+    """Runs an application. The first signal stops the server after the current requests, the second signal at
+    once.
 
     Args:
         certificate: the TLS certificate; None for HTTP without TLS.
-        connections: maximum number of open connections. The limits of the system may lower it.
+        connections: maximum number of open connections. The limits of the system may lower this number.
         proxies: addresses and networks whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` headers are trusted.
     """
 
@@ -107,7 +110,9 @@ class Server(uvicorn.Server):
         )
 
     def bind(self) -> str:
-        """Binds the port, and returns the server's URL. Raises OSError if port or address are unavailable."""
+        """Binds the port, and returns the server's URL. Raises OSError if the port or the address is
+        unavailable.
+        """
         self._socket = listen(self.config.host, self.config.port)
         address, port = self._socket.getsockname()[:2]
         return f"{'https' if self._tls else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
@@ -141,7 +146,7 @@ class Server(uvicorn.Server):
 
 
 def _return_large_blocks() -> None:
-    """Makes freed memory of large messages return to the system."""
+    """Makes the C library return the memory of large messages to the system when it is freed."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB
@@ -149,7 +154,7 @@ def _return_large_blocks() -> None:
 
 
 class Networks:
-    """A set of addresses and networks. Raises InvalidOptions for any other text."""
+    """A set of addresses and networks. Raises InvalidOptions for a text that is neither."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         try:
@@ -162,7 +167,9 @@ class Networks:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket on a host's first address. Raises OSError if it is unavailable."""
+    """Opens a listening socket on the first address of a host. Raises OSError if the address or port is
+    unavailable.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
@@ -171,7 +178,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns True if only this machine can reach a host."""
+    """Returns True if only this machine can reach the address or name ``host``."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

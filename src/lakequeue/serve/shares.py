@@ -1,4 +1,4 @@
-"""Shares of connections: limits by key and address, and reserves for other clients."""
+"""Shares of connections: limits for a key and for an address, and reserves for other clients."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""A key or an address may hold half of the connections."""
+"""Divisor. One key or one address may hold at most half of the connections."""
 STRANGERS = 8
-"""One eighth of the connections is reserved for unverified clients, such as ``/health``."""
+"""Divisor. One eighth of the connections is reserved for clients without a verified request, such as
+``/health``.
+"""
 BEGINNERS = 8
-"""One eighth of the connections is reserved for keys with few connections."""
+"""Divisor. One eighth of the connections is reserved for keys that hold few connections."""
 FEW = 32
-"""A key with less than one in 32 connections holds few."""
+"""Divisor. A key holds few connections if it holds less than one in 32 connections."""
 
 
 @attrs.frozen
 class Holder:
-    """Key and address of a connection's last verified request. The key is None without a key file."""
+    """Key and address of the last verified request on a connection. The key is None on a server without keys."""
 
     key: str | None
     address: str
 
 
 class Shares:
-    """Counts verified connections, in total, by key and by address. Refuses those above a share of ``limit``.
+    """Counts connections with a verified request, in total, by key and by address. Refuses a connection above a
+    share of ``limit``.
 
-    Addresses in ``proxies`` have no share.
+    Addresses in ``proxies`` may hold any number of connections.
     """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
@@ -44,7 +47,9 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Moves a connection between holders; None stands for no holder. Raises RequestError at a limit."""
+        """Counts a connection for the holder ``after`` instead of ``before``. None means no holder. Raises
+        RequestError if ``after`` has reached a limit.
+        """
         if before == after:
             return
         if after is not None:

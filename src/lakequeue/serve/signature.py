@@ -1,8 +1,9 @@
-"""Signature Version 4, in the ``Authorization`` header or the URL. botocore computes it, as in clients.
+"""Signature Version 4, in the ``Authorization`` header or in the URL. botocore computes the signature, as in
+clients.
 
-A client must sign method, path, query, body, host and date. It must also sign each header with the prefix
-``x-amz-``. Some SDKs do not sign the content type. So the action header or the body decides the protocol of a
-signed request.
+A client must sign method, path, query, body, host and date. The client must also sign each header whose name
+begins with ``x-amz-``. Some SDKs do not sign the content type. Therefore, only the action header or the body
+decides the protocol of a signed request.
 """
 
 # mypy: allow-subclassing-any
@@ -31,7 +32,7 @@ SERVICE = "sqs"
 WINDOW = timedelta(minutes=15)
 """Maximum difference between the clocks of client and server."""
 MAX_EXPIRES = 7 * 24 * 3600
-"""Maximum seconds for which a signed URL is valid."""
+"""Maximum number of seconds for which a signed URL can be valid."""
 
 _PARTS = ("Credential", "SignedHeaders", "Signature")
 _IN_URL = "X-Amz-"
@@ -43,7 +44,7 @@ _BODY_HASH = "x-amz-content-sha256"
 
 @attrs.frozen
 class Signature:
-    """A complete and recent signature, before the comparison with body and secret."""
+    """A complete and recent signature of a request. It is not yet compared with the body and the secret."""
 
     key_id: str
     _timestamp: str
@@ -52,11 +53,13 @@ class Signature:
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
     _queries: Set[str] = attrs.field(repr=False)
-    """Canonical forms of the query. The client may have signed any form."""
+    """Canonical forms of the query. The client may have signed any of these forms."""
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
-        """Parses a request's signature. Raises RequestError if it is missing, invalid, old or incomplete."""
+        """Parses the signature of a request. Raises RequestError if the signature is missing, invalid, too old or
+        incomplete.
+        """
         lifetime = WINDOW
         if "authorization" in request.headers:
             parts, timestamp, own = _authorization(request), request.headers.get("x-amz-date", ""), ""
@@ -85,7 +88,9 @@ class Signature:
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Returns True if this secret signed this body. Raises RequestError for a wrong hash of the body."""
+        """Returns True if this secret signed this body. Raises RequestError if the request names a wrong hash of
+        the body.
+        """
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")
@@ -99,7 +104,7 @@ class Signature:
 
 
 class _Signer(SigV4Auth):
-    """Signs the client's choice of headers instead of botocore's."""
+    """Signs the headers that the client signed. botocore would choose other headers."""
 
     @staticmethod
     def request(
@@ -126,12 +131,12 @@ def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) ->
 
 
 def _encoded(text: str) -> str:
-    """Decodes and encodes text again. Clients may escape other characters than they sign."""
+    """Decodes a text and encodes it again, because clients may escape more or fewer characters than they sign."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def mismatch() -> RequestError:
-    """Returns the error for a signature made with another secret."""
+    """Returns the error for a signature that was made with another secret."""
     return _mismatch("The signature does not match the request. Check the secret access key and the signing.")
 
 

@@ -1,1 +1,1 @@
-"""The console: a page in the browser, and its JSON API."""
+"""The console: a page for the browser, and the JSON API of the page."""

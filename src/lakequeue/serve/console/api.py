@@ -1,4 +1,4 @@
-"""The console API: the page's data and actions, by the Python API."""
+"""The console API: data and actions of the console's page, by means of the Python API."""
 
 from __future__ import annotations
 
@@ -50,28 +50,30 @@ Answer = dict[str, Any]
 _Result = TypeVar("_Result")
 
 ROWS, MAX_ROWS = 50, 200
-"""Default and maximum number of rows on a page."""
+"""Default and maximum number of queues or messages on a page."""
 SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
-"""Queues can be sorted by these counts."""
+"""Counts by which a list of queues can be sorted."""
 MAX_TESTED = 100_000
-"""Maximum number of messages that a condition reads for a page."""
+"""Maximum number of messages that are read for a page if a condition selects the messages."""
 LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
 MAX_LETTERS = 10_000
-"""Maximum number of dead letters whose errors are counted. The newest are taken."""
+"""Maximum number of a queue's dead letters whose errors are counted. The newest dead letters are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
-"""Maximum number of messages that one redrive request moves. The page repeats it for more."""
+"""Maximum number of messages that one redrive request moves. For more messages, the page repeats the request."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
     *("TagQueue", "UntagQueue", "ListQueueTags", "ListDeadLetterSourceQueues"),
 )
-"""Actions on a queue's page that need a permission of their own."""
+"""Actions on the page of a queue that need a permission besides GetQueueAttributes."""
 
 
 class ConsoleApi:
-    """One method for each request. Methods block and are thread-safe. Callers check permissions first."""
+    """Has one method for each request of the console. The methods block, and are thread-safe. Their callers check
+    permissions first.
+    """
 
     def __init__(self, actions: Actions, command_prefix: str | None = None) -> None:
         self._actions = actions
@@ -86,9 +88,9 @@ class ConsoleApi:
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns a page of queues, with the depths that the caller may see.
 
-        ``sort`` is "name", a count, or "trouble": by the worst concern that ``attention`` last found, then by the
-        number of dead letters. ``counted`` in the answer is the number of queues whose depth had to be read for
-        the sorting; None if no depth was needed.
+        ``sort`` is "name", a count, or "trouble". "trouble" sorts by the worst concern that ``attention`` last
+        found, then by the number of dead letters. ``counted`` in the answer is the number of queues whose depth
+        had to be read for the sorting; None if no depth was needed.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -149,7 +151,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
-        """Reads the depths of queues without a recent depth. Returns the number of these queues."""
+        """Reads the depths of those queues that have no recent depth. Returns the number of these queues."""
         others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in concurrently(self.depths.read, others))
 
@@ -169,7 +171,7 @@ class ConsoleApi:
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the problems of the root, and of queues that the caller may see."""
+        """Returns the problems of the root, and the problems of the queues that the caller may see."""
         only = given.string("queue")
         given.end()
         return self._attention.of(caller, only) | {"place": self._place(caller)}
@@ -192,7 +194,7 @@ class ConsoleApi:
         } | self._place(caller)
 
     def change_schedule(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Pauses or resumes a schedule, or sends its message now."""
+        """Pauses a schedule, resumes a schedule, or sends the message of a schedule now."""
         schedule, act = given.string("name"), given.choice("act", "", "pause", "resume", "run_now")
         given.end()
         known = [row for row in self._lake.schedules.list() if row.name == schedule]
@@ -208,7 +210,7 @@ class ConsoleApi:
         return place | {"version": __version__, "caller": caller.name}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns a queue's attributes and depth, and the caller's permissions."""
+        """Returns the attributes and the depth of a queue, and the caller's permissions for the queue."""
         given.end()
         may = {action: caller.may(action, name) for action in ACTIONS}
 
@@ -248,7 +250,9 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns a queue's largest message groups, a few seconds old. None: there are none."""
+        """Returns the largest message groups of a queue, as they were a few seconds ago. ``groups`` in the answer
+        is None if there are no groups.
+        """
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -257,7 +261,7 @@ class ConsoleApi:
         return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
 
     def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the consumers of a queue, latest receive first."""
+        """Returns the consumers of a queue. The consumer with the latest receive comes first."""
         given.end()
 
         def read(queue: Queue) -> Answer:
@@ -267,7 +271,7 @@ class ConsoleApi:
         return self._on_queue(name, read)
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Counts the newest visible dead letters by source queue and error."""
+        """Counts the newest visible dead letters of a queue by their source queue and their error."""
         given.end()
 
         def read(queue: Queue) -> Answer:
@@ -301,7 +305,9 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages. ``history``: of messages that a rewind would restore."""
+        """Returns a page of messages. With ``history``, returns the deleted messages that a rewind to ``since``
+        would restore.
+        """
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -317,7 +323,7 @@ class ConsoleApi:
             return self._on_queue(name, read)
 
     def message(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns one message with its whole body. With ``history``, the message may be deleted."""
+        """Returns one message with its whole body. With ``history``, also finds a deleted message."""
         where = given.message_id()
         given.end()
 
@@ -330,7 +336,7 @@ class ConsoleApi:
     # --- preview
 
     def preview_rewind(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Counts the messages that a rewind would make visible."""
+        """Returns the number of messages that a rewind would make visible."""
         to = given.required_instant("to")
         given.end()
         with about("to"):
@@ -338,7 +344,7 @@ class ConsoleApi:
         return {"messages": count, "to": format_instant(to)}
 
     def preview_redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Counts the messages that a redrive would move, by target queue."""
+        """Returns the number of messages that a redrive would move to each target queue."""
         where = _redrive_condition(caller, name, given)
         given.end()
         with about("where"):
@@ -349,7 +355,9 @@ class ConsoleApi:
     # --- change
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Sends a message. Takes and returns the members of SendMessage, and ``Priority``."""
+        """Sends a message. Takes and returns the members of the SQS action SendMessage, and also takes
+        ``Priority``.
+        """
         priority = given.priority()
         members = _members("SendMessage", name, given) | ({} if priority is None else {PRIORITY: priority})
         if self._actions.sender is None:
@@ -366,14 +374,14 @@ class ConsoleApi:
         return {}
 
     def resume(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Ends the pause of a queue or message group."""
+        """Ends the pause of a queue, or of one of its message groups."""
         group = given.string("group")
         given.end()
         self._change(name, lambda queue: queue.resume(group))
         return {}
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Purges a queue. The user must have typed its name."""
+        """Purges a queue. Refused unless the user has typed the name of the queue."""
         _check_typed(name, given, "purged")
         self._change(name, Queue.purge)
         return {}
@@ -385,7 +393,9 @@ class ConsoleApi:
             return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Moves messages, and returns their number. More messages may remain."""
+        """Moves messages of a dead-letter queue, and returns their number. Other messages may remain to be
+        moved.
+        """
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
@@ -396,13 +406,15 @@ class ConsoleApi:
     # --- change chosen messages
 
     def delete_messages(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Deletes messages by id. Only visible messages are deleted."""
+        """Deletes messages with given ids. Only visible messages are deleted."""
         ids = given.message_ids()
         given.end()
         return documents.outcome(self._change(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Makes delayed messages visible by id. With ``in_flight``, also messages in flight."""
+        """Makes delayed messages with given ids visible. With ``in_flight``, does the same for messages in
+        flight.
+        """
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
         outcome = self._change(name, lambda queue: make_visible(queue, ids, in_flight))
@@ -411,7 +423,9 @@ class ConsoleApi:
     # --- change queues
 
     def create(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Creates a queue. Accepts the members of CreateQueue."""
+        """Creates a queue. Takes the members of the SQS action CreateQueue. Raises QueueNameExists if there is
+        such a queue.
+        """
         members = validated(operation("CreateQueue").input_shape, given.rest(), "")
         check_permissions(caller, "CreateQueue", members)
         with about("QueueName"), about_one_of(*members.get("Attributes", ())):
@@ -427,41 +441,47 @@ class ConsoleApi:
             return False
 
     def set_attributes(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Changes attributes. Accepts the members of SetQueueAttributes."""
+        """Changes attributes of a queue. Takes the members of the SQS action SetQueueAttributes."""
         members = _members("SetQueueAttributes", name, given)
         check_permissions(caller, "SetQueueAttributes", members)
         with about_one_of(*members["Attributes"]):
             return self._run("SetQueueAttributes", members)
 
     def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Runs an action of SQS on a queue. Accepts the members of the action."""
+        """Runs an SQS action on a queue. Takes the members of this action."""
         return self._run(action, _members(action, name, given))
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Deletes a queue. The user must have typed its name."""
+        """Deletes a queue. Refused unless the user has typed the name of the queue."""
         _check_typed(name, given, "deleted")
         return self._run("DeleteQueue", {"QueueUrl": _url(name)})
 
     def _root(self, caller: Caller) -> str | None:
-        """Returns the root to show. None unless the caller has every permission on every queue."""
+        """Returns the root as a text to show. Returns None unless the caller has every permission on every
+        queue.
+        """
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
-        """Returns the start of a shown command: the operator's, or ``lakequeue``, with the root if allowed."""
+        """Returns the beginning of the commands that the page shows: the operator's prefix, or ``lakequeue``. The
+        latter includes the root if the caller may see it.
+        """
         return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change. Then drops the cached problems: the change may have solved one."""
+        """Runs a change of a queue, then drops the cached problems, because the change may have solved a
+        problem.
+        """
         try:
             return self._on_queue(name, call)
         finally:
             self._attention.forget()
 
     def _run(self, action: str, members: Answer) -> Answer:
-        """Runs an SQS action. Then drops the cached problems, as ``_change`` does."""
+        """Runs an SQS action, then drops the cached problems, because the action may have solved a problem."""
         try:
             return self._actions.run(action, members, "")
         finally:
@@ -469,7 +489,9 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns the condition of a redrive. Requires ReceiveMessage, because counts by condition reveal bodies."""
+    """Returns the condition for the messages of a redrive; None for all messages. Requires the permission for
+    ReceiveMessage, because counts by condition reveal bodies.
+    """
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

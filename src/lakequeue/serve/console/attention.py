@@ -1,4 +1,4 @@
-"""Problems of queues and root that an operator should check."""
+"""Problems of the root and its queues that an operator should check."""
 
 from __future__ import annotations
 
@@ -43,51 +43,55 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import ActiveConsumer, Concern, Shortage
 
 KEPT_SECONDS = 30
-"""Maximum age of reused depths and consumers."""
+"""Maximum seconds for which depths and consumers that were read are used again."""
 MOST = 200
-"""Maximum number of listed problems."""
+"""Maximum number of problems in a list."""
 MOST_COUNTED = 20
-"""Maximum number of dead-letter queues whose errors are counted. The fullest queues are chosen."""
+"""Maximum number of dead-letter queues whose errors are counted. The queues with the largest number of messages
+are counted.
+"""
 SLOW_TIMEOUTS = 10
-"""A receive is slow from this many visibility timeouts on."""
+"""Number of visibility timeouts after which a receive counts as slow."""
 PAUSE = "SetQueueAttributes"
-"""Permission for a pause. ``set_attributes`` can also pause a queue."""
+"""Permission that a pause needs, because ``set_attributes`` can also pause a queue."""
 _NEEDED = {
     "resume": PAUSE,
     "redrive": "StartMessageMoveTask",
     "keep": "SetQueueAttributes",
     "free": "ChangeMessageVisibility",
 }
-"""Needed permission by the console's action for a concern."""
+"""Permission that an action needs, for each action that the console offers for a concern."""
 _COMMANDS = {"redrive": "redrive", "set": "keep"}
-"""The console's action by the command with the same effect."""
+"""The console's action that has the same effect, for each command that ends a concern."""
 
 
 @attrs.frozen
 class _Seen:
-    """All queues of the region at an instant."""
+    """The state of all queues of the region at one instant."""
 
     at: int
     queues: Sequence[tuple[Queue, Any]]
-    """Each queue with its depth and consumers, or the error."""
+    """Each queue with its depth and consumers, or with the error of reading them."""
     earlier: dict[str, int]
-    """Number of visible messages an hour ago, by queue key."""
+    """Number of visible messages one hour earlier, by queue key."""
     errors: dict[str, dict[str, int]]
-    """Number of dead letters by queue name and class of error."""
+    """Number of dead letters by class of error, for each name of a queue."""
     schedules: Sequence[Concern] | LakeQueueError
     """Failing or overdue schedules, or the error of reading them."""
     shortage: Shortage | None
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
-    """Returns the fields of a consumer, and ``slow``: True if it has held messages for ``SLOW_TIMEOUTS``."""
+    """Returns the fields of a consumer. ``slow`` is True if the consumer has held messages for ``SLOW_TIMEOUTS``
+    visibility timeouts.
+    """
     least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
     oldest = consumer.oldest_receive
     return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}
 
 
 class Attention:
-    """Finds problems that an operator should check. Thread-safe."""
+    """Finds the problems that an operator should check. Thread-safe."""
 
     def __init__(self, lake: LakeQueue, depths: DepthHistory, damage: MetDamage) -> None:
         self._lake = lake
@@ -99,7 +103,9 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Returns each queue's consumers, oldest receive first. Idle consumers come last."""
+        """Returns the consumers of all queues, oldest receive first. Then come consumers without messages in
+        flight, and last consumers that were killed.
+        """
         seen = self._newest().queues
         found = [
             (queue.name, each)
@@ -120,11 +126,11 @@ class Attention:
             return self._seen
 
     def forget(self) -> None:
-        """Drops all cached data."""
+        """Marks the cached data as outdated, so that the next call reads anew."""
         self._stale = True
 
     def consumers(self) -> dict[str, int]:
-        """Returns the number of consumers by queue name, from cached data."""
+        """Returns the number of active consumers by queue name, from cached data."""
         seen = self._seen
         known = () if seen is None else seen.queues
         return {
@@ -134,7 +140,9 @@ class Attention:
         }
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns up to ``MOST`` problems, most urgent first. ``only``: of this queue only."""
+        """Returns at most ``MOST`` problems, most urgent first. With ``only``, returns only the problems of this
+        queue.
+        """
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)
@@ -161,7 +169,9 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns a rank for each queue with a concern, lowest first. Uses the last state read."""
+        """Returns a rank for each queue with a concern. The most urgent queue has the lowest rank. Uses the state
+        that was last read.
+        """
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)
@@ -169,7 +179,9 @@ class Attention:
         return ranks | {each["queue"]: -1 for each in damaged}
 
     def _concerns(self, caller: Caller, seen: _Seen) -> tuple[list[dict[str, Any]], list[Concern]]:
-        """Returns two lists for queues that the caller may see: unreadable or damaged queues, other concerns."""
+        """Returns two lists for the queues that the caller may see: problems of unreadable or damaged queues, and
+        other concerns.
+        """
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:
@@ -226,7 +238,9 @@ class Attention:
         return damaged
 
     def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
-        """Counts dead letters by queue and class of error. Counts again only for queues that have changed."""
+        """Counts dead letters by queue and class of error. Uses the last counts for queues that have not
+        changed.
+        """
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
             (state[0].stored, state[0].sent, queue)
@@ -244,7 +258,7 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns the fields of a problem. Some depend on the caller's permissions."""
+        """Returns the fields of a problem. Some of the fields depend on the caller's permissions."""
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
         return attrs.asdict(concern) | {"may": _may(caller, concern)}
@@ -282,7 +296,7 @@ def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
 
 
 def _may(caller: Caller, concern: Concern) -> list[str]:
-    """Returns the console's actions for a concern. Omits actions that the caller may not do."""
+    """Returns the actions that the console offers for a concern. Omits actions that the caller may not do."""
     wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
     if concern.kind == "expiring":
         verbs = [step.command.split()[1] for step in concern.steps]

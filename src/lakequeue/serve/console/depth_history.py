@@ -1,4 +1,4 @@
-"""Depth of queues over the last hours. Sources: the compactor's statistics and this server's records."""
+"""Depths of queues over the last hours, from statistics of the compactor and from records of this server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lakequeue.model.clock import MICROS, from_micros, to_micros
 
 SPAN = timedelta(hours=3)
 BUCKETS = 60
-"""Number of values of a sparkline."""
+"""Number of values in a sparkline, a small chart of a queue's depth."""
 _log = logging.getLogger("lakequeue.serve")
 _MINUTE = 60 * MICROS
 RANK_AGE = 2 * _MINUTE
-"""Queues are sorted by depths of at most this age, in microseconds."""
+"""Maximum age in microseconds of the depths by which queues are sorted."""
 _RATES = 5
 _SPAN = SPAN // timedelta(microseconds=1)
 
 
 class DepthHistory:
-    """Keeps a depth per minute and queue for ``SPAN``. Thread-safe."""
+    """Keeps one depth per minute of each queue, for ``SPAN``. Thread-safe."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
@@ -38,7 +38,7 @@ class DepthHistory:
         self._read_at = 0
 
     def queues(self) -> list[Queue]:
-        """Returns all queues. Drops the history of deleted queues."""
+        """Returns all queues of the root. Drops the history of deleted queues."""
         queues = self._lake.list_queues()
         keys = {queue.key for queue in queues}
         with self._lock:
@@ -47,12 +47,12 @@ class DepthHistory:
         return queues
 
     def read(self, queue: Queue) -> None:
-        """Records the current depth of a queue. Skips an unreadable queue."""
+        """Reads and records the current depth of a queue. Skips a queue that cannot be read."""
         with suppress(LakeQueueError):
             self.record(queue, depth(queue))
 
     def record(self, queue: Queue, depth: Depth) -> None:
-        """Records a depth. Replaces an earlier depth of the same minute."""
+        """Records a depth of a queue. Replaces an earlier depth of the same minute."""
         with self._lock:
             recorded = self._recorded.setdefault(queue.key, deque(maxlen=_SPAN // _MINUTE))
             if recorded and recorded[-1].at // _MINUTE == depth.at // _MINUTE:
@@ -63,7 +63,9 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Returns sent, received and deleted messages per minute. None in the first minute."""
+        """Returns the numbers of messages sent, received and deleted per minute. Returns None until the records
+        cover a minute.
+        """
         with self._lock:
             depths = [
                 depth for depth in self._recorded.get(queue.key, ()) if now.at - depth.at <= _RATES * _MINUTE
@@ -83,7 +85,7 @@ class DepthHistory:
         }
 
     def latest(self, queue: Queue) -> Depth | None:
-        """Returns the newest recorded depth; None if it is older than ``RANK_AGE``."""
+        """Returns the newest recorded depth of a queue. Returns None if that depth is older than ``RANK_AGE``."""
         newest = self.recorded(queue)[-1:]
         oldest = to_micros(self._lake.clock.now()) - RANK_AGE
         return newest[0] if newest and newest[0].at >= oldest else None
@@ -93,18 +95,22 @@ class DepthHistory:
             return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """Returns each queue's largest number of visible messages per bucket. None: unknown."""
+        """Returns the largest number of visible messages in each bucket of time, for each queue. A number is None
+        if it is unknown.
+        """
         now = to_micros(self._lake.clock.now())
         return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
-        """Returns visible messages an hour ago by queue key. Omits queues without a record."""
+        """Returns the number of visible messages an hour ago, by queue key. Omits queues whose number is
+        unknown.
+        """
         now = to_micros(self._lake.clock.now())
         keys = [queue.key for queue in queues]
         return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
 
     def _points(self, queues: Sequence[Queue], now: int) -> list[list[tuple[int, int]]]:
-        """Returns the known counts of each queue: pairs of instant and number of visible messages."""
+        """Returns the known depths of each queue, as pairs of instant and number of visible messages."""
         stored = self._stored_by_compactor(now)
         return [
             [*stored.get(queue.key, ()), *((depth.at, depth.counts.visible) for depth in self.recorded(queue))]
@@ -136,7 +142,9 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns rates per minute for each of ``points``: sent, deleted, and average time stored."""
+    """Returns three values for each of ``points``: messages sent per minute, messages deleted per minute, and the
+    average time that messages stay. A value is None if it is unknown.
+    """
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

@@ -1,4 +1,4 @@
-"""Queues and messages as JSON."""
+"""Queues and messages as JSON documents of the console API."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lakequeue.model.messages import text_of
 from lakequeue.model.schedules import Schedule
 
 MAX_LISTED_LENGTH = 400
-"""Maximum number of characters of a listed body or attribute."""
+"""Maximum number of characters of a message's body or attribute in a list."""
 MAX_PAGE_BYTES = 2**20
-"""A list ends when it has this many bytes."""
+"""Number of bytes after which a list of messages ends."""
 
 
 def name_of(arn: str | None) -> str | None:
@@ -28,7 +28,9 @@ def name_of(arn: str | None) -> str | None:
 
 
 def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
-    """Returns the pauses of a queue: ``group`` (None: the whole queue), ``reason`` and ``since``."""
+    """Returns the pauses of a queue, with ``group``, ``reason`` and ``since``. The group is None if the whole
+    queue is paused.
+    """
     return [
         {"group": pause.group, "reason": pause.reason, "since": pause.since and format_instant(pause.since)}
         for pause in attributes.pauses
@@ -43,7 +45,7 @@ def consumer(found: ActiveConsumer) -> dict[str, Any]:
 
 
 def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
-    """Returns a schedule with a shortened body."""
+    """Returns the fields of a schedule. Its message body is shortened."""
     last = None if row.last_due is None else format_instant(row.last_due)
     return {
         **{name: getattr(row, name) for name in ("name", "queue", "cron", "tz", "missed", "paused", "last_error")},
@@ -55,7 +57,9 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns messages with short bodies, and the next page's start. At a limit, also the number read."""
+    """Returns messages with shortened bodies, and the start of the next page. If the search hit its limit, also
+    returns the number of messages that it read.
+    """
     listed: list[dict[str, Any]] = []
     size, more = 0, False
     for message in search:
@@ -69,19 +73,23 @@ def message_list(search: Search, limit: int) -> dict[str, Any]:
 
 
 def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
-    """Returns a message with its whole body. Raises ResourceNotFoundException if none was found."""
+    """Returns a message with its whole body. Raises ResourceNotFoundException if ``found`` is empty."""
     if not found:
         raise ResourceNotFoundException("The message is no longer there.")
     return _message(found[0], None)
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the numbers of changed, unchanged and missing messages. Unchanged ones are counted by state."""
+    """Returns the number of changed messages, the number of unchanged messages by state, and the number of missing
+    messages.
+    """
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Counts dead letters by source queue and error, most frequent first. Adds the newest text."""
+    """Counts dead letters by source queue and error, most frequent first. Each count has the text of the newest
+    such error.
+    """
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:
         reason = message.dead_letter_reason

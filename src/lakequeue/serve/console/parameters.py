@@ -1,4 +1,4 @@
-"""Parameters of the console API, and conditions from its filters."""
+"""Parameters of the console API, and the condition that a page's filters make."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.serve.errors import malformed, wire_message
 from lakequeue.serve.sqs.model import operation, validated
 
 MAX_IDS = 200
-"""Maximum number of messages that one request can choose."""
+"""Maximum number of messages that one request can choose by id."""
 _FIELD = "console_field"
 _CONTAINS = (
     "(contains(lower(body), lower(?)) OR contains(lower(message_id), lower(?)) "
@@ -29,19 +29,23 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
 class Parameters:
-    """Parameters of a request. Raises InvalidParameterValue or RequestError for wrong types."""
+    """The parameters of a request. The methods raise InvalidParameterValue or RequestError if a parameter has the
+    wrong type.
+    """
 
     def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
         self._left = dict(members)
         self.interrupt = interrupt
 
     def string(self, name: str) -> str | None:
-        """Returns a string. None if it is absent or empty."""
+        """Returns the parameter as a string. Returns None if the parameter is missing or empty."""
         value = self._left.pop(name, None)
         return None if value is None else validated(_STRING, value, name) or None
 
     def integer(self, name: str, default: int, maximum: int) -> int:
-        """Returns an integer of at least 1."""
+        """Returns the parameter as an integer from 1 to ``maximum``. Returns ``default`` if the parameter is
+        missing.
+        """
         value = self._left.pop(name, default)
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
             value = int(value)
@@ -50,14 +54,16 @@ class Parameters:
         return value
 
     def priority(self) -> int | None:
-        """Returns the priority of a message, or None. The queue checks its range."""
+        """Returns the parameter ``Priority``; None if it is missing. The queue checks the range of the
+        priority.
+        """
         value = self._left.pop("Priority", None)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise refusal(str(value), "Priority", "Must be a whole number.")
         return value
 
     def places(self) -> list[int] | None:
-        """Returns the start of a page of messages. None for the first page."""
+        """Returns the place where a page of messages starts; None for the first page."""
         text = self.string("after")
         if text is None:
             return None
@@ -107,14 +113,14 @@ class Parameters:
         return instant
 
     def message_id(self) -> Condition:
-        """Returns a condition for the message with the parameter ``id``."""
+        """Returns a condition that selects the message with the id in the parameter ``id``."""
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns a page's filters as one condition. None without filters.
+        """Returns all filters of a page of messages as one condition. Returns None if there are no filters.
 
-        The filters are ``state``, ``text`` and ``where``. Dead letters also have ``error``, ``no_error`` (no known
-        reason) and ``source`` (the queue they come from).
+        The filters are ``state``, ``text`` and ``where``. For dead letters, there are also ``error``, ``no_error``
+        (no known reason) and ``source`` (the queue that the dead letters come from).
         """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
@@ -148,7 +154,7 @@ def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Adds a field's name to errors about its value."""
+    """Adds the name of a field to an error that the block raises because of the field's value."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -157,7 +163,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds the name of a field to errors that mention it."""
+    """Adds the name of one of the fields to an error of the block whose text contains that name."""
     try:
         yield
     except QueueServiceError as error:
@@ -168,7 +174,7 @@ def about_one_of(*fields: str) -> Iterator[None]:
 
 
 def field_of(error: Exception) -> str | None:
-    """Returns the field that an error is about, or None."""
+    """Returns the name of the field that caused an error; None if no field is known."""
     return getattr(error, _FIELD, None)
 
 

@@ -1,6 +1,6 @@
-"""Routes of the console under ``/console``. The page is public, its JSON API needs HTTP Basic.
+"""Routes of the console under ``/console``. The page is public; its JSON API needs HTTP Basic.
 
-A change is a POST of JSON with a special header. Pages of other sites cannot send that header.
+A change is a POST of JSON with a special header. Pages of other sites cannot make a browser send that header.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from lakequeue.serve.sqs.actions import Actions
 PATH = "/console"
 STATIC = Path(__file__).parent / "static"
 HEADER = "x-lakequeue-console"
-"""Header of every change, with any value. Browsers do not let other sites send it."""
+"""Name of the header that every change must have, with any value. Browsers do not let pages of other sites send
+this header.
+"""
 RECORD_INTERVAL = 60.0
-"""Seconds between two recordings of all depths, for the sparklines."""
+"""Seconds between two recordings of the depths of all queues, which sparklines show."""
 MAX_CONCURRENT = 16
-"""Maximum number of console requests at once. Does not count ``conditions``."""
+"""Maximum number of console requests at the same time. Requests that ``conditions`` runs do not count."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -60,7 +62,7 @@ _Handler = Callable[[Caller, str, Parameters], Answer]
 
 
 class Console:
-    """Routes of the console, and the recording of depths.
+    """The routes of the console, and the recording of depths.
 
     Attributes:
         routes: must come before the route of the SQS endpoint.
@@ -121,7 +123,7 @@ class Console:
         ]
 
     async def record_depths(self) -> None:
-        """Records every queue's depth once a minute, until cancelled."""
+        """Records the depth of every queue once a minute, until the task is cancelled."""
         while True:
             await asyncio.sleep(RECORD_INTERVAL)
             with suppress(Exception):  # storage may be back in a minute
@@ -200,7 +202,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 class _BrowserAtRoot(BaseRoute):
-    """Redirects a browser from the root path to the console. Ignores SQS clients."""
+    """Redirects a browser from the path ``/`` to the console. Does not match requests of SQS clients."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -215,7 +217,7 @@ class _BrowserAtRoot(BaseRoute):
 
 
 class _Authentication:
-    """Authenticates API requests, and adds security headers to every response."""
+    """Authenticates requests to the API, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, basic: BasicAuthentication) -> None:
         self._app = app

@@ -1,6 +1,6 @@
-"""The operators' pages under ``/console/runbooks/``. They need no network and no key.
+"""The operators' pages under ``/console/runbooks/``. Reading them needs no network and no key.
 
-Guides and references that they link to are there, too.
+The guides and references that these pages link to are there, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse
 
 _PACKAGE = Path(__file__).parents[2]
 _INSTALLED, _CHECKOUT = _PACKAGE / "runbooks", _PACKAGE.parents[1] / "docs"
-"""Directories of the pages: in an installed package, and in a checkout."""
+"""Directories that contain the pages: the first in an installed package, the second in a checkout."""
 _PARTS = {"operation": "", "operation/stores": "stores/", "guides": "guides/", "reference": "reference/"}
-"""Prefix of the pages' names by directory."""
+"""Prefix of the names of pages, for each directory that contains pages."""
 _FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -45,7 +45,7 @@ _FRAME = """<!doctype html>
 
 
 def runbook(http: Request) -> HTMLResponse:
-    """Answers with a page, or with 404."""
+    """Answers a request with the page that it names, or with 404."""
     name = http.path_params["name"]
     if name not in _pages():
         raise HTTPException(404)
@@ -54,7 +54,7 @@ def runbook(http: Request) -> HTMLResponse:
 
 @cache
 def _pages() -> dict[str, Path]:
-    """Returns the file of each page. Names: ``alerts`` or ``guides/consumers``."""
+    """Returns the file of each page by the page's name, such as ``alerts`` or ``guides/consumers``."""
     root = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
     return {
         f"{begin}{path.stem}": path for folder, begin in _PARTS.items() for path in (root / folder).glob("*.md")
@@ -83,17 +83,19 @@ def _rendered(name: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Returns the id of a heading, as the documentation's site has it."""
+    """Returns the id of a heading. The documentation's site gives the heading the same id."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
 def _up(name: str) -> str:
-    """Returns the relative path from a page to the console."""
+    """Returns the relative path from a page up to the console."""
     return "../" * (name.count("/") + 1)
 
 
 def _target(name: str, link: str) -> str | None:
-    """Returns a page's link, changed to work in the console; None if its target is not shipped."""
+    """Returns a link of a page, changed so that it works in the console. Returns None if the package does not
+    contain the link's target.
+    """
     page, hash_, part = link.partition("#")
     if "://" in link or not page:
         return link

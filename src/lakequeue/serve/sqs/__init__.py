@@ -1,1 +1,1 @@
-"""The SQS endpoint: both protocols, the service model, and the actions."""
+"""The SQS endpoint: its two protocols, the service model, and the actions."""

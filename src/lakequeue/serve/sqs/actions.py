@@ -1,4 +1,4 @@
-"""The actions of SQS by the Python API. Names come from the service model."""
+"""The actions of SQS, by means of the Python API. Their parameters have the names of the service model."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
-"""Profile of SQS clients' queues if they name none."""
+"""Profile of queues that SQS clients create without the name of a profile."""
 MAX_SHARDS = 16
-"""Maximum number of shards that an SQS client can create. Each shard has two tables."""
+"""Maximum number of shards that an SQS client can give a queue. Each shard has two tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
-"""Prefix of a page token. The name of the last queue on the page follows."""
+"""Prefix of a page token. After the prefix comes the name of the last queue on the page."""
 
 
 class Actions:
-    """Runs actions. Thread-safe. Every method except ``answer``, ``receive`` and ``opened`` may block.
+    """Runs actions of SQS. Thread-safe. Every method except ``answer``, ``receive`` and ``opened`` may block.
 
     Args:
         account: account in the URLs and ARNs of queues.
@@ -118,7 +118,7 @@ class Actions:
         }
 
     async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage. Concurrent actions on single messages form a batch.
+        """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
 
         Raises QueueServiceError and QueueClientError as the Python API does.
         """
@@ -145,7 +145,9 @@ class Actions:
         return await asyncio.to_thread(self.run, action, parameters, base_url)
 
     def run(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs an action in this thread. Not ReceiveMessage, DeleteMessage or ChangeMessageVisibility."""
+        """Runs an action in this thread. Does not accept ReceiveMessage, DeleteMessage and
+        ChangeMessageVisibility.
+        """
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
@@ -159,7 +161,7 @@ class Actions:
             raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Calls a function with the queue of a URL. Raises QueueDoesNotExist if there is no such queue."""
+        """Calls a function with the queue that a URL names. Raises QueueDoesNotExist if there is no such queue."""
         return self._on_named(queue_name(url), call)
 
     def _on_named(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
@@ -178,16 +180,16 @@ class Actions:
         return queue
 
     def opened(self, url: str) -> Queue | None:
-        """Returns a URL's queue if it is open, else None. Does not block."""
+        """Returns the queue that a URL names if this server has opened it before, else None. Does not block."""
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
-        """Opens the new queue with a deleted queue's name."""
+        """Opens the new queue that has the name of a deleted queue."""
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 
     def _do(self, parameters: Structure, call: Callable[[Queue], object]) -> Structure:
-        """Calls a function with the queue of a request. Returns an empty result."""
+        """Calls a function with the queue that a request names. Returns an empty result."""
         self.on_queue(parameters["QueueUrl"], call)
         return {}
 
@@ -333,7 +335,9 @@ class Actions:
     async def receive(
         self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage. Returns the messages, and the result for the client. ``room`` limits the memory."""
+        """Runs ReceiveMessage. Returns the messages, and the result for the client. ``room`` limits the memory of
+        the messages.
+        """
         attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
             parameters.get("MaxNumberOfMessages"),
@@ -352,7 +356,7 @@ class Actions:
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
-        """Makes a disconnected client's messages visible again. Keeps the order of message groups."""
+        """Makes the messages of a disconnected client visible again, in the order of their message groups."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message_batch(self, parameters: Structure, base_url: str) -> Structure:

@@ -1,4 +1,4 @@
-"""The permissions that a request needs."""
+"""The permissions that an SQS request needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakequeue.serve.sqs.queue_urls import queue_name
 
 
 def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
-    """Returns the names of the queues in a request; a list of None if it names no single queue."""
+    """Returns the names of the queues in a request. Returns a list with None if the request names no queue."""
     if "QueueUrl" in parameters:
         return [queue_name(parameters["QueueUrl"])]
     arns = [parameters[name] for name in ("SourceArn", "DestinationArn") if name in parameters]
@@ -24,7 +24,7 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
 
 
 def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]) -> None:
-    """Raises RequestError if the caller lacks a permission for the action."""
+    """Raises RequestError if the caller lacks a permission that the action needs on one of its queues."""
     required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
     if action == "StartMessageMoveTask":
         source, *destination = required

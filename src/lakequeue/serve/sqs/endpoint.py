@@ -1,4 +1,4 @@
-"""The SQS endpoint: turns HTTP requests into actions, and results into responses."""
+"""The SQS endpoint, which turns HTTP requests into actions, and results into responses."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Bytes. Threads parse larger bodies, and write larger answers."""
+"""Minimum bytes of a large body or answer. Large bodies are parsed, and large answers are written, in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
-"""Actions whose requests may be large."""
+"""Names of the actions whose requests may have large bodies."""
 READING = (
     *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
     *("ListQueues", "ListQueueTags"),
 )
-"""Actions for an unsigned GET. They change nothing and return no message."""
+"""Names of the actions that an unsigned GET may do, because they change nothing and return no message."""
 
 _HEADERS = "joined headers"
 _TRACE_ID = "x-amzn-trace-id"
@@ -66,7 +66,7 @@ class SqsEndpoint:
 
     Attributes:
         answers: limits the memory of received messages.
-        receives: interrupts of receives. An interrupted receive returns the messages that it has.
+        receives: interrupts of receives. An interrupted receive returns the messages that it already has.
         waiting: number of long polls in progress.
     """
 
@@ -82,7 +82,7 @@ class SqsEndpoint:
         self.waiting = 0
 
     async def __call__(self, http: Request) -> Response:
-        """Answers a request. Sets action and result in ``http.state.call``."""
+        """Answers a request. Stores the action and its result in ``http.state.call``."""
         call = http.state.call = ApiCall(request_id=new_id())
         try:
             return await self._answer(http, call)
@@ -146,7 +146,7 @@ class SqsEndpoint:
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     def _complete(self, parameters: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
-        """Adds the trace header and the caller. The body lacks both."""
+        """Adds the trace header and the caller to the parameters, which the body does not contain."""
         if action == "SendMessage" and trace:
             add_trace_header(parameters, trace)
         if action in SENDING and self._actions.sender is None:
@@ -155,7 +155,7 @@ class SqsEndpoint:
             parameters[CALLER] = caller
 
     async def _receive(self, http: Request, parameters: dict[str, Any], answer: CountedAnswer) -> dict[str, Any]:
-        """Receives messages until the client disconnects or the server stops."""
+        """Receives messages. Ends early if the client disconnects or the server stops."""
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
             raise ClientDisconnect
@@ -180,7 +180,9 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue. If it was deleted, receives from the new queue of its name."""
+        """Receives messages from a queue. If the queue was deleted, receives from a new queue of the same name.
+        Returns the queue and its messages.
+        """
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
@@ -189,7 +191,7 @@ class SqsEndpoint:
 
 
 class _Response(Response):
-    """A response whose messages count until it is sent."""
+    """A response to a receive. Its messages count towards the limit of memory until the response is sent."""
 
     def __init__(self, answer: CountedAnswer, content: bytes, **more: Any) -> None:
         super().__init__(content, **more)
@@ -206,7 +208,7 @@ class _Response(Response):
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
-    """Parses a small body at once. A large body takes a thread."""
+    """Parses a body that is smaller than ``LARGE`` at once, and a larger body in a thread."""
     if len(body) < LARGE:
         return parse(*arguments)
     return await asyncio.to_thread(parse, *arguments)
@@ -220,7 +222,9 @@ def _release(actions: Actions, queue: Queue, messages: list[Message]) -> None:
 
 
 def joined_headers(scope: Scope) -> Mapping[str, str]:
-    """Returns the headers by name in lower case. Values of a repeated header are joined by commas."""
+    """Returns the headers of a request, by name in lower case. The values of a repeated header are joined by
+    commas.
+    """
     found: dict[str, str] = scope.setdefault("state", {}).setdefault(_HEADERS, {})
     if not found:
         for raw_name, raw_value in scope["headers"]:
@@ -230,7 +234,9 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
 
 
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
-    """Returns the action in the headers. None if the action is in the form."""
+    """Returns the action that the headers name. Returns None if the body is a form, which then names the
+    action.
+    """
     if is_json(headers):
         target = headers.get("x-amz-target", "")
         if not target:
@@ -245,14 +251,14 @@ def _named(headers: Mapping[str, str]) -> OperationModel | None:
 
 
 def _no_key(head: RequestHead) -> str:
-    """Explains why a server without keys refuses a changing GET."""
+    """Explains why a server without keys refuses a GET whose action is not in ``READING``."""
     if "authorization" in head.headers or "X-Amz-Signature" in head.query:
         return "This server has no keys, so it cannot verify the signature of a request by GET; use POST."
     return "Unsigned requests by GET only read; use POST."
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Returns True if a request means to use AWS JSON."""
+    """Returns True if a request uses AWS JSON, or tries to use it."""
     return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
 
 
@@ -261,7 +267,7 @@ def _query_format(headers: Mapping[str, str]) -> _Format:
 
 
 def error_response(error: ErrorResponse, headers: Mapping[str, str]) -> Response:
-    """Returns the HTTP response for an error. The request's headers decide the protocol."""
+    """Returns the HTTP response for an error. The headers of the request decide the protocol of the response."""
     format = json_protocol if is_json(headers) else _query_format(headers)
     more, body = format.error(error)
     more["x-amzn-RequestId"] = error.request_id

@@ -13,13 +13,17 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Characters. Answers with a longer body are encoded in parts, so other threads can run."""
+"""Minimum characters of a large message body. Answers with a large body are encoded in parts, so that other
+threads can run.
+"""
 TARGET = "AmazonSQS."
-"""Prefix of the action in the ``X-Amz-Target`` header."""
+"""Prefix of the action's name in the ``X-Amz-Target`` header."""
 
 
 def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
-    """Parses an action's parameters. Raises RequestError if they are invalid, MissingParameter if incomplete."""
+    """Parses the parameters of an action. Raises RequestError if a parameter is invalid, and MissingParameter if
+    one is missing.
+    """
     try:
         value = _decoder.decode(body.decode() or "{}")
     except (ValueError, RecursionError):
@@ -29,7 +33,7 @@ def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
-    """Returns the body of a response. Empty if the action has no result."""
+    """Returns the body of a response. The body is empty if the action has no result."""
     if operation.output_shape is None:
         return b""
     # half a surrogate pair becomes a JSON escape

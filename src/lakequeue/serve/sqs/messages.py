@@ -1,4 +1,4 @@
-"""Converts messages and batches between Python API and service model."""
+"""Converts messages and batches between the Python API and the service model of SQS."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
-"""Parameter that the endpoint adds to sends: name of the key that signed the request. AWS lacks it."""
+"""Name of the parameter that the endpoint adds to sends: the key that signed the request. AWS has no such
+parameter.
+"""
 PRIORITY = "Priority"
-"""Member for the priority of a message. Only the console sends it."""
+"""Name of the parameter for the priority of a message. Only the console sends this parameter."""
 CALLER = "Caller"
-"""Parameter of StartMessageMoveTask: the caller. Its permissions limit the target queues."""
+"""Name of the parameter of StartMessageMoveTask for the caller, whose permissions limit the target queues."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
-"""A structure of the service model: an action's parameters or result."""
+"""A structure of the service model, for example the parameters or the result of an action."""
 
 
 def send_entry(entry: Structure, sender: str | None) -> SendEntry:
-    """Builds a message from SendMessage or a SendMessageBatch entry."""
+    """Builds a message to send from the parameters of SendMessage, or from an entry of SendMessageBatch."""
     return SendEntry(
         entry["MessageBody"],
         entry.get("Id"),
@@ -51,7 +53,9 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
 
 
 def add_trace_header(given: Structure, trace: str) -> None:
-    """Copies the X-Amzn-Trace-Id header to AWSTraceHeader. Keeps the client's AWSTraceHeader."""
+    """Copies the X-Amzn-Trace-Id header to the attribute AWSTraceHeader. Does nothing if the client has set this
+    attribute.
+    """
     attributes = given.setdefault("MessageSystemAttributes", {})
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
@@ -73,7 +77,7 @@ def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, Attribut
 
 
 def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
-    """Builds the result of SendMessage, or a SendMessageBatch entry."""
+    """Builds the result of SendMessage, or an entry in the result of SendMessageBatch."""
     trace = {name: AttributeValue(*value) for name, value in (entry.system_attributes or {}).items()}
     members = {
         "MessageId": sent.message_id,
@@ -88,7 +92,9 @@ def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
 def received_message(
     message: Message, names: Collection[str], attribute_names: Collection[str], account: str, sender: str | None
 ) -> Structure:
-    """Builds a message in the result of ReceiveMessage. ``names``, ``attribute_names``: requested attributes."""
+    """Builds a message in the result of ReceiveMessage. ``names`` and ``attribute_names`` are the attributes that
+    the client requested.
+    """
     known = message.attributes
     if sender is not None:
         known.setdefault("SenderId", sender)
@@ -113,7 +119,9 @@ def received_message(
 
 
 def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict[str, AttributeValue]:
-    """Selects message attributes by name. ``*`` selects all, ``Hel.*`` all that begin with ``Hel``."""
+    """Selects message attributes by name. ``*`` selects all attributes, and ``Hel.*`` all attributes whose names
+    begin with ``Hel``.
+    """
     if "All" in names or "*" in names:
         return dict(given)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
@@ -121,7 +129,9 @@ def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict
 
 
 def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
-    """Builds the result of a delete or visibility batch. Replaces positions with the ids of the entries."""
+    """Builds the result of a batch that deletes messages or changes their visibility. Replaces the positions of
+    entries with their ids.
+    """
 
     def entry_id(position: str) -> str:
         id: str = entries[int(position)]["Id"]
@@ -135,7 +145,7 @@ def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
 
 
 def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
-    """Builds the result of a batch. ``members`` returns the members of an entry except its id."""
+    """Builds the result of a batch. ``members`` returns the members of a successful entry except its id."""
     parts = {
         "Successful": [{"Id": done.id} | members(done) for done in result.successful],
         "Failed": [

@@ -1,4 +1,4 @@
-"""The service model of SQS, from botocore: actions, parameter shapes, required members and types."""
+"""The service model of SQS, from botocore: actions, shapes of parameters, required members and types."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lakequeue.errors import MissingParameter
 from lakequeue.serve.errors import RequestError, malformed
 
 VERSION = "2012-11-05"
-"""Version of the API, and part of its XML namespace."""
+"""Version of the SQS API, which is also part of its XML namespace."""
 MAX_ITEMS = 1_000
-"""Maximum number of elements in a list or map. Limits of actions are lower."""
+"""Maximum number of elements in a list or map. The limits of all actions are far lower."""
 
 _MEMBERS = """
 AWSAccountIds Actions AttributeNames Attributes BinaryListValues BinaryValue DataType DelaySeconds DestinationArn
@@ -28,12 +28,14 @@ ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags Task
 WaitTimeSeconds tags
 """
 MEMBERS = frozenset(_MEMBERS.split())
-"""Members that this server knows. A member from a newer botocore is refused, not ignored."""
+"""Names of the members that this server knows. A member that only a newer botocore knows is refused, not
+ignored.
+"""
 
 
 @cache
 def operations() -> Mapping[str, OperationModel]:
-    """Returns every action of SQS by name."""
+    """Returns every action of SQS, by the name of the action."""
     # not from ~/.aws/models, which may hold any file
     loader = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     service = ServiceModel(loader.load_service_model("sqs", "service-2", VERSION), "sqs")
@@ -41,7 +43,7 @@ def operations() -> Mapping[str, OperationModel]:
 
 
 def operation(name: str) -> OperationModel:
-    """Returns the action with this name. Raises RequestError if SQS has none."""
+    """Returns the action with this name. Raises RequestError if SQS has no such action."""
     found = operations().get(name)
     if found is None:
         raise invalid_action(name)
@@ -49,12 +51,14 @@ def operation(name: str) -> OperationModel:
 
 
 def invalid_action(name: str) -> RequestError:
-    """Returns the error for an action that this path lacks."""
+    """Returns the error for an action that does not exist, or that cannot be called at the request's path."""
     return RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:
-    """Converts a value to the types of its shape. ``where`` names it in RequestError and MissingParameter."""
+    """Converts a value to the types of its shape. Raises RequestError or MissingParameter, in whose text ``where``
+    names the value.
+    """
     match shape:
         case StructureShape():
             return _structure(shape, value, where)

@@ -1,4 +1,6 @@
-"""Message move tasks: redrives in the background, stored with their dead-letter queues (DLQ-8)."""
+"""Message move tasks, which are redrives in the background. A task is stored with its dead-letter queue
+(DLQ-8).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ from lakequeue.serve.sqs.queue_urls import is_own, queue_arn
 
 @attrs.frozen(kw_only=True)
 class MoveTask:
-    """State of a message move task. Instants are milliseconds since the epoch.
+    """The state of a message move task. Instants are milliseconds since the epoch.
 
     Attributes:
         server: id of the server that runs the task.
@@ -62,13 +64,13 @@ class MoveTask:
 
     @property
     def handle(self) -> str:
-        """Returns the task handle, for CancelMessageMoveTask."""
+        """The handle by which CancelMessageMoveTask names the task."""
         return base64.urlsafe_b64encode(
             json.dumps({"taskId": self.id, "sourceArn": self.source}).encode()
         ).decode()
 
     def description(self) -> dict[str, Any]:
-        """Returns the task in the form of ListMessageMoveTasks."""
+        """Returns the task in the form that ListMessageMoveTasks returns."""
         members = {
             "TaskHandle": self.handle if self.active else None,
             "Status": self.status,
@@ -83,12 +85,14 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def check_source(self, name: str) -> None:
-        """Raises RequestError unless the task may return messages to ``name``."""
+        """Raises RequestError if the task must not return messages to the queue ``name``."""
         if self.sources is not None and name not in self.sources:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """Returns the task after it moved messages. ``failure``: why the remaining messages cannot be moved."""
+        """Returns the task's state after it moved messages. ``failure``: why the remaining messages cannot be
+        moved; None if they can.
+        """
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
         status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if more else "COMPLETED"}[self.status]
@@ -96,7 +100,9 @@ class MoveTask:
 
 
 def parse_task_handle(handle: str) -> tuple[str, str]:
-    """Returns the task id and the source queue's ARN. Raises InvalidParameterValue for another text."""
+    """Returns the task id and the ARN of the source queue. Raises InvalidParameterValue for a text that is not a
+    task handle.
+    """
     try:
         parts = json.loads(base64.urlsafe_b64decode(handle))
         id, arn = parts["taskId"], parts["sourceArn"]
@@ -118,17 +124,17 @@ def dump_tasks(tasks: Iterable[MoveTask]) -> str:
 
 MAX_RATE = 500
 MAX_TASKS = 10
-"""Maximum number of stored tasks of a queue."""
+"""Maximum number of tasks that are stored with a queue."""
 STEP = 1_000
-"""Number of messages between two updates of a task without a rate."""
+"""Number of messages that a task without a rate moves between two updates of its stored state."""
 STALE_MILLIS = 30_000
-"""Milliseconds without an update. Then another server takes over a task."""
+"""Milliseconds without an update after which another server takes over a task."""
 
 _log = logging.getLogger("lakequeue.serve")
 
 
 class MoveTasks:
-    """The tasks of a root. Runs each task of this server in a thread. Thread-safe."""
+    """The message move tasks of a root. Runs each task of this server in a thread. Thread-safe."""
 
     def __init__(self, lake: LakeQueue, account: str) -> None:
         self._lake = lake
@@ -195,10 +201,10 @@ class MoveTasks:
         return task.handle
 
     def cancel(self, handle: str) -> int:
-        """Ends a task before its next step. Returns the number of messages moved so far.
+        """Ends a task before its next step. Returns the number of messages that the task has moved so far.
 
         Raises:
-            InvalidParameterValue: the text is no task handle.
+            InvalidParameterValue: the text is not a task handle.
             ResourceNotFoundException: the task is not active.
         """
         id, arn = parse_task_handle(handle)
@@ -210,13 +216,15 @@ class MoveTasks:
         return task.moved
 
     def listed(self, source_arn: str, limit: int) -> list[dict[str, Any]]:
-        """Returns the latest tasks, newest first. Raises ResourceNotFoundException, InvalidParameterValue."""
+        """Returns the latest tasks of a source queue, newest first. Raises ResourceNotFoundException if there is
+        no such queue. Raises InvalidParameterValue if the limit is out of range.
+        """
         if not 1 <= limit <= MAX_TASKS:
             raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_TASKS}.")
         return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
-        """Takes over tasks without recent updates. Call it regularly."""
+        """Takes over the tasks that no server has updated for ``STALE_MILLIS``. Call this method regularly."""
         for name, stored in all_move_tasks(self._lake).items():
             try:
                 for task in load_tasks(stored):
@@ -226,7 +234,7 @@ class MoveTasks:
                 _log.warning("cannot take over message move tasks of %s: %s", name, error)
 
     def stop(self) -> None:
-        """Stops after the current steps. A server that runs later takes over the tasks."""
+        """Stops this server's tasks after their current steps. Another server takes over the tasks later."""
         self._stopped.set()
         with self._lock:
             threads, self._threads = self._threads, []
@@ -286,7 +294,9 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns AWS's reason why a message cannot return. None: it can."""
+        """Returns AWS's reason why a visible message cannot return to its source queue. Returns None if the
+        messages can return.
+        """
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:
@@ -307,7 +317,7 @@ class MoveTasks:
         return task is not None and task.active and task.server == self._server
 
     def _release(self, source: Queue, task: MoveTask) -> None:
-        """Allows another server to take over a task at once."""
+        """Lets another server take over a task at once."""
         self._update_mine(source, task, lambda stored: attrs.evolve(stored, written=0))
 
     def _fail(self, source: Queue, task: MoveTask, reason: str) -> None:
@@ -328,7 +338,9 @@ class MoveTasks:
         return self._update(source, task.id, changed)
 
     def _update(self, source: Queue, id: str, change: Callable[[MoveTask], MoveTask]) -> MoveTask | None:
-        """Updates a stored task. Returns the task. None: it is not active."""
+        """Changes the stored state of a task. Returns the new state. Returns None, and changes nothing, if the
+        task is not active.
+        """
         found: MoveTask | None = None
 
         def changed(text: str | None) -> str:

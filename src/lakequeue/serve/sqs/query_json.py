@@ -1,4 +1,4 @@
-"""Responses of the Query protocol in JSON, for SQS proxies. Some names differ from XML."""
+"""Responses of the Query protocol as JSON, for proxies of SQS. Some names differ from the names in XML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Query protocol of older SDKs: parameters as form fields such as ``Attribute.1.Name``, responses in XML."""
+"""The Query protocol of older SDKs. Parameters are form fields such as ``Attribute.1.Name``, and responses are
+XML.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ CONTENT_TYPE = "application/x-www-form-urlencoded"
 RESPONSE_TYPE = "text/xml"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 MAX_FIELDS = 2_000
-"""Maximum number of fields in a form. The largest batch has about 450."""
+"""Maximum number of fields in a form. The largest valid batch has about 450 fields."""
 MAX_NAME_PARTS = 16
-"""Maximum number of parts in a field name. The longest known name has six."""
+"""Maximum number of parts in the name of a field. The longest known name has six parts."""
 
 _ELEMENTS = {"Actions": "ActionName"}
 _SIGNING = "X-Amz-"
@@ -33,8 +35,8 @@ Tree = dict[str, Any]
 
 
 def form(content: bytes) -> dict[str, str]:
-    """Parses the fields in a body or URL. Raises RequestError for no form. Also for repeated or too many
-    fields.
+    """Parses the fields of a form in a body or URL. Raises RequestError if ``content`` is not a form, repeats a
+    field, or has too many fields.
     """
     try:
         pairs = parse_qsl(
@@ -50,12 +52,14 @@ def form(content: bytes) -> dict[str, str]:
 
 
 def url_form(query: str) -> dict[str, str]:
-    """Parses the fields of a GET request. Drops signing fields. Raises the errors of ``form``."""
+    """Parses the fields of a GET request. Omits the fields that sign the URL. Raises the errors of ``form``."""
     return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
 
 
 def action(fields: dict[str, str], path: str) -> str:
-    """Returns the action in a form. Raises RequestError if action, version or path are wrong."""
+    """Returns the name of the action in a form. Raises RequestError if the action is missing, or if the version or
+    the path is wrong.
+    """
     version = fields.get("Version", VERSION)
     if version != VERSION:
         raise RequestError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
@@ -67,7 +71,9 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses parameters; the path may name the queue. Raises RequestError or MissingParameter if one is wrong."""
+    """Parses the parameters of an action. The path may name the queue. Raises RequestError if a parameter is
+    wrong, and MissingParameter if one is missing.
+    """
     tree: Tree = {}
     for name, value in fields.items():
         _put(tree, name, value)
@@ -104,14 +110,14 @@ def error_type(response: ErrorResponse) -> str:
 
 
 def error_message(response: ErrorResponse) -> str:
-    """Returns an error's message as older SDKs expect it."""
+    """Returns the message of an error in the words that older SDKs expect."""
     if response.message == QueueDoesNotExist.default_message:
         return "The specified queue does not exist for this wsdl version."
     return response.message
 
 
 def legacy_code(value: Tree) -> Tree:
-    """Returns a batch's failed entry with this protocol's error code."""
+    """Returns a failed entry of a batch with the error code of the Query protocol."""
     return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
@@ -129,7 +135,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, part: Any, where: str) -> Any:
-    """Converts a part of the form to JSON. Checks no types."""
+    """Converts a part of the form to values as in JSON. Does not check their types."""
     match shape:
         case StructureShape():
             return _structure(shape, _tree(part, where))
@@ -149,7 +155,7 @@ def _value(shape: Shape, part: Any, where: str) -> Any:
 
 
 def _members_of(shape: StructureShape) -> dict[str, str]:
-    """Returns the members of a shape by their names in a form."""
+    """Maps the names that members have in a form to their names in the service model."""
     # some SDKs use the plural: Tags.1.Key (older ones for Java), AttributeNames= (an empty list)
     names = {name[0].upper() + name[1:]: name for name in shape.members}
     return names | {_element(name, member): name for name, member in shape.members.items()}
@@ -175,7 +181,9 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements by number. A part without numbers may be the only element: see ``single``."""
+    """Yields the elements of a list or map, in the order of their numbers. A part without numbers that has a field
+    in ``single`` is itself the only element.
+    """
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

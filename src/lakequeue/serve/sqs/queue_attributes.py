@@ -1,4 +1,4 @@
-"""Queue attributes and policies as SQS clients see them. Policies are stored but not enforced."""
+"""Attributes and policies of queues, as SQS clients see them. Policies are stored, but not enforced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     _KEY: ("",),
     _PERIOD: ("", "300"),
 }
-"""Attributes for encryption with a client's key. Their values turn it off."""
+"""Attributes for encryption with a client's key, each with the values that turn this encryption off."""
 _SSE = "SqsManagedSseEnabled"
 _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
 _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
@@ -33,11 +33,11 @@ _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["Attri
 
 @attrs.frozen
 class Encryption:
-    """The encryption that the operator declares. The storage does the encryption.
+    """The encryption that the operator declares. The storage encrypts, not lakequeue.
 
     Attributes:
-        ignore_kms: True to store and show the names of clients' keys without effect. False to refuse them.
-        sse_managed: True if the storage encrypts everything. Queues without a client's key report this.
+        ignore_kms: True to store and show the names of clients' keys without effect. False to refuse these names.
+        sse_managed: True if the storage encrypts everything. Queues without a client's key report this encryption.
     """
 
     ignore_kms: bool = False
@@ -45,7 +45,7 @@ class Encryption:
 
 
 def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) -> dict[str, Any]:
-    """Returns the attributes to set.
+    """Checks the attributes that a client wants to set. Returns the attributes to set.
 
     Raises:
         InvalidAttributeName: no such attribute exists.
@@ -80,7 +80,9 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Turns off one kind of encryption if the other is turned on."""
+    """Turns off encryption with a client's key if the changes turn on SQS's own encryption, and the other way
+    round.
+    """
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -91,12 +93,16 @@ def _is_period(value: str) -> bool:
 
 
 def to_read(names: Sequence[str]) -> list[str]:
-    """Adds the attributes that an answer to these names needs."""
+    """Returns ``names``, with the attributes that must also be read to answer a client's request for these
+    names.
+    """
     return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 
 def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
-    """Selects the attributes for a client. ``All`` means all attributes of SQS, without lakequeue's own."""
+    """Selects the attributes that a client requested. ``All`` means all attributes of SQS, without lakequeue's own
+    attributes.
+    """
     if "All" in names:
         found = {name: value for name, value in found.items() if name in _NAMES or name in names}
     result = {name: _with_arns(name, value, account) for name, value in found.items()}
@@ -120,7 +126,7 @@ def _arns(name: str, value: str) -> Sequence[str]:
 
 
 def _with_arns(name: str, value: str, account: str) -> str:
-    """Converts an attribute's ARNs to the form for SQS clients."""
+    """Converts the ARNs in the value of an attribute to the form that SQS clients see."""
     match name:
         case "QueueArn":
             return queue_arn(value, account)
@@ -141,13 +147,13 @@ ACTIONS = frozenset(
         *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "PurgeQueue"),
     }
 )
-"""Actions that a permission can allow."""
+"""Names of the actions that a permission can allow."""
 
 
 def add_permission(
     policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]
 ) -> str:
-    """Adds a permission to a policy. Returns the policy as JSON.
+    """Adds a permission to a policy. Returns the changed policy as JSON.
 
     Raises:
         MissingParameter: no account or no action is given.
@@ -181,7 +187,9 @@ def add_permission(
 
 
 def remove_permission(policy: str | None, label: str) -> str:
-    """Removes permission ``label``. Returns the policy as JSON, "" if empty. Raises InvalidParameterValue."""
+    """Removes the permission ``label`` from a policy. Returns the policy as JSON; "" if no permission is left.
+    Raises InvalidParameterValue if there is no such label.
+    """
     document = _document(policy, "")
     left = [statement for statement in document["Statement"] if statement.get("Sid") != label]
     if len(left) == len(document["Statement"]):

@@ -13,18 +13,22 @@ def queue_url(base_url: str, account: str, name: str) -> str:
 
 
 def queue_arn(arn: str, account: str) -> str:
-    """Converts the ARN of a queue to AWS's form. Leaves any other text unchanged."""
+    """Converts the ARN of a queue to the form that AWS uses. Returns any other text unchanged."""
     place = redrive_policies.parse_arn(arn)
     return arn if place is None else f"arn:aws:sqs:{place.region}:{account}:{place.name}"
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Returns False for another account's ARN. ARNs of the Python API have no account."""
+    """Returns False for the ARN of a queue in another account. ARNs of the Python API name no account, so they
+    count as own.
+    """
     return redrive_policies.parse_arn(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
 def queue_name(url: str) -> str:
-    """Returns the last part of the path. Ignores host and account. Raises QueueDoesNotExist for an empty part."""
+    """Returns the name of the queue, which is the last part of the URL's path. Ignores host and account. Raises
+    QueueDoesNotExist if this part is empty.
+    """
     try:
         name = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2], errors="strict")
     except ValueError:
