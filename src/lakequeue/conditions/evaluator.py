@@ -250,8 +250,8 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Returns True if this process uses more than half of ``memory`` bytes, so that the next request may fail.
-    Always False where Linux's /proc is missing.
+    """Returns True if this process uses more than half of ``memory`` bytes. The next request may then fail. Always
+    False where Linux's /proc is missing.
     """
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2

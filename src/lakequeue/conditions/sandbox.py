@@ -132,8 +132,8 @@ class Worker:
             self._process.wait(_END_SECONDS)
 
     def end(self) -> str:
-        """Kills the worker if it still runs. Returns the name of the signal that ended the worker, or the last
-        line of its errors.
+        """Kills the worker if it still runs. Returns the signal that ended the worker, or the last line of its
+        errors.
         """
         self._process.kill()
         _, errors = self._process.communicate()

@@ -7,4 +7,4 @@ from lakequeue.errors import OverLimit, QueueClientError, RequestThrottled
 MOST_AT_ONCE = 1_000
 """Maximum number of messages that a scheduler receives in one call."""
 PASSING = (QueueClientError, RequestThrottled, OverLimit)
-"""Errors that may pass if the caller waits and tries again."""
+"""Errors that may disappear if the caller waits and tries again."""

@@ -80,8 +80,8 @@ class LakeQueueHook(BaseHook):
 class LakeQueuePublishOperator(BaseOperator):
     """Sends messages, and returns their ids.
 
-    A repeated try of the task sends the messages again. On a FIFO queue, the new try uses the deduplication ids of
-    the first try, so that messages are sent once within five minutes (DDP-1).
+    A repeated try of the task sends the messages again. On a FIFO queue, each try uses the same deduplication ids.
+    Messages are then sent only once within five minutes (DDP-1).
 
     Args:
         queue_name: name of the queue. Templated.

@@ -175,8 +175,8 @@ async def _received(
     visibility_timeout: float | None,
     passing: tuple[type[Exception], ...],
 ) -> AsyncIterator[tuple[aio.Queue, list[aio.Message]]]:
-    """Yields batches of messages without end. After an error of a type in ``passing``, logs the error and tries
-    again after a pause.
+    """Yields batches of messages without end. Logs errors of the types ``passing``, and tries again after a
+    pause.
     """
     failures = 0
     while True:

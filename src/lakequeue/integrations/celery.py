@@ -41,7 +41,7 @@ _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "b
 
 
 class _ForkRelay(BaseManager):
-    """Lets the forked children of a worker send through the worker, because lakequeue does not work after a
+    """Lets the forked children of a worker send through the worker. lakequeue itself does not work after a
     fork.
     """
 

@@ -27,15 +27,15 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Maximum seconds until a task's ETA for which a worker holds the task. A task with a later ETA is sent again with
-a delay.
+"""Maximum seconds that a worker holds a task until the task's ETA. A task with a later ETA is sent again with a
+delay.
 """
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds if it has no prefetch count."""
 _SETTLING = 10
 """Maximum seconds that a closing channel takes to settle acknowledged messages."""
 _DELIVERIES = 3
-"""Receive count of a message from which on a failure of Celery counts as the message's fault."""
+"""Number of receives of a message after which a failure of Celery counts as the message's fault."""
 
 
 class Subscription:

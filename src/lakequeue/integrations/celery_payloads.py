@@ -97,7 +97,7 @@ def _complete(found: dict[str, Any]) -> bool:
 
 
 def _is_time(found: object) -> bool:
-    """Returns True for a text that is empty, or a time that every time zone can show."""
+    """Returns True for a time that every time zone can show, and for an empty text."""
     instant = maybe_iso8601(found) if isinstance(found, str) else None
     return found == "" or (instant is not None and 1 < instant.year < 9999)
 
@@ -272,8 +272,8 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Gives this delivery of a message a new tag, because copies of kombu's message share one tag. Returns the new
-    tag.
+    """Gives a message a new delivery tag, and returns the tag. Otherwise, copies of kombu's message would share
+    one tag.
     """
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1

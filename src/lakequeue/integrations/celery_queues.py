@@ -30,7 +30,7 @@ _LONGEST = 14 * _DAY
 _KEPT = 300
 """Seconds for which auto-delete queues keep messages. Celery uses these queues for remote control and events."""
 _ABANDONED = 60
-"""Seconds. If a message has been in an auto-delete queue for longer, the owner of the queue counts as dead."""
+"""Seconds. The owner of an auto-delete queue counts as dead if a message has waited there for longer."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process caches the bindings that it has read."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
@@ -136,8 +136,8 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message that becomes visible at ``eta``, or earlier if the queue's retention allows no such
-        delay.
+        """Sends a message that becomes visible at ``eta``. A message whose delay is too long for the queue's
+        retention becomes visible earlier.
 
         Raises UnsupportedOperation for a priority above 0 on a queue without priorities.
         """

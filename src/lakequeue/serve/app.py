@@ -134,7 +134,7 @@ class Application:
 
 
 class HealthCheck:
-    """Answers ``/health`` with 200 if the root's catalog can be read, else with 503 and the reason."""
+    """Answers ``/health``: 200 if the catalog of the root can be read, else 503 with the reason."""
 
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = CATALOG_TIMEOUT) -> None:
         self._stopping = stopping
@@ -161,7 +161,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Lets ``answer`` run only if the caller's key allows ListQueues, because the page shows names of queues."""
+    """Lets only keys with the permission for ListQueues see a page, because the page shows names of queues."""
 
     async def checked(http: Request) -> Response:
         try:

@@ -48,7 +48,7 @@ class Caller(Protocol):
         """Returns True if the caller may do an SQS action. ``queue`` is None if the action has no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if the caller may do the action on at least one queue, which need not exist."""
+        """Returns True if the caller may do the action on some queue. This queue need not exist."""
 
 
 class PendingAuthentication(Protocol):

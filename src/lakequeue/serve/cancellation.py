@@ -1,5 +1,5 @@
-"""Interrupts of waiting requests if a client disconnects or the server stops, and limits on requests with a
-condition.
+"""Interrupts waiting requests when their client disconnects or the server stops. Also limits the number of
+requests with a condition.
 """
 
 from __future__ import annotations

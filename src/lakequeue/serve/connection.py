@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
-"""Maximum number of bytes that are buffered of an incomplete head, or of an incomplete part of a body."""
+"""Maximum number of bytes that are buffered of an incomplete head or an incomplete body part."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 """The response to a client if there are too many connections."""
 MAX_PIPELINED = 100
@@ -214,8 +214,8 @@ class Connection(HttpToolsProtocol):
         """Called when the client has closed its sending side. Keeps the connection until a pending SQS request is
         answered.
 
-        Closes the connection at once for a receive, because the client may be gone, and its messages would stay
-        hidden. Also closes at once for TLS, the console, and pipelined or incomplete requests.
+        Closes the connection at once for a receive: if the client is gone, its messages would stay hidden. Also
+        closes at once for TLS, the console, and pipelined or incomplete requests.
         """
         if self.turned_away:
             return False
@@ -290,7 +290,7 @@ def hold(http: Request, key: str | None) -> None:
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Makes uvicorn drop the answer to a client that has gone, because uvloop would raise an error at the next
+    """Makes uvicorn drop the answer to a client that has gone. Otherwise, uvloop would raise an error at the next
     write.
     """
     if cycle is not None and cycle.transport.is_closing():

@@ -16,8 +16,8 @@ MOST = 1_000
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20
-"""Factor. After a check, a queue is not checked for the duration of the check times this factor, because a check
-reads every file.
+"""Factor. A queue is not checked again for the duration of its last check times this factor. Each check reads
+every file.
 """
 
 
@@ -28,8 +28,8 @@ def _in_thread(work: Callable[[], None]) -> None:
 class MetDamage:
     """Remembers which call found which damaged table.
 
-    Forgets the damage after ``KEPT``. Also forgets the damage if the same call of the console succeeds later, or
-    if a check of the queue finds no damage.
+    Forgets the damage after ``KEPT``. Also forgets the damage if the console repeats the call with success, or if
+    a check finds no damage.
 
     Args:
         start: runs a check in the background.

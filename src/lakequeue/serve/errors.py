@@ -85,7 +85,7 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """Returns the error for a body that cannot be parsed, or for a member of the wrong type."""
+    """Returns the error for a malformed body, or for a member of the wrong type."""
     return RequestError("SerializationException", message)
 
 

@@ -1,5 +1,5 @@
-"""Figures of message groups. Summing the groups reads all stored messages of a queue, so a server rarely does
-it.
+"""Figures of message groups. To sum the groups, a server reads all stored messages of a queue. Therefore, it sums
+rarely.
 """
 
 from __future__ import annotations

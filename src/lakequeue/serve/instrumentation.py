@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lakequeue.model.clock import Clock
 
 MAX_ADDRESS_LENGTH = 64
-"""Maximum number of characters that are kept of a client's address, because a client can forge a long address."""
+"""Maximum number of characters that are kept of a client's address. Clients can forge longer addresses."""
 
 
 @attrs.define

@@ -39,7 +39,7 @@ _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Secret that is compared if a key id is unknown, so that unknown and known key ids take equally long."""
+"""Secret that is compared if a key id is unknown. Unknown key ids then take as long as known key ids."""
 
 
 @attrs.frozen

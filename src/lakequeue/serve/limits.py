@@ -34,7 +34,7 @@ complete.
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies together."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Bytes at the beginning of each body that do not count, so that large requests never block small requests."""
+"""Bytes of each body that do not count. Because of them, large requests never block small requests."""
 MAX_ANSWER_BYTES = 256 * 2**20
 """Maximum bytes of memory for received messages. A message counts from before it is read until its answer is
 sent.
@@ -44,7 +44,7 @@ MAX_ANSWER_KEY_BYTES = 128 * 2**20
 MEMORY_FACTOR = 5
 """Bytes of memory for each byte of a message that is read: one byte as stored, and four bytes as text."""
 ANSWER_TIMEOUT = 10.0
-"""Maximum seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
+"""Maximum seconds that a receive waits for memory, or for its turn to claim messages."""
 MAX_CLAIMED = 8
 """Maximum number of receives of a key that have claimed messages and wait for memory. Further receives wait before
 they claim.
@@ -214,8 +214,8 @@ class CountedAnswers:
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts the bytes of an answer. Returns False if memory is short, or if an earlier receive of the key
-        still waits for memory.
+        """Counts the bytes of an answer. Returns False if memory is short. Also returns False if an earlier
+        receive of the key waits for memory.
         """
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())

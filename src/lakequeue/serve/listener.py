@@ -33,7 +33,8 @@ class _Client:
 
 
 class Listener:
-    """Accepts the connections of a socket itself, because asyncio shows a connection only after its TLS handshake.
+    """Accepts the connections of a socket. asyncio is not used for that, because it shows a connection only after
+    its TLS handshake.
 
     At a limit, closes the oldest connection without a verified request. Idle connections are closed first. The
     client gets a 503 if its handshake is complete and enough file descriptors are free.

@@ -26,7 +26,7 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""Divisor. On a server with keys, an address without a verified request may hold a quarter of the connections."""
+"""Divisor of the connections: with keys, an address without a verified request may hold a quarter of them."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
 """Minimum bytes of a block of memory that returns to the system when it is freed."""
@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
 
 
 def _return_large_blocks() -> None:
-    """Makes the C library return the memory of large messages to the system when it is freed."""
+    """Makes the C library return large blocks of freed memory to the system."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB

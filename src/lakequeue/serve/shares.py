@@ -10,15 +10,15 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""Divisor. One key or one address may hold at most half of the connections."""
+"""Divisor of the connections: one key or one address may hold at most half of them."""
 STRANGERS = 8
-"""Divisor. One eighth of the connections is reserved for clients without a verified request, such as
+"""Divisor of the connections: one eighth of them is reserved for clients without a verified request, such as
 ``/health``.
 """
 BEGINNERS = 8
-"""Divisor. One eighth of the connections is reserved for keys that hold few connections."""
+"""Divisor of the connections: one eighth of them is reserved for keys that hold few connections."""
 FEW = 32
-"""Divisor. A key holds few connections if it holds less than one in 32 connections."""
+"""Divisor of the connections: a key holds few connections if it holds less than one in 32."""
 
 
 @attrs.frozen

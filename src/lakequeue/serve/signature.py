@@ -131,7 +131,7 @@ def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) ->
 
 
 def _encoded(text: str) -> str:
-    """Decodes a text and encodes it again, because clients may escape more or fewer characters than they sign."""
+    """Decodes a text and encodes it again. Needed because clients may escape other characters than they sign."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 

@@ -44,7 +44,9 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Raises the error of ``check_purge`` (PUR-2)."""
+    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Raises PurgeQueueInProgress within 60 seconds of
+    another purge (PUR-2).
+    """
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)

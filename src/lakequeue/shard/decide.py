@@ -53,8 +53,8 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""Factor. A shard counts as drained only if its cap is above this factor times the number of messages in
-flight.
+"""Factor. A shard with a cap counts as drained only if the cap exceeds the messages in flight times this
+factor.
 """
 
 
@@ -222,8 +222,8 @@ class ShardMachine:
         """Returns the earliest instant after ``now`` at which a claim may find more messages (LPL-4):
 
         - A visibility timeout or a delay ends.
-        - The oldest message expires while the shard is at its cap, or hidden messages may block others (RET-10,
-          FAI-4).
+        - The oldest message expires while the shard is at its cap, or while hidden messages may block others
+          (RET-10, FAI-4).
         - The oldest delayed message expires while other messages are held behind it (INF-9).
         - The rate limit allows the next message (JOB-11).
         - The next attempt to decide a delivery is due (TAB-5).
@@ -264,9 +264,7 @@ class ShardMachine:
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
-        """True if a claim would find no message, because the last claim took all messages and only deletes
-        followed.
-        """
+        """True if a claim would find no message: the last claim took all messages, and only deletes followed."""
         if self._drained is None or not self.took_all:
             return False
         event = self._drained[1]
@@ -331,7 +329,9 @@ class ShardMachine:
         admin.check_purge(self._at(now), command)
 
     def held_from(self, now: int) -> int:
-        """Returns the offset of the first held message (INF-9). Returns the log's end if no message is held."""
+        """Returns the first offset that the cap on delayed messages holds back (INF-9). Returns the log's end if
+        no message is held back.
+        """
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:

@@ -39,8 +39,8 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns the instant at which the oldest message expires. Returns None if no message is stored, or if a
-    delivery's mark keeps the oldest message (TAB-5).
+    """Returns the instant at which the oldest message expires. Returns None without messages. Also returns None if
+    the mark of a delivery keeps the oldest message (TAB-5).
     """
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
@@ -85,8 +85,8 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes a range of messages from shard and history. Returns False if messages stay, because they are held or
-    have a mark.
+    """Removes a range of messages from shard and history. Returns False if messages stay. Messages stay if they
+    have a mark, or if the cap on delayed messages holds them back.
     """
     if last >= state.head.head_offset:
         state.scan_to(last + 1)

@@ -1,11 +1,11 @@
-"""The messages of one shard at one instant, indexed by when they become available.
+"""The messages of one shard at one instant, indexed by the instant at which they become available.
 
-Available messages are kept as ranges, messages in flight or delayed as heap entries ``(instant, first, last)``.
-An extension adds one entry for a run of any number of messages, and leaves the old entry. When an entry is due,
-the runs say which of its messages are available.
+Available messages are kept as ranges. Messages in flight or delayed are kept as heap entries ``(instant, first,
+last)``. An extension adds one entry for a run of any number of messages, and leaves the old entry. When an entry
+is due, the runs say which of its messages are available.
 
-With a cap on delayed messages, those behind the message that fills the cap are held: they are not indexed (INF-9).
-Messages below ``Head.released_offset`` are not held again if the cap or the delays change.
+With a cap on delayed messages, messages behind the message that fills the cap are held: they are not indexed
+(INF-9). Messages below ``Head.released_offset`` are not held again if the cap or the delays change.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class ShardIndex:
 
     @property
     def released(self) -> int:
-        """Offset of the first held message, or the end of the log. Messages below this offset are not held
-        (INF-9).
+        """The first offset that the cap on delayed messages holds back, or the end of the log. No message below
+        this offset is held (INF-9).
         """
         if self.attributes.delayed_limit is None:
             return self.log.end
@@ -220,7 +220,9 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Indexes fresh messages until ``count`` messages are available, or until no more can be indexed."""
+        """Indexes messages that were never received until ``count`` messages are available. Stops when no more
+        messages can be indexed.
+        """
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -228,8 +230,8 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more fresh messages, unless the message at ``place`` became available earlier. Returns True if
-        messages were indexed.
+        """Indexes more messages that were never received, unless the message at ``place`` became available
+        earlier. Returns True if messages were indexed.
 
         ``place``: the instant at which a message became available, and its offset. None if no group waits.
         """
@@ -246,8 +248,8 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Indexes the fresh messages below offset ``end``, except held messages. Returns True if messages were
-        indexed.
+        """Indexes never-received messages with offsets below ``end``. Stops where the cap on delayed messages
+        holds them back. Returns True if messages were indexed.
         """
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
@@ -279,15 +281,17 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
+        """Returns the lowest stored offset from ``offset`` on. Messages that were never received count as
+        stored.
+        """
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes messages that were never received. Returns the first held offset; ``last`` + 1 if no message is
-        held.
+        """Indexes messages that were never received. Returns the first offset that the cap on delayed messages
+        holds back. Returns ``last`` + 1 if it holds back none.
         """
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
@@ -304,15 +308,17 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first held offset of a range, or ``end`` if none is held. The range becomes available at
-        ``instant``.
+        """Returns the first offset of a range that the cap on delayed messages holds back, or ``end``. The range
+        becomes available at ``instant``.
         """
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs of the stored messages in a range. Makes runs for fresh messages."""
+        """Yields the runs of the stored messages in a range. Makes runs for messages that have none, because they
+        were never received.
+        """
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))
@@ -320,8 +326,8 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Makes runs for fresh messages, and yields them. Runs of dead letters keep receive count and first
-        receive (DLQ-4).
+        """Makes and yields runs for messages that were never received. Runs of dead letters keep receive count and
+        first receive (DLQ-4).
         """
         if first > last:
             return
@@ -336,8 +342,8 @@ class ShardIndex:
     def pass_head(self, first: int, last: int) -> None:
         """Moves the head to the offset after ``last``.
 
-        Fresh messages below ``first`` become ``visible`` runs. Messages from ``first`` to ``last`` get no run: the
-        caller adds their runs, or leaves the messages removed.
+        Never-received messages below ``first`` become ``visible`` runs. Messages from ``first`` to ``last`` get no
+        run: the caller adds their runs, or leaves the messages removed.
         """
         for run in self.fresh(self.head.head_offset, first - 1):
             self.runs.put(run)

@@ -48,8 +48,8 @@ class Run(NamedTuple):
     back by that lease (VIS-4). An ``in_flight`` run past its ``visible_at`` may be claimed again, or is undecided
     if it has a ``mark`` (TAB-5). Until the next claim, its lease stays the latest one (RCP-8).
 
-    A ``deleted`` run is history, with ``visible_at`` as instant of deletion; None for the oldest runs. A
-    ``moving`` run is on its way to another queue. No receipt is valid for it.
+    A ``deleted`` run is part of the history. Its ``visible_at`` is the instant of deletion; None for the oldest
+    runs. A ``moving`` run is on its way to another queue. No receipt is valid for a ``moving`` run.
     """
 
     first: int

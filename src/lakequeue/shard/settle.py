@@ -1,7 +1,7 @@
 """Settling by receipt: delete, change visibility, and the same for a whole lease.
 
-Only the latest receipt of a message is valid (RCP-6). It is valid until the next receive on lenient queues
-(RCP-8), and until its timeout on strict queues (RCP-7).
+Only the latest receipt of a message is valid (RCP-6). On lenient queues, the receipt is valid until the next
+receive (RCP-8). On strict queues, the receipt is valid until its timeout (RCP-7).
 """
 
 from __future__ import annotations
@@ -186,7 +186,9 @@ def holds(state: ShardState, run: Run, lease_id: str) -> bool:
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """Yields the parts of ``spans`` that a lease may still delete, extend or release, as runs in order."""
+    """Yields the parts of ``spans`` that a lease may still settle, as runs in order. To settle means to delete,
+    extend or release.
+    """
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)

@@ -24,8 +24,8 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of the messages in ``spans``. Moves the head past fresh messages (DLY-1). The caller
-        must replace the runs next.
+        """Returns the runs of the messages in ``spans``. Moves the head past messages that were never received
+        (DLY-1). The caller must replace the runs next.
         """
         taken: list[Run] = []
         for first, last in spans:
@@ -122,7 +122,7 @@ class ShardState(ShardIndex):
                 groups.removed(first, last)
 
     def _limit_history(self) -> None:
-        """Drops the deletion instants of the oldest runs in the history, so that these runs can be joined."""
+        """Drops the deletion instants of the oldest history runs. Without instants, these runs can be joined."""
         if len(self.history) > self._history_limit:
             timed = [run for run in self.history if run.visible_at is not None]
             for run in timed[: -TIMED_RUNS // 2]:
@@ -233,8 +233,8 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records the offset of the first held message in the head. Messages below that offset are never held
-        again (INF-9).
+        """Records in the head the first offset that the cap on delayed messages holds back. Messages below that
+        offset are never held back again (INF-9).
         """
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
@@ -243,7 +243,9 @@ class ShardState(ShardIndex):
         self._tenants = None
 
     def index_anew(self) -> None:
-        """Rebuilds all indexes. Called if held messages or paused groups may have changed."""
+        """Rebuilds all indexes. Called if the cap on delayed messages, the paused groups or the held messages have
+        changed.
+        """
         self._index(self.runs)
 
     def change_delay(self) -> None:

@@ -49,7 +49,7 @@ FORMAT = zlib.crc32(repr([(name, each.__match_args__) for name, each in _CLASSES
 
 
 def has_text(command: Command) -> bool:
-    """Returns True if the command can be written as text, so that another process can commit it."""
+    """Returns True if the command can be written as text. Another process can then commit the command."""
     return isinstance(command, _COMMANDS)
 
 

@@ -17,8 +17,8 @@ def compiled_home(master: str) -> Iterator[None]:
     """Sets ``SPARK_HOME`` for a JVM that starts in the block and runs the Python workers itself.
 
     Spark's workers import PySpark from a zip of sources, so that every start compiles PySpark. That takes 0.4 of
-    1.1 seconds of CPU, while Spark waits for 10 s at most. In this home, the zip is replaced by a directory with a
-    link to the installed, compiled PySpark.
+    1.1 seconds of CPU, while Spark waits for 10 s at most. In this home, a directory replaces the zip. The
+    directory links to the installed, compiled PySpark.
 
     Args:
         master: the master of Spark. Executors on other machines keep their own home.
@@ -40,7 +40,8 @@ def compiled_home(master: str) -> Iterator[None]:
 def _linked_home() -> str | None:
     """Returns a new directory of links to Spark's home.
 
-    Returns None if the zips already contain compiled files, if PySpark was imported from a zip, or if links fail.
+    Returns None if the zips already contain compiled files. Also returns None if PySpark was imported from a zip,
+    or if links fail.
     """
     import py4j
     import pyspark

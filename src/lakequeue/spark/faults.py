@@ -27,7 +27,9 @@ _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
 
 
 def of_program(error: BaseException) -> bool:
-    """Returns True for errors of analysis, parsing and types, because the program would fail with any messages."""
+    """Returns True for errors of analysis, parsing and types. With such an error, the program fails with any
+    messages.
+    """
     if isinstance(error, errors.InvalidOptions):
         return True
     if not of_spark(error):

@@ -1,4 +1,4 @@
-"""Builds Spark sessions and registers the data source. This module does not import pyspark when it is imported."""
+"""Builds Spark sessions and registers the data source. Importing this module does not import pyspark."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ IN_SPARK = (
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Returns the dependencies of Delta's jar, and of the packages for a URI scheme, that no session needs."""
+    """Returns the dependencies of Delta's jar, and of a URI scheme's packages, that no session needs."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 

@@ -76,9 +76,9 @@ class QueueReader(datasource.DataSourceReader):
 class StreamLeases:
     """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
-    This object runs in a Python process next to the driver, and extends leases. Spark makes one call at a time,
-    and asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the lease
-    of the last batch. Spark calls ``commit`` only with the next batch, maybe hours later.
+    This object runs in a Python process next to the driver, and extends leases. Spark makes one call at a time.
+    Spark asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the
+    lease of the last batch. Spark calls ``commit`` only with the next batch, maybe hours later.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -283,9 +283,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(raw_options: Mapping[str, str]) -> StructType:
-    """Returns the columns. Batch reads and streams have the same columns, because Spark does not say which of them
-    it plans.
-    """
+    """Returns the same columns for batch reads and streams, because Spark does not say which it plans."""
     options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.

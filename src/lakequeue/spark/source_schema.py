@@ -26,7 +26,7 @@ _R = TypeVar("_R")
 
 
 def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorates a function so that Spark shows lakequeue's errors as class and message, without a stack trace."""
+    """Decorates a function. Spark then shows lakequeue's errors as class and message, without a stack trace."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -88,9 +88,9 @@ class ConsoleApi:
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns a page of queues, with the depths that the caller may see.
 
-        ``sort`` is "name", a count, or "trouble". "trouble" sorts by the worst concern that ``attention`` last
-        found, then by the number of dead letters. ``counted`` in the answer is the number of queues whose depth
-        had to be read for the sorting; None if no depth was needed.
+        ``sort`` is "name", a count, or "trouble". "trouble" means the worst concern that ``attention`` last found,
+        then the number of dead letters. ``counted`` in the answer is the number of depths that had to be read for
+        the sorting; None if no depth was needed.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -171,7 +171,7 @@ class ConsoleApi:
         return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the problems of the root, and the problems of the queues that the caller may see."""
+        """Returns the problems of the root, and the problems of queues that the caller may see."""
         only = given.string("queue")
         given.end()
         return self._attention.of(caller, only) | {"place": self._place(caller)}
@@ -472,7 +472,7 @@ class ConsoleApi:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change of a queue, then drops the cached problems, because the change may have solved a
+        """Runs a change of a queue. Then drops the cached problems, because the change may have solved a
         problem.
         """
         try:
@@ -481,7 +481,7 @@ class ConsoleApi:
             self._attention.forget()
 
     def _run(self, action: str, members: Answer) -> Answer:
-        """Runs an SQS action, then drops the cached problems, because the action may have solved a problem."""
+        """Runs an SQS action. Then drops the cached problems, because the action may have solved a problem."""
         try:
             return self._actions.run(action, members, "")
         finally:

@@ -1,4 +1,6 @@
-"""Depths of queues over the last hours, from statistics of the compactor and from records of this server."""
+"""Depths of queues over the last hours. They come from the compactor's statistics and from this server's
+records.
+"""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the number of changed messages, the number of unchanged messages by state, and the number of missing
-    messages.
+    """Returns the numbers of changed and of missing messages. Also returns the number of unchanged messages by
+    state.
     """
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 

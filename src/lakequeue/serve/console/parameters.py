@@ -119,8 +119,8 @@ class Parameters:
     def condition(self) -> Condition | None:
         """Returns all filters of a page of messages as one condition. Returns None if there are no filters.
 
-        The filters are ``state``, ``text`` and ``where``. For dead letters, there are also ``error``, ``no_error``
-        (no known reason) and ``source`` (the queue that the dead letters come from).
+        The filters are ``state``, ``text`` and ``where``. Filters for dead letters are ``error``, ``no_error`` (no
+        known reason) and ``source`` (the queue that they come from).
         """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()
@@ -154,7 +154,7 @@ def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Adds the name of a field to an error that the block raises because of the field's value."""
+    """Records ``field`` as the cause of errors in the block that are about a wrong value."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -163,7 +163,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Adds the name of one of the fields to an error of the block whose text contains that name."""
+    """Records one of ``fields`` as the cause of an error in the block, if the error's text contains that field."""
     try:
         yield
     except QueueServiceError as error:

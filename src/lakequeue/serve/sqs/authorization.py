@@ -24,7 +24,7 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
 
 
 def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]) -> None:
-    """Raises RequestError if the caller lacks a permission that the action needs on one of its queues."""
+    """Raises RequestError if the caller lacks a permission that the action needs on a queue."""
     required: list[tuple[str, str | None]] = [(action, queue) for queue in named_queues(parameters)]
     if action == "StartMessageMoveTask":
         source, *destination = required

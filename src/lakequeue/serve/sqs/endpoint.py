@@ -44,7 +44,7 @@ READING = (
     *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
     *("ListQueues", "ListQueueTags"),
 )
-"""Names of the actions that an unsigned GET may do, because they change nothing and return no message."""
+"""Names of the actions that an unsigned GET may do. These actions change nothing and return no message."""
 
 _HEADERS = "joined headers"
 _TRACE_ID = "x-amzn-trace-id"
@@ -146,7 +146,7 @@ class SqsEndpoint:
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     def _complete(self, parameters: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
-        """Adds the trace header and the caller to the parameters, which the body does not contain."""
+        """Adds two values to the parameters that the body does not contain: the trace header and the caller."""
         if action == "SendMessage" and trace:
             add_trace_header(parameters, trace)
         if action in SENDING and self._actions.sender is None:
@@ -208,7 +208,7 @@ class _Response(Response):
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
-    """Parses a body that is smaller than ``LARGE`` at once, and a larger body in a thread."""
+    """Calls ``parse``. If the body has at least ``LARGE`` bytes, calls it in a thread."""
     if len(body) < LARGE:
         return parse(*arguments)
     return await asyncio.to_thread(parse, *arguments)

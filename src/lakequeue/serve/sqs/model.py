@@ -51,13 +51,13 @@ def operation(name: str) -> OperationModel:
 
 
 def invalid_action(name: str) -> RequestError:
-    """Returns the error for an action that does not exist, or that cannot be called at the request's path."""
+    """Returns the error for an unknown action, or for an action that this path does not accept."""
     return RequestError("InvalidAction", f"The action {name} is not valid for this endpoint.")
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:
-    """Converts a value to the types of its shape. Raises RequestError or MissingParameter, in whose text ``where``
-    names the value.
+    """Converts a value to the types of its shape. Raises RequestError or MissingParameter. ``where`` names the
+    value in the texts of these errors.
     """
     match shape:
         case StructureShape():

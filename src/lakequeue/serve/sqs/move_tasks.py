@@ -126,7 +126,7 @@ MAX_RATE = 500
 MAX_TASKS = 10
 """Maximum number of tasks that are stored with a queue."""
 STEP = 1_000
-"""Number of messages that a task without a rate moves between two updates of its stored state."""
+"""Number of messages that a task without a rate moves between two updates of its state."""
 STALE_MILLIS = 30_000
 """Milliseconds without an update after which another server takes over a task."""
 
@@ -156,8 +156,8 @@ class MoveTasks:
         Raises:
             RequestError: messages would return to a queue to which the caller may not send.
             ResourceNotFoundException: a queue does not exist.
-            InvalidParameterValue: the source is not a dead-letter queue, the destination is the source or of
-                another kind (standard, FIFO), the rate is out of range, or the queue has an active task.
+            InvalidParameterValue: the source is not a dead-letter queue; the destination is the source, or a queue
+                of the other kind (standard or FIFO); the rate is out of range; or the queue has an active task.
         """
         if rate is not None and not 1 <= rate <= MAX_RATE:
             raise InvalidParameterValue.of(

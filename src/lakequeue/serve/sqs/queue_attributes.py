@@ -80,8 +80,8 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Turns off encryption with a client's key if the changes turn on SQS's own encryption, and the other way
-    round.
+    """Keeps only one kind of encryption: a client's key or SQS's own. If the changes turn on one, turns off the
+    other.
     """
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
@@ -93,9 +93,7 @@ def _is_period(value: str) -> bool:
 
 
 def to_read(names: Sequence[str]) -> list[str]:
-    """Returns ``names``, with the attributes that must also be read to answer a client's request for these
-    names.
-    """
+    """Returns ``names`` with further attributes, which must be read to answer a request for ``names``."""
     return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 

@@ -33,19 +33,21 @@ class FifoShard(Protocol):
     attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
+        """Returns the lowest stored offset from ``offset`` on. Messages that were never received count as
+        stored.
+        """
 
     def visible_since(self, offset: int) -> int:
         """Returns the instant at which a message becomes visible. The instant may lie in the past."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more fresh messages, unless the message at ``place`` became available earlier. Returns True if
-        messages were indexed.
+        """Indexes more messages that were never received, unless the message at ``place`` became available
+        earlier. Returns True if messages were indexed.
         """
 
     def scan_to(self, end: int) -> bool:
-        """Indexes the fresh messages below offset ``end``, except held messages. Returns True if messages were
-        indexed.
+        """Indexes never-received messages with offsets below ``end``. Stops where the cap on delayed messages
+        holds them back. Returns True if messages were indexed.
         """
 
     def stamp(self, offset: int) -> None: ...
@@ -219,8 +221,8 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim take more messages of a group if the message at ``offset`` is available. Else
-        ends the group's part in the claim.
+        """Lets the current claim take more of a group if the message at ``offset`` is available. Else the claim
+        takes no more messages of this group.
         """
         if offset in self._shard.available:
             self._open[group] = offset

@@ -1,5 +1,5 @@
-"""The claim command. A claim takes messages that were received before ahead of fresh messages, unless message
-groups decide the order.
+"""The claim command. Messages that were received before are claimed first, then fresh messages. Message groups may
+change that order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). Raises OverLimit if the
-    maximum in flight is reached and the queue reports it as an error (INF-3).
+    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). At the maximum in flight, may
+    raise OverLimit, as the queue's attributes say (INF-3).
     """
     if command.delivery is not None:
         command = attrs.evolve(command, attempt_id=None)
@@ -90,7 +90,8 @@ def quote(state: ShardState, command: Claim) -> ClaimResult:
     """Computes ``unpaid`` without a claim: how many messages a claim would take if the rate limit allowed it
     (JOB-11). Dead letters count.
 
-    ``unpaid`` is 0 if the queue has no rate limit, is paused, or has its maximum of messages in flight.
+    ``unpaid`` is 0 for a queue without a rate limit. It is also 0 for a paused queue, and at the maximum in
+    flight.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
@@ -271,7 +272,7 @@ def _letters_first(
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
-    """True if a claim with this attempt id repeats the answer of an earlier claim (ATT-3, ATT-4, ATT-6)."""
+    """True if an earlier claim had this attempt id, so that its answer is repeated (ATT-3, ATT-4, ATT-6)."""
     runs = state.attempt(attempt_id)
     return bool(runs) and all(
         state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs
@@ -279,7 +280,7 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """Hands out the messages of an earlier attempt again. Their receipts stay the same, but get a new timeout
+    """Hands out the messages of an earlier attempt again. Their receipts do not change, but get a new timeout
     (ATT-1, ATT-3, ATT-8).
     """
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))

@@ -1,18 +1,20 @@
 """Fair receives of standard queues: which message group comes next, and which groups are noisy (FAI-2 to FAI-4).
 
-A message group names a tenant; "" is the group of messages without one. A claim chooses the group of each message,
-and counts messages that it has picked as in flight:
+A message group names a tenant; "" is the group of messages without one. A claim chooses the group of each message.
+Messages that the claim has picked count as in flight:
 
-1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight. 2. For the first message,
-choose the longest waiting group if it waited for ``PATIENCE`` or longer. 3. Else choose the group with the fewest
-messages in flight, then the longest waiting group, then the group whose message has the lowest offset.
+1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight.
+2. For the first message, choose the longest waiting group if it waited for ``PATIENCE`` or longer.
+3. Else choose the group with the fewest messages in flight. Among equal groups, choose the longest waiting group,
+   then the group whose message has the lowest offset.
 
-Within a group, the lowest offset comes first. A group waits since that message became available, or since it was
-last served if another group waited then. Only the first ``FAIR`` messages of a claim follow these rules. Further
-messages are the oldest ones; with a group limit, as many of each group as it allows, in this order of groups.
+Within a group, the lowest offset comes first. A group waits since that message became available. A group that was
+served while another group waited begins to wait anew. Only the first ``FAIR`` messages of a claim follow these
+rules. Further messages are the oldest ones. With a group limit, the claim takes as many messages of each group as
+the limit allows, in this order of groups.
 
-The offsets of a group are kept in pieces, 4 bytes per message, in a heap by the next offset of each piece. Groups
-wait in two heaps, by ``GroupTurn`` and by waiting time. Outdated heap entries are skipped when they come up.
+The offsets of a group are kept in pieces, 4 bytes per message. A heap holds the pieces by their next offset.
+Groups wait in two heaps, by ``GroupTurn`` and by waiting time. Outdated heap entries are skipped later.
 """
 
 from __future__ import annotations
@@ -30,13 +32,11 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Maximum number of messages that a claim picks one by one, by the rules of this module."""
+"""Maximum number of messages of a claim that are picked one by one, as this module says."""
 PATIENCE = 60 * MICROS
 """Microseconds. A group that has waited this long is served, however many messages it has in flight."""
 NOISE = 4
-"""Factor of the median. A group is noisy if it has more messages than the median of all groups times this
-factor.
-"""
+"""Factor. A group is noisy if it has more messages than this factor times the median of all groups."""
 NOISE_FROM = 10
 """Minimum number of messages that makes a group noisy."""
 
@@ -51,14 +51,12 @@ class GroupTurn(NamedTuple):
 
 
 def is_overdue(since: int, now: int) -> bool:
-    """True if a group has waited for ``PATIENCE`` or longer, and is therefore served despite its messages in
-    flight.
-    """
+    """True if a group has waited for ``PATIENCE``. An overdue group is served despite its messages in flight."""
     return now - since >= PATIENCE
 
 
 class GroupLoad(NamedTuple):
-    """Numbers of visible messages and of messages in flight of one message group, in a shard or a queue."""
+    """Numbers of messages of one message group, visible and in flight. Counted in a shard or in a queue."""
 
     group: str
     """Name of the message group; "" for messages without a group."""
@@ -97,8 +95,8 @@ class TenantShard(Protocol):
     def visible_since(self, offset: int) -> int: ...
 
     def scan_to(self, end: int) -> bool:
-        """Indexes the fresh messages below offset ``end``, except held messages. Returns True if messages were
-        indexed.
+        """Indexes never-received messages with offsets below ``end``. Stops where the cap on delayed messages
+        holds them back. Returns True if messages were indexed.
         """
 
     def stamp(self, offset: int) -> None: ...
@@ -126,7 +124,7 @@ class Tenants:
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Adds messages that may have become available to their groups."""
+        """Adds messages to their groups. The messages may have become available."""
         changed = set()
         for group, piece in self._shard.log.groups(spans):
             self._count += 1
