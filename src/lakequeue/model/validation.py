@@ -206,7 +206,7 @@ def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
         return
     if entry.group_id is None:
-        hint = "a FIFO queue keeps the order within each message group, so each send names its group"
+        hint = "a FIFO queue keeps the order within each message group; give group_id=, or --group"
         raise MissingParameter("The request must contain the parameter {}.", names=["group_id"], hint=hint)
     if entry.dedup_id is None and not attributes.content_based_deduplication:
         raise InvalidParameterValue(
