@@ -202,6 +202,12 @@ def goes_on_before_the_delete(patch: Patch) -> None:
     patch.setattr(Pool, "_settle_later", at_once)
 
 
+def wakes_for_the_first_only(self: Pool, done: Done) -> None:
+    if not self._done:
+        self._wake()
+    self._done.append(done)
+
+
 def shown(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Scenario:
     """A test as a scenario: on a queue with these attributes, and with further arguments."""
     return shown_by(test, lambda make: (make(**attributes), *arguments))
@@ -345,7 +351,7 @@ MUTATIONS = [
     ),
     Mutation(
         "has what is urgent wait",
-        replace(Pool, "_add", lambda self, done: self._done.append(done) or len(self._done) == 1),
+        replace(Pool, "_settle_later", wakes_for_the_first_only),
         {shown(lingering.what_is_urgent_does_not_wait_with_the_rest, **LONG): "HBN-27"},
     ),
     Mutation(

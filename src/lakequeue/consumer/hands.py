@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -56,16 +57,16 @@ class Threads(_Hands):
 
     def resize(self, number: int) -> None:
         """Changes the maximum number of hands. Busy hands finish their jobs."""
-        with self._lock:
-            self._number = number
-            idle = [self._idle.pop() for _ in range(min(len(self._idle), max(0, self._count - number)))]
-        for wake in idle:
-            wake.set()
+        self._number = number
+        self._wake_all()
         self.wake(number)  # for what was claimed ahead
 
     def stop(self) -> None:
         """Ends idle hands now, and busy hands when their handler ends."""
         self._stopped = True
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for wake in idle:
@@ -139,12 +140,8 @@ class Tasks(_Hands):
             if not jobs:
                 self._wait(self._wake)
                 continue
-            begun = threading.Event()
-            with suppress(RuntimeError):  # the loop has ended
-                asyncio.run_coroutine_threadsafe(self._begin(jobs), self._loop).add_done_callback(
-                    lambda _, begun=begun: begun.set()  # type: ignore[misc]
-                )
-                begun.wait()
+            with suppress(RuntimeError, CancelledError):  # the loop has ended
+                asyncio.run_coroutine_threadsafe(self._begin(jobs), self._loop).result()
 
     async def _begin(self, jobs: list[Any]) -> None:
         self._tasks |= {asyncio.ensure_future(self._work(job)) for job in jobs}

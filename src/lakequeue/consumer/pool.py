@@ -233,13 +233,11 @@ class Pool:
 
     def _end(self, job: Job, fate: events.Fate, again_in: int | None, took: int) -> None:
         """Decides how to settle a message after a call of the handler."""
-        called = fate not in (events.Fate.LATE, events.Fate.BROKEN)
-        if called:
-            self.ahead.took(took)
         if job.state is not State.RUNNING:
             return  # a stop took it back
         hold = self.holds.drop(job.handle)
-        if called:
+        if called := fate not in (events.Fate.LATE, events.Fate.BROKEN):
+            self.ahead.took(took)
             self.handled += fate is events.Fate.SUCCESS
             self.failed += fate is not events.Fate.SUCCESS
         if fate is events.Fate.BROKEN:
@@ -290,15 +288,11 @@ class Pool:
         return rest
 
     def _settle_later(self, done: Done) -> None:
-        if self._add(done):
-            self._wake()
-
-    def _add(self, done: Done) -> bool:
-        """Adds a message to settle. Returns True if all other messages to settle may wait for longer."""
+        """Adds a message to settle. Wakes the loop unless another message to settle may wait no longer."""
         done.job.state = State.FINISHED
-        first = all(each.due is not None or each.until > done.until for each in self._done)
+        if all(each.due is not None or each.until > done.until for each in self._done):
+            self._wake()
         self._done.append(done)
-        return first
 
     def _finish(self, jobs: Sequence[Job]) -> None:
         """Ends messages that need no further action. The next messages of their groups may begin."""
@@ -426,7 +420,7 @@ class Pool:
             if done.hold is not None and done.failures == 1:  # keeps the receipt
                 self._actions += self.holds.keep({done.handle: done.hold}, self._now)
             done.due = self._now + self.rules.pause(done.failures)
-            self._add(done)
+            self._settle_later(done)
         if ended:
             self._finish(ended)
 
@@ -464,7 +458,7 @@ class Pool:
         self.released = [Done(job, again_in=0) for job in self.unended if job.state is State.RUNNING]
         for done in self.released:
             self.holds.drop(done.job.handle)
-            self._add(done)
+            self._settle_later(done)
 
     def _run_over(self, event: events.RunOver) -> None:
         """Stops settling. Marks the receipts of all unsettled messages as lost, and forgets these messages."""
