@@ -191,7 +191,10 @@ class MessageLog(Protocol):
         """
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Yields ranges ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay."""
+        """Yields ranges ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay.
+
+        ``delay``: replaces the messages' own delays, in microseconds; None to use their own.
+        """
 
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         """Yields the dead letters of a range, in order."""

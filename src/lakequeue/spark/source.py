@@ -196,7 +196,7 @@ class StreamLeases:
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """The result of a task that writes. ``written`` is None if an earlier try has already sent the rows."""
+    """The result of a task that writes. ``written`` is None if the same send was made before."""
 
     send: PlannedSend
     written: Written | None
