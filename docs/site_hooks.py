@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 RULES = "reference/rules.md"
 ALERTS = "operation/alerts.md"
@@ -37,6 +41,11 @@ _INTERNALS = re.compile(r"\b(?:OpenQueue|448|ABSENT|_[A-Z]{2,}\w*)\b")
 """What griffe shows of our source where ``site_api.py`` and the filters do not help it; 448 is 0o700.
 
 A name such as ``_DEFAULT`` is that of a constant, whose value should be there."""
+_PYTHON_FILE = re.compile(
+    r"""(\.py<span class="w"> </span>)<span class="s">&lt;&lt;'END'</span>\n(.*?)<span class="s">END</span>""",
+    re.DOTALL,
+)
+"""A file of Python that a block of shell writes."""
 _RULE_LINK = re.compile(r'href="([^"#]*/rules/)#(\w{3}-\d+)"')
 _LOADED = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)")
 
@@ -77,7 +86,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Gives each rule an anchor, and links ids of rules and paths of pages wherever a text names them."""
+    """Gives each rule an anchor, and links ids of rules and paths of pages wherever a text names them.
+
+    Colours Python that a block of shell writes as Python, not as one text.
+    """
+    html = _PYTHON_FILE.sub(_coloured, html)
     if page.file.src_uri == ALERTS:
         for alert in page.toc.items[0].children:
             alert.title = alert.title.removeprefix("Lakequeue")
@@ -105,6 +118,12 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     parts[::3] = [_PAGE.sub(page_link, _ID.sub(link, text)) for text in parts[::3]]
     del parts[2::3]
     return "".join(parts)
+
+
+def _coloured(file: re.Match[str]) -> str:
+    source = unescape(re.sub("<[^>]+>", "", file[2]))
+    code = highlight(source, PythonLexer(), HtmlFormatter(nowrap=True))
+    return f"{file[1]}&lt;&lt;'END'\n{code}END"
 
 
 def on_post_build(config: Any) -> None:
