@@ -28,6 +28,7 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.consumer import queue_loop
+from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.entry_verbs import Request
 from lakequeue.model.waiting_work import Waits
@@ -184,6 +185,21 @@ def test_a_queue_catches_up_by_its_share_of_the_hands_that_there_are_by_now(seve
         several.advance(10)
     counted = several.by_queue()
     assert counted.total() == before + 20 and 10 <= counted["late"] <= 12
+
+
+def test_hands_ask_only_queues_that_have_messages(several: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues, asked, begins = [several.queue(f"queue-{number}") for number in range(20)], set[Pool](), Pool.begins
+
+    def noted(pool: Pool, now: int) -> bool:
+        asked.add(pool)
+        return begins(pool, now)
+
+    monkeypatch.setattr(Pool, "begins", noted)
+    with several.running(Consumer(queues, several.handler(1))):
+        asked.clear()
+        fill(queues[7], 3)
+        several.advance(5)
+    assert several.by_queue() == {"queue-7": 3} and len(asked) == 1
 
 
 # --- waiting

@@ -84,3 +84,22 @@ def test_work_goes_on_in_its_own_context_and_an_error_of_a_wait_is_raised_in_it(
     wake = threading.Event()
     wake.set()
     assert run(work(), ManualClock(), wake) == "waited"
+
+
+@pytest.mark.spec("JOB-9")
+def test_waits_that_were_ended_early_are_forgotten() -> None:
+    clock, wake, steps = ManualClock(), Interrupt(), list[int]()
+    pool = WaitingThreads(clock, 1, "pool")
+
+    def work() -> Waits[None]:
+        for step in range(1_000):
+            wake.clear()
+            yield clock.now() + timedelta(days=1)
+            steps.append(step)
+
+    pool.add(work(), wake)
+    for _ in range(1_000):
+        clock.advance(0)
+        wake.set()
+    clock.advance(0)
+    assert len(steps) == 1_000 and len(pool._queue) < 100

@@ -516,7 +516,7 @@ class Pool:
 
     def _free(self, done: int) -> int:
         others, self._asked = self._totals.kept - self._kept, self._kept
-        waiting: int = sum(pool._need_hands() for pool in self._totals.pools)
+        waiting: int = sum(pool._need_hands() for pool in self._totals.pools if pool.active)
         free = max(0, self._totals.hands - waiting + done - others)
         if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
             free = max(free, min(self._kept, self._totals.hands - self._begun() - others))
@@ -524,8 +524,13 @@ class Pool:
 
     def _begun(self) -> int:
         """Returns the number of hands that are busy, or have a last receive to begin."""
-        waiting: Iterable[Job] = (job for pool in self._totals.pools for job in pool._waiting())
+        waiting: Iterable[Job] = (job for pool in self._totals.pools if pool.active for job in pool._waiting())
         return self._totals.busy + sum(job.context.message.last_receive for job in waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if a hand that finds no work changes nothing here: no message is active or was put off."""
+        return self.hungry and not (self.active or self.full or (self.claim and self.claim.passed))
 
     @property
     def next_is_last(self) -> bool:

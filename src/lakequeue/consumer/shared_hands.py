@@ -54,6 +54,8 @@ class SharedHands:
         self._controls = controls
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
+        self._least = 0.0
+        """Highest ``Pool.taken`` of a chosen queue. Queues that were empty catch up to this value."""
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Threads | Tasks
@@ -78,9 +80,11 @@ class SharedHands:
     def _next(self, now: int) -> tuple[_Work, Sequence[Job]] | None:
         """Returns the next work for a hand, or None."""
         while True:
-            ready = [pool for pool in self.receiving if pool.begins(now) or pool.wants_hand]
-            for pool in self.receiving.keys() - ready:
-                self._run_dry(pool)
+            asked = [pool for pool in self.receiving if not pool.is_idle]  # thousands of others are not asked
+            ready = [pool for pool in asked if pool.begins(now) or pool.wants_hand]
+            for pool in asked:
+                if pool not in ready:
+                    self._run_dry(pool)
             if not ready:
                 return None
             # what was claimed for a free hand goes first
@@ -109,17 +113,17 @@ class SharedHands:
 
     def _in_turn(self, ready: Sequence[Pool]) -> Pool:
         """Returns the next queue by weight. A queue that was empty catches up, by at most its share of hands."""
-        least = min(pool.taken for pool in ready)
         behind = self._controls.concurrency / sum(pool.rules.weight for pool in self.receiving)
-        for pool in self.receiving:
-            pool.taken = max(pool.taken, least - behind - 1 / pool.rules.weight)
+        for pool in ready:
+            pool.taken = max(pool.taken, self._least - behind - 1 / pool.rules.weight)
         chosen = min(ready, key=lambda pool: pool.taken)
+        self._least = max(self._least, chosen.taken)
         chosen.taken += 1 / chosen.rules.weight
         return chosen
 
     def _due(self) -> datetime | None:
         with self.lock:
-            instants = [due for pool in self.receiving if (due := pool.due()) is not None]
+            instants = [due for pool in self.receiving if pool.active and (due := pool.due()) is not None]
         return from_micros(min(instants)) if instants else None
 
     # --- whether all are empty
@@ -145,7 +149,8 @@ class SharedHands:
         """Records that the consumer no longer receives from a queue."""
         with self.lock:
             self.receiving = {each: served for each, served in self.receiving.items() if each is not pool}
-            self._wake()
+            if self.totals.empty:
+                self._wake()
 
     def _wake(self) -> None:
         done = self.all_empty

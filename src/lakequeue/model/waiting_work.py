@@ -4,6 +4,8 @@ generators.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
@@ -17,6 +19,8 @@ import attrs
 
 from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
+_MANY = 64
+"""Number of ended waits that the heap may always keep."""
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
 """Work as a generator. Yields the instant of its next step. An event, ``wake``, ends a wait early."""
@@ -68,6 +72,9 @@ class WaitingThreads:
         self._pieces = self._threads = 0
         self._ready: deque[_Piece] = deque()
         self._waiting: dict[_Piece, datetime] = {}
+        self._queue: list[tuple[datetime, int, _Piece]] = []
+        """Heap of the waits, with waits that have ended. Searching all waits of thousands took half a core."""
+        self._waits = itertools.count()
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
         """Event of the one idle thread that waits for an instant."""
@@ -123,21 +130,32 @@ class WaitingThreads:
     def _next(self) -> _Piece | None:
         """Takes ready work, and returns it; None if no work is ready."""
         piece = self._ready.popleft() if self._ready else None
-        if piece is None and self._waiting:
-            first = min(self._waiting, key=self._waiting.__getitem__)
-            if self._waiting[first] <= self._clock.now():
-                del self._waiting[first]
-                piece = first
+        if piece is None and self._first() <= self._clock.now():
+            piece = self._queue[0][2]
+            del self._waiting[piece]
         if piece is not None and self._timer is None and self._idle:
             self._idle.pop().set()
         return piece
+
+    def _first(self) -> datetime:
+        """Returns the earliest end of a wait, which is then first in the heap; ``NEVER`` if nothing waits."""
+        while self._queue and self._waiting.get(self._queue[0][2]) is not self._queue[0][0]:
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue else NEVER
+
+    def _wait(self, piece: _Piece, until: datetime) -> None:
+        self._waiting[piece] = until
+        heapq.heappush(self._queue, (until, next(self._waits), piece))
+        if len(self._queue) > 2 * len(self._waiting) + _MANY:  # most are waits that were ended early
+            self._queue = [(each, next(self._waits), waiting) for waiting, each in self._waiting.items()]
+            heapq.heapify(self._queue)
 
     def _rest(self, wake: threading.Event) -> datetime:
         """Makes a thread idle. Returns the instant until which it must wait."""
         if self._timer is not None:
             self._idle.append(wake)
             return NEVER
-        self._timer, self._timer_until = wake, min(self._waiting.values(), default=NEVER)
+        self._timer, self._timer_until = wake, self._first()
         return self._timer_until
 
     def _step(self, piece: _Piece) -> None:
@@ -154,6 +172,6 @@ class WaitingThreads:
             if piece.wake.is_set():
                 self._ready.append(piece)
                 return
-            self._waiting[piece] = until
+            self._wait(piece, until)
             if self._timer is not None and until < self._timer_until:
                 self._timer.set()
