@@ -28,9 +28,7 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Minimum seconds of messages, at the rate limit, that a burst should hold. A smaller burst on an object store
-causes a warning.
-"""
+"""Seconds of messages that a burst should hold on an object store. A smaller burst causes a warning."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -56,9 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes of a queue. If ``wire``, returns them as SQS does: by SQS name, as strings, with message
-    counts (QUE-23).
-    """
+    """Returns attributes of a queue. If ``wire``, uses SQS names and texts, with message counts (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -77,9 +73,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` is a function that returns the
-    changes to the newest attributes.
-    """
+    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` gets the newest attributes."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -138,9 +132,7 @@ def warn_of_small_burst(queue: OpenQueue) -> None:
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
-    """Returns the earliest instant to which a rewind can go (RWD-24). Returns None if the queue keeps no
-    history.
-    """
+    """Returns the earliest instant for a rewind (RWD-24). Returns None if the queue keeps no history."""
     with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
@@ -176,18 +168,14 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the redrives that were requested through the SQS API. The JSON text has the server's format. Returns
-    None without redrives.
-    """
+    """Returns the redrives requested through the SQS API, as the server's JSON. Returns None without redrives."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Updates the redrives requested through the SQS API. ``change`` converts the newest JSON text, or None, to
-    the new text.
-    """
+    """Updates the redrives of the SQS API. ``change`` converts the newest JSON text, or None, to the new text."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))

@@ -49,9 +49,7 @@ PAGE = 256
 FEW_BACK = 16
 """Number of messages in the first read when a shard is read from its end."""
 _FEW = 16
-"""Number of messages that are built at a time. Messages of more than ``_FEW_BYTES`` on average are built one by
-one.
-"""
+"""Number of messages that are built at a time. Messages of more than ``_FEW_BYTES`` are built one by one."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which later batches of a long search may exceed the first batch."""
@@ -87,9 +85,7 @@ class MessageBatch:
     """Rows of the log, one row for each offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Returns columns of ``JUDGED`` for the batch's messages. If ``names`` is empty, returns the column
-        ``message_id``.
-        """
+        """Returns columns of ``JUDGED`` for the batch. If ``names`` is empty, returns ``message_id``."""
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
@@ -101,9 +97,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields each message of the batch that meets a condition, together with its index. Without a condition,
-        yields all messages.
-        """
+        """Yields each message of the batch that meets a condition, if any, together with its index."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -112,9 +106,7 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """Yields the messages at these indexes of the batch. Builds large messages one by one, so that memory
-        holds a single copy.
-        """
+        """Yields the messages at these indexes of the batch. Builds large messages one by one."""
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -164,9 +156,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, with its arrival and its offset. ``message`` is None in the step that
-    ends a batch.
-    """
+    """A message that meets the condition. ``message`` is None in the step that ends a batch."""
 
     came_at: datetime
     shard: int
@@ -243,9 +233,7 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Returns the oldest messages that meet a condition over ``SCHEMA``. If ``where`` is None, returns the oldest
-    messages of all.
-    """
+    """Returns the oldest messages that meet ``where``, a condition over ``SCHEMA``, or the oldest of all."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))
@@ -262,9 +250,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields messages that meet a condition by send time, in bounded memory. May miss messages that are sent
-    during the export.
-    """
+    """Yields messages that meet a condition by send time. May miss messages sent during the export."""
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:
@@ -277,9 +263,7 @@ def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Itera
 
 
 def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
-    """Compiles a condition over ``SCHEMA``. Returns None if there is no condition. Raises InvalidParameterValue if
-    the condition is malformed.
-    """
+    """Compiles a condition over ``SCHEMA``. Returns None for no condition. Raises InvalidParameterValue."""
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate
@@ -311,9 +295,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Reads a shard from its end, part by part. Yields the offsets and rows of each part. Large rows make the next
-    part smaller.
-    """
+    """Yields the offsets and rows of each part of a shard, from its end. Large rows make the next part smaller."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -25,9 +25,7 @@ READS = 3
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root, or of the queue ``name``; see ``LakeQueue.check``. If ``space``, also warns of
-    a full disk.
-    """
+    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``. ``space`` adds full disks."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -41,9 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of the queue ``name``, or of all queues. Each shard comes with its catalog row. Raises
-    QueueDoesNotExist.
-    """
+    """Returns the shards of the queue ``name``, or of all queues, with catalog rows. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:
@@ -94,9 +90,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems that each of ``READS`` reads finds. A single read may fail because another process
-    removes files.
-    """
+    """Returns the problems that each of ``READS`` reads finds. Concurrent removals may break a single read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

@@ -26,16 +26,12 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Microseconds before and after the time in an id. Messages sent in this range are searched first, because a
-sender's clock may be wrong.
-"""
+"""Microseconds around an id's time that are searched first. The sender's clock may be wrong by as much."""
 
 
 @attrs.frozen
 class ChosenCounts:
-    """Counts of chosen messages. ``done`` were changed, ``stayed`` were left because of their state, and
-    ``missing`` were not found.
-    """
+    """Counts of chosen messages. ``stayed`` counts those in other states, ``missing`` those not found."""
 
     done: int
     stayed: Counter[MessageState]
@@ -43,9 +39,7 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes those chosen messages that are visible, and returns the counts. A rewind can restore the
-    messages.
-    """
+    """Deletes the chosen messages that are visible, and returns counts. A rewind can restore the messages."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -54,9 +48,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible. If ``in_flight``, also makes messages in flight visible, without notice to
-    their consumers.
-    """
+    """Makes delayed messages visible. If ``in_flight``, also makes messages in flight visible."""
     states = {MessageState.DELAYED, *((MessageState.IN_FLIGHT,) if in_flight else ())}
     with queue.service("make_visible") as call:
         outcome = _apply(queue, message_ids, states, lambda spans: MakeVisible(spans, in_flight))
@@ -139,9 +131,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields the places of messages with an id. The first list has places near the id's time. The next list has
-    all places.
-    """
+    """Yields two lists of places of messages with an id: places near the id's time, and all places."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -175,9 +165,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state. First completes moves of the messages. Returns the number of deleted
-    messages.
-    """
+    """Deletes messages in any state, after completing their moves. Returns the number of deleted messages."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
@@ -194,9 +182,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Applies a command to the chosen messages of each shard, and returns the counts. The command changes only
-    messages in ``states``.
-    """
+    """Applies a command to those chosen messages that are in ``states``, and returns the counts."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

@@ -44,9 +44,7 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """Claims messages under one lease, shard after shard, until there are enough. Usually begins at the home
-    shard.
-    """
+    """Claims messages under one lease, shard after shard. Usually begins at the home shard."""
 
     queue: OpenQueue
     wanted: Claim
@@ -59,9 +57,7 @@ class ClaimPlan:
     decides: bool = True
     """True if this claim may decide undecided messages. A decision may write a block into the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """Counts the commits that move dead letters. If the receive fails after one of them, the receive's outcome is
-    unknown.
-    """
+    """Commits that move dead letters. If the receive fails after a commit, the outcome is unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
     """True if the claim found no message. Another process would find none now, either."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
@@ -106,9 +102,7 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides undecided deliveries of a shard (TAB-26). Returns True if another claim may find more
-        messages.
-        """
+        """Decides a shard's deliveries (TAB-26). Returns True if another claim may find more messages."""
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans

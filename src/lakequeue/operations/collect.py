@@ -24,9 +24,7 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Maximum number of collected messages, and maximum number of their characters. At a maximum, a further send
-waits.
-"""
+"""Maximum number and maximum characters of collected messages. At a maximum, further sends wait."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -62,9 +60,7 @@ class _Waiting:
 
 
 class Collector:
-    """Messages that wait for a common commit (SND-19). The commit begins after ``linger``, or when the buffer is
-    full.
-    """
+    """Messages that wait for a common commit (SND-19), until ``linger`` has passed or the buffer is full."""
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -92,9 +88,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Waits for space, and adds a copy of a message. Returns the future of the result. ``at`` is when the
-        message's delay ends.
-        """
+        """Waits for space, and adds a copy of a message whose delay ends ``at``. Returns the result's future."""
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:

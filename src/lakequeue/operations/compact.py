@@ -76,9 +76,7 @@ class CompactionSummary:
     segments_merged: int = 0
     """Number of segments that were merged or rewritten."""
     segments_cut: int = 0
-    """Number of segments that lost at least half of their rows or bodies. Nothing needs the removed rows and
-    bodies.
-    """
+    """Number of segments that lost at least half of their rows or bodies."""
     ledgers_rewritten: int = 0
     """Number of shards whose ledger was rewritten into fewer files."""
     files_freed: int = 0
@@ -89,9 +87,7 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error of the block, so that later steps still run. Raises QueueDoesNotExist, and ReplacedLog
-        unless ``last``.
-        """
+        """Records an error, so that later steps run. Raises QueueDoesNotExist, and ReplacedLog unless ``last``."""
         try:
             yield
         except QueueDoesNotExist:
@@ -120,9 +116,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary of a pass, depth of the queue, and note. The depth is empty if unreadable. The note is None if the pass
-had work to do.
-"""
+"""Summary of a pass, depth of the queue or empty, and note. The note is None if the pass had work to do."""
 
 
 @attrs.frozen
@@ -138,9 +132,7 @@ class QueuePass:
     """Seconds for which files stay for readers, or None; see ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass if the queue still exists. If ``elsewhere``, another machine runs the pass, and network
-        disks are refused.
-        """
+        """Makes the pass if the queue exists. If ``elsewhere`` (another machine), refuses network disks."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:

@@ -27,9 +27,7 @@ from lakequeue.storage.catalog import QueueRow
 UNREAD_SECONDS = 15 * 60
 """Seconds without a receive after which a queue with visible messages counts as unread."""
 STUCK_SECONDS = 3600
-"""Seconds after which a consumer that still holds a message counts as stuck. A longer visibility timeout is used
-instead.
-"""
+"""Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """Minimum hourly growth of visible messages, as a number and as a share. A growing queue reaches both minimums."""
@@ -91,9 +89,7 @@ class Concern:
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns a concern about dead letters with their errors. Adds commands to redrive the most frequent
-        errors.
-        """
+        """Returns a concern about dead letters with their errors, and commands to redrive frequent errors."""
         if len(errors) < 2:
             return attrs.evolve(self, errors=errors)
         peek, redrive = self.steps
@@ -116,9 +112,7 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the newest dead letters by error class, the most frequent class first. Returns an empty dict if the
-    dead letters are unreadable.
-    """
+    """Counts the newest dead letters by error class, most frequent first. The dict is empty if unreadable."""
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -335,18 +329,14 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns how many messages were visible ``GROWTH_SECONDS`` ago, by queue key. Omits queues that no compactor
-    counted.
-    """
+    """Returns the visible messages ``GROWTH_SECONDS`` ago by queue key, for queues that a compactor counted."""
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats_rows.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns each queue's oldest count of the last hour. Omits a queue if that count is younger than 50 minutes.
-    ``now`` is in microseconds.
-    """
+    """Returns each queue's oldest count of the last 50 to 60 minutes. ``now`` is in microseconds."""
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

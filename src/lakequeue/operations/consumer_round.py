@@ -22,9 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Results of a round: an error or None for each receipt, and the claimed messages. ``refused`` is the error if
-    claiming failed.
-    """
+    """Error or None of each receipt, and the claimed messages. ``refused`` is the error if claiming failed."""
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()

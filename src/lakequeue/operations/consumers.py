@@ -31,9 +31,7 @@ class ActiveConsumer:
     """A consumer that runs, has messages in flight, or was killed."""
 
     consumer: str | None
-    """Name of the consumer, by default host and process id. None for all nameless consumers together, such as SQS
-    clients.
-    """
+    """Name of the consumer. None stands for all nameless consumers together, such as SQS clients."""
     in_flight: int
     oldest_receive: datetime | None
     """Earliest receive of a message that is in flight; None without messages in flight."""
@@ -42,9 +40,7 @@ class ActiveConsumer:
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this name that no longer report, although they did not end. Most likely they were killed. The
-    newest report comes first.
-    """
+    """Processes of this name that stopped reporting without ending. Most likely, the processes were killed."""
 
     @property
     def is_active(self) -> bool:
@@ -53,9 +49,7 @@ class ActiveConsumer:
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns the consumers of a queue by last receive, newest first (JOB-14). Idle consumers and then killed
-    consumers come last.
-    """
+    """Returns a queue's consumers by last receive, newest first; idle and killed consumers last (JOB-14)."""
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -94,9 +88,7 @@ def all_consumers(
 
 
 def running_consumers(root: Root) -> Running:
-    """Returns the last reports of running and killed consumers. The result is empty if the reports are
-    unreadable.
-    """
+    """Returns the last reports of running and killed consumers, or an empty result if unreadable."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -124,9 +116,7 @@ def has_ended(process: ConsumerProcess) -> bool:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a running consumer. The file includes the process's number of requests to the object
-    store.
-    """
+    """Writes the file of a running consumer, with the process's number of requests to the object store."""
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)
@@ -136,9 +126,7 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Requests to the object store, by kind, and number of received messages. Both are sums of all running
-    consumers since their start.
-    """
+    """Object store requests by kind, and received messages, of all running consumers since their start."""
 
     requests: Mapping[str, int]
     received: int

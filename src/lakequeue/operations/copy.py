@@ -155,9 +155,7 @@ class ShardCopies:
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
-        """Takes snapshots of a shard's tables. Raises QueueDoesNotExist, or FileNotFoundError if the shard changed
-        meanwhile.
-        """
+        """Takes snapshots of a shard. Raises QueueDoesNotExist, or FileNotFoundError after a change."""
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
         machine, ledger, reader = _opened(self._from, self._source.path, key, number)
@@ -185,9 +183,7 @@ class ShardCopies:
         return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
-        """Adds files of bulk sends to the snapshots of shards. Adds only sends that other shards have committed,
-        but the shard has not.
-        """
+        """Adds to the snapshots the files of bulk sends that only other shards have committed."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
         for key, of_queue in self._manifests.items():
@@ -251,9 +247,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of one of the root's own tables. Returns None if the source lacks the table, or the
-        target has it.
-        """
+        """Copies a table of the root. Returns None if the source lacks the table, or the target has it."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -284,9 +278,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """Returns the attributes of a copied queue. A new delivery id replaces the source's delivery id
-        (TAB-11).
-        """
+        """Returns the attributes of a copied queue, which gets a delivery id of its own (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -400,9 +392,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Raises QueueClientError if the target has one of the queues. Also raises it for other files in a queue's
-    directory. Accepts files of an unfinished copy.
-    """
+    """Raises QueueClientError if the target has one of the queues, or other files than an unfinished copy."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

@@ -37,9 +37,7 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens an existing queue with equal attributes (QUE-15). If ``update``, changes an
-    existing queue's attributes and tags to the given ones (QUE-36).
-    """
+    """Creates a queue, or opens an equal queue (QUE-15). ``update`` changes an existing queue (QUE-36)."""
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = deliveries.located(redrive_policies.located(given, root.region), root)
@@ -127,9 +125,7 @@ def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
-    """Raises QueueNameExists unless the queue has the given attributes (QUE-15, QUE-16). Some profiles always
-    raise the error.
-    """
+    """Raises QueueNameExists unless attributes are equal and the profile allows reuse (QUE-15, QUE-16)."""
     differences = QueueAttributes.from_wire(row.attributes).differences(given)
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")

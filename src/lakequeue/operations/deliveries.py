@@ -47,16 +47,12 @@ def _place(given: object, root: Root) -> str:
 
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
-    """Returns the attributes with a new delivery id. Removes the delivery id if the queue has no delivery table
-    (TAB-1).
-    """
+    """Returns the attributes with a new delivery id, or with none if the queue has no delivery table (TAB-1)."""
     return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
 def check_unmarked(queue: OpenQueue) -> None:
-    """Raises InvalidAttributeValue if messages have delivery marks (TAB-1). The delivery table must not change
-    before the marks end.
-    """
+    """Raises InvalidAttributeValue if messages have delivery marks, so that the table must not change (TAB-1)."""
     now = queue.now()
     marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
     if marked:
@@ -72,9 +68,7 @@ def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides all undecided deliveries of the queue as delivered or not delivered (TAB-10). Returns the number of
-    messages.
-    """
+    """Decides whether undecided deliveries of the queue arrived (TAB-10). Returns the number of messages."""
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:
@@ -86,9 +80,7 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 
 
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
-    """Gives a queue a new delivery id (TAB-9, TAB-12). Drops old marks, because nothing can decide them any more.
-    Changes nothing unless ``apply``.
-    """
+    """Gives a queue a new delivery id, and drops old marks (TAB-9, TAB-12). Changes nothing unless ``apply``."""
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
     now = queue.now()

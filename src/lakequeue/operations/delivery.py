@@ -71,9 +71,7 @@ class Delivering:
     # --- the messages
 
     def messages(self) -> list[Message]:
-        """Returns the messages with their bodies, oldest first. Releases the messages that are unreadable
-        (DUR-8).
-        """
+        """Returns the messages with bodies, oldest first. Releases unreadable messages (DUR-8)."""
         try:
             found = read(self.queue, self.leased.parts)
         except Exception:
@@ -110,9 +108,7 @@ class Delivering:
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
-        """Makes failed messages visible, by receipt handle or id. Returns their number. Raises
-        ReceiptHandleIsInvalid or LeaseLost.
-        """
+        """Releases messages by receipt handle or id. Raises ReceiptHandleIsInvalid or LeaseLost."""
         by_offset = leases.failures_of(self.leased, failed).get(self._shard.number, {})
         self._release(by_offset)
         return len(by_offset)
@@ -184,9 +180,7 @@ class Delivering:
             return int(converted.num_rows)
 
     def _append_frame(self, df: Any, merge_schema: bool) -> int:
-        """Appends a Spark DataFrame (TAB-30). Writes the DataFrame's files first. The lease therefore survives
-        errors of this step.
-        """
+        """Appends a Spark DataFrame (TAB-30). If writing its files fails, the lease survives."""
         from lakequeue.storage.delivery.frames import FrameRows
         from lakequeue.storage.delivery.spark_catalog import create
 
@@ -213,9 +207,7 @@ class Delivering:
         self.counts = protocol.deliver(self._opened, snapshot, marked, rows, **options)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
-        """Opens the table for a write by the user. Returns the delivery, and the table as a ``deltalake`` table.
-        Raises LeaseLost or TableUnavailable.
-        """
+        """Returns the delivery and the opened table for the user's write. Raises LeaseLost or TableUnavailable."""
         with self.queue.service("delivery"):
             marked = self._marked()
             opened, _ = self._open(marked, None)
@@ -226,9 +218,7 @@ class Delivering:
             return marked.delivery, snapshot.handle
 
     def delivered(self) -> LeaseCounts:
-        """Deletes the messages if the table has the delivery's commit. Otherwise raises QueueClientError or
-        LeaseLost.
-        """
+        """Deletes the messages if the delivery's commit arrived, else raises QueueClientError or LeaseLost."""
         with self.queue.service("delivered") as call:
             marked = self._marked()
             opened, _ = self._open(marked, None)

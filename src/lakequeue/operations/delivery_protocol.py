@@ -49,9 +49,7 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Makes one commit after which these deliveries cannot append rows. All deliveries must have different
-        application ids.
-        """
+        """Blocks the rows of these deliveries in one commit. All must have different application ids."""
         ...
 
 
@@ -61,9 +59,7 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns the newest snapshot, or None if the table is missing. May return a kept snapshot. Threads never
-        share a snapshot.
-        """
+        """Returns the newest snapshot, maybe a kept snapshot of this thread. Returns None for no table."""
         ...
 
     def keep(self, snapshot: Any) -> None:
@@ -89,15 +85,11 @@ class DeliveryMarks(Protocol):
         ...
 
     def table_id(self) -> str | None:
-        """Returns the table's id in the ledger, or None if the ledger has no id. Returns "" if the marks belong to
-        an earlier table.
-        """
+        """Returns the table's id in the ledger, or None. Returns "" if the marks belong to an earlier table."""
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id, unless the ledger has an id. Returns the recorded id, or None if the mark is
-        gone.
-        """
+        """Records the table's id if the ledger has none. Returns its id, or None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -107,9 +99,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes the marked messages if ``delivered``, or else makes them visible. If ``unrecorded``, acts only
-        if the ledger has no table id.
-        """
+        """Deletes or releases the marked messages. With ``unrecorded``, only if the ledger has no table id."""
         ...
 
 
@@ -124,9 +114,7 @@ class DeliveryStatus(Enum):
     TAKEN = "taken"
     """The table will never get the rows. Another copy of the root has used the delivery's number."""
     UNKNOWN = "unknown"
-    """The log no longer shows if the rows arrived. Their log entry was trimmed, and a newer delivery has used the
-    slot.
-    """
+    """The log no longer shows if the rows arrived, because a newer delivery has used the slot."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
@@ -242,17 +230,13 @@ def append(
 def deliver(
     opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: Any, **options: bool
 ) -> LeaseCounts:
-    """Appends the rows of a delivery, and deletes its messages. Returns the counts of deleted and lost
-    messages.
-    """
+    """Appends the rows of a delivery, and deletes its messages. Returns the deleted and the lost messages."""
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery if its state is ``OPEN`` (TAB-26). Returns the state of the delivery, and the snapshot
-    with this state. Raises TableUnavailable.
-    """
+    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns its state and a snapshot. Raises TableUnavailable."""
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()

@@ -24,9 +24,7 @@ from lakequeue.storage.stores import Store
 SPARSE = timedelta(seconds=150)
 """Maximum time between two points of a plot. In a larger gap, the depth is unknown."""
 MOST = 50
-"""Maximum number of ledger versions that are opened per shard. Also the maximum number of further instants with a
-depth.
-"""
+"""Maximum ledger versions that are opened per shard, and maximum further instants with a depth."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
@@ -41,9 +39,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the spans since ``begin`` without a known depth. Omits spans that are too short for a plot: less
-    than 1/25 of its width.
-    """
+    """Returns the spans since ``begin`` without a known depth. Omits spans below 1/25 of a plot's width."""
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
     gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]
@@ -85,9 +81,7 @@ class _Past:
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """Returns the depth of the shard at an instant. Returns None if the ledger's version of that time is
-        unreadable.
-        """
+        """Returns the depth of the shard at an instant, or None if that ledger version is unreadable."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None

@@ -1,6 +1,4 @@
-"""The depth of each message group, and which groups are noisy (FAI-3). Takes half a second for a million
-messages.
-"""
+"""The depth of each message group, and which groups are noisy (FAI-3)."""
 
 from __future__ import annotations
 

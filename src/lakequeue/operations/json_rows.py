@@ -84,9 +84,7 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Returns the type of a message column. Integer columns that are used as ids, such as group ids, become
-    text.
-    """
+    """Returns the type of a message column. Integer columns that are used as ids become text."""
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 
@@ -114,9 +112,7 @@ def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
 
 
 def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
-    """Returns the SQL for a value as JSON text. DuckDB's own functions are not used, because they round decimals
-    to doubles.
-    """
+    """Returns the SQL for a value as JSON text. DuckDB's own functions would round decimals to doubles."""
     types, item = pa.types, f"e{depth}"
     if types.is_dictionary(type_):
         return _text(value, type_.value_type, depth)

@@ -40,13 +40,9 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Maximum estimated bytes of a batch in memory. Without this limit, 8,192 messages of the largest size would take
-8 GiB.
-"""
+"""Maximum estimated bytes of a batch in memory. 8,192 messages of the largest size would take 8 GiB."""
 FEW = 16
-"""Number of messages in the first batch. The batch is small, so that a reader of a single message opens few
-files.
-"""
+"""Number of messages in the first batch. For a single message, a reader then opens few files."""
 
 _Stored = tuple[Integers, Integers, pa.RecordBatch]
 """Offsets, arrival instants and rows of consecutive messages."""
@@ -139,9 +135,7 @@ class JudgedShard:
     def _rows(
         self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yields columns of a file by offset (DUR-5). Skips row groups in which no message can meet the
-        condition.
-        """
+        """Yields columns of a file by offset (DUR-5). Skips row groups that cannot meet the condition."""
         file = self.files[index]
         if file.is_foreign:  # its rows may be in any order
             yield from file.rows_of(TableVersion(folder, TableState()), needed).to_batches(ROWS)
@@ -157,9 +151,7 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """Returns the row groups of a file in which a message may meet the condition. Each row group comes with
-        its first offset.
-        """
+        """Returns the row groups of a file that may meet the condition, each with its first offset."""
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
         chosen: Iterable[int] = range(len(found))
@@ -168,9 +160,7 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """Returns a condition for each state that the messages may have. Each message meets one of the
-        conditions.
-        """
+        """Returns a condition for each state that messages may have. Each message meets one condition."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:

@@ -125,9 +125,7 @@ def frame(leased: LeasedMessages) -> DataFrame:
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Returns the places of the messages in storage. Also returns the values from which receipt handles are
-    made.
-    """
+    """Returns the messages' places in storage, and the values from which receipt handles are made."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -149,9 +147,7 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """Splits the messages into tasks of about ``TASK_BYTES``. The last message of a large lease gets its own
-    task.
-    """
+    """Splits the messages into tasks of about ``TASK_BYTES``. A large lease's last message is a separate task."""
     places, columns = stored(leased)
     if not places:
         return []
@@ -196,9 +192,7 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes all messages of the lease visible, and returns the counts. If ``unseen``, the receive does not
-    count.
-    """
+    """Makes all messages visible, and returns the counts. If ``unseen``, the receive does not count."""
     failure = None if error is None else _reason(leased, error)
 
     def command(part: ClaimedPart) -> Command:
@@ -238,9 +232,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns why messages failed, by shard and offset. ``failed`` is like ``kept`` in ``delete``. Raises the
-    errors of ``delete``.
-    """
+    """Returns why messages failed, by shard and offset. ``failed`` and the errors are those of ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -258,9 +250,7 @@ def failures_of(
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yields id, shard and offset of each wanted message. Raises InvalidParameterValue if an id is not of this
-    lease.
-    """
+    """Yields id, shard and offset of wanted messages. Raises InvalidParameterValue for ids of other leases."""
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))
@@ -311,17 +301,13 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease to which a receipt handle belongs. Returns None if the lease has ended. Raises
-    ReceiptHandleIsInvalid.
-    """
+    """Returns the lease of a receipt handle, or None if it has ended. Raises ReceiptHandleIsInvalid."""
     leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
     return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages of a lease that were neither settled nor received again. The timeout may have ended.
-    Returns None if no message is left.
-    """
+    """Returns the messages that a lease still holds, maybe after its timeout. Returns None if it holds none."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -342,9 +328,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. Returns None if the lease has ended, or if the delivery table
-    decides instead (TAB-31).
-    """
+    """Extends the lease of an interrupted batch. Returns None if it ended or the table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

@@ -66,9 +66,7 @@ REWINDABLE = "rewindable"
 TYPED_ATTRIBUTES = "typed_attributes"
 """Name of a column with the message attributes and their types."""
 SNAPSHOT = "snapshot"
-"""Name of a column with the version of the log, as ``KEY/SHARD/VERSION``. The message was read from this
-version.
-"""
+"""Name of a column with the log version from which the message was read, as ``KEY/SHARD/VERSION``."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -105,9 +103,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """Computes the states of a shard's messages from a snapshot of the ledger. The states are those at
-    ``instant``, in microseconds.
-    """
+    """Computes the states of a shard's messages at ``instant``, in microseconds, from a ledger snapshot."""
 
     queue: str
     region: str
@@ -125,9 +121,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """Makes a ``Judge`` for ``now``, or for the last commit if the commit is later. ``runs`` is a result of
-        ``stored_runs``.
-        """
+        """Makes a ``Judge`` for ``now``, or for a later last commit. ``runs`` comes from ``stored_runs``."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -137,9 +131,7 @@ class Judge:
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Returns the columns ``names`` of ``JUDGED`` for messages. ``rows`` must have the columns
-        ``log_columns(names)``.
-        """
+        """Returns columns ``names`` of ``JUDGED``. ``rows`` must have the columns ``log_columns(names)``."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -206,9 +198,7 @@ class Judge:
         )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
-        """Returns when the delay of each message ends, in microseconds. ``NO_INSTANT`` means that the message has
-        no delay.
-        """
+        """Returns when delays end, in microseconds. ``NO_INSTANT`` means that a message has no delay."""
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
         return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
 

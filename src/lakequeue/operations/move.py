@@ -69,18 +69,14 @@ class DeadLetterMoves:
     """ARNs of dead-letter queues that do not exist. Dead letters for these queues stay where they are."""
 
     def resolve(self) -> None:
-        """Finds the redrive policy's dead-letter queue in the catalog. Does nothing if this process knows the
-        queue.
-        """
+        """Finds the dead-letter queue in the catalog, unless this process knows the queue."""
         policy = self.queue.attributes.redrive
         if policy is not None and policy.dead_letter_queue not in self.queue.dead_letter_queues:
             with suppress(Exception):  # a claim that meets dead letters reports what fails
                 self._find(policy.dead_letter_queue)
 
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
-        """Claims messages of a shard, and moves the dead letters that the claim finds. For ``look``, see
-        ``ShardLedger.command``.
-        """
+        """Claims messages of a shard, and moves dead letters. For ``look``, see ``ShardLedger.command``."""
         brought, damaged = None, False
         while True:
             targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
@@ -138,9 +134,7 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages to their source queues, or to ``destination`` (DLQ-8). Returns the number of moved
-    messages.
-    """
+    """Moves visible messages to their source queues, or to ``destination`` (DLQ-8). Returns their number."""
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
@@ -187,9 +181,7 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns the destination of all messages. Returns None if each message goes to its source queue. Raises an
-    error if ``destination`` is not allowed.
-    """
+    """Returns the checked ``destination`` of all messages, or None if each goes to its source queue."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -223,9 +215,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Returns the offsets of messages to redrive, by destination. If ``only`` is None, each message goes to its
-    source queue.
-    """
+    """Returns offsets to redrive, by destination. If ``only`` is None, messages go to their source queues."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -294,9 +284,7 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of an unfinished move to the log of the target. Returns None if no move is
-    unfinished.
-    """
+    """Copies the messages of an unfinished move to the target's log. Returns None if there is no such move."""
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None

@@ -25,9 +25,7 @@ Columns = Sequence[tuple[str, str]]
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write. Pass the object to these processes, and then to
-    ``complete``.
-    """
+    """A bulk send whose rows other processes write. Pass it to these processes, and then to ``complete``."""
 
     columns: Columns
     order_by: str | None
@@ -44,9 +42,7 @@ class PlannedSend:
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
-        """Writes the rows of a task, in the process of the task. Returns the results, or None if ``needed`` is
-        False.
-        """
+        """Writes the rows of a task in its own process. Returns None if ``needed`` is False."""
         return self.writer.write(rows) if self.needed else None
 
 
@@ -58,9 +54,7 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Plans a bulk send, or the sends of a stream. Raises InvalidParameterValue for a wrong column, and
-    InvalidOptions for a wrong option.
-    """
+    """Plans a bulk send, or the sends of a stream. Raises InvalidParameterValue or InvalidOptions."""
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
     check_columns(attributes, columns, order_by)

@@ -15,9 +15,7 @@ _U = TypeVar("_U")
 
 
 def concurrently(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yields the result of ``call`` for each item, in the order of the items. Up to ``CONCURRENT`` calls run ahead
-    of the reader.
-    """
+    """Yields ``call`` of each item in the items' order. Up to ``CONCURRENT`` calls run ahead of the reader."""
     if len(items) < 2:
         yield from map(call, items)
         return

@@ -17,9 +17,7 @@ COMPARED = 1_000
 
 
 def find(root: Root, name: str) -> OpenQueue:
-    """Opens the queue with this name in the root's region. Raises QueueDoesNotExist if there is no such queue
-    (QUE-27).
-    """
+    """Opens the queue with this name in the root's region. Raises QueueDoesNotExist (QUE-27)."""
     with root.storage_errors():
         queue = _opened(root, name)
     with queue.service("queue"):
@@ -47,9 +45,7 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Opens up to ``limit`` queues whose names follow ``after``. Returns the queues, and True if more queues
-    follow (QUE-11, QUE-12).
-    """
+    """Returns up to ``limit`` queues whose names follow ``after``, and True if more follow (QUE-11, QUE-12)."""
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])

@@ -44,9 +44,7 @@ from lakequeue.storage.engines.commit_failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Factor by which all waiters except the first poll less often. Normally, the first waiter wakes the other
-waiters.
-"""
+"""Factor by which waiters poll less often than the first waiter, which normally wakes all other waiters."""
 
 MOST_FAILURES = 32
 """Number of failed reads after which a receive no longer splits unreadable ranges."""
@@ -69,15 +67,11 @@ class Room(Protocol):
     """Memory that a receive reserves before it reads messages."""
 
     def take(self, size: int) -> bool:
-        """Reserves ``size`` bytes for bodies and attributes. Returns False if fewer bytes are free.
-        Thread-safe.
-        """
+        """Reserves ``size`` bytes for messages. Returns False if fewer bytes are free. Thread-safe."""
         ...
 
     async def wait(self, size: int) -> None:
-        """Waits until ``size`` bytes are free, and reserves them. If the wait raises an error, the claimed
-        messages become visible.
-        """
+        """Waits for ``size`` bytes, and reserves them. If the wait fails, the messages become visible."""
         ...
 
 
@@ -96,13 +90,9 @@ class Request:
     enough: int = attrs.field(default=0, kw_only=True)
     """Number of claimed messages after which the receive asks no further shard. 0 means ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if the receive may decide undecided messages (TAB-26). A decision may write a block into the delivery
-    table.
-    """
+    """True if the receive may decide deliveries, which may write to the delivery table (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """False if the receive's consumer runs handlers. None if no consumer receives. Idle processes poll before
-    others.
-    """
+    """False if the receive's consumer runs handlers; None without a consumer. Idle processes poll first."""
     one_each: bool = attrs.field(default=False, kw_only=True)
     """True to receive at most one message of each FIFO group."""
 
@@ -114,13 +104,9 @@ class _Poll:
     wanted: Claim
     """The claim to make. Each poll claims under a new lease id."""
     deadline: Callable[[], int]
-    """Returns the instant at which the wait ends, in microseconds. The function is called again after each
-    poll.
-    """
+    """Returns the instant at which the wait ends, in microseconds. Called again after each poll."""
     refuse_late: bool
-    """True if OverLimit may be raised even after a wait. The error says that too many messages are in flight
-    (INF-7).
-    """
+    """True if a full in-flight limit may raise OverLimit even after a wait (INF-7)."""
     request: Request
 
 
@@ -154,9 +140,7 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible again, because no caller gets them. Returns True if this succeeded for all
-    messages.
-    """
+    """Makes claimed messages visible, because no caller gets them. Returns True if all became visible."""
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -179,9 +163,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages. Yields the instants until which the caller must wait. New messages and an interrupt set
-    ``wake``.
-    """
+    """Receives messages. Yields instants to wait for. New messages and an interrupt set ``wake``."""
     with queue.service("receive") as call:
         poll = _checked(queue, request)
         with _waiting(queue, poll, wake.set) as waiter:
@@ -198,9 +180,7 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """Receives messages for asyncio, without a thread that waits. If the call is cancelled, the claimed messages
-    become visible.
-    """
+    """Receives messages for asyncio without a thread that waits. A cancelled call makes its messages visible."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -270,16 +250,12 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Adds a waiter for this receive. The queue calls ``wake`` when the receive should poll. Yields None if the
-    receive does not wait.
-    """
+    """Adds a waiter, which ``wake`` causes to poll. Yields None if the receive does not wait."""
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 class _Polls:
-    """The polls of a receive: each calls ``claim``, then ``read``. Both return the instant of the next poll if
-    there is no message.
-    """
+    """Polls of a receive: ``claim``, then ``read``. Without messages, they return the next poll's instant."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -320,9 +296,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without messages, returns the next poll's instant until the wait ends. Raises
-        OverLimit at the in-flight limit (INF-7).
-        """
+        """Reads claimed messages, or returns the next poll's instant. May raise OverLimit (INF-7)."""
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
@@ -358,9 +332,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns claimed messages by send time or priority. If ``lease_id`` is given, the receive does not count for
-    unreadable messages (DUR-8).
-    """
+    """Returns messages in order. With ``lease_id``, unreadable messages count no receive (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
@@ -428,9 +400,7 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Returns claimed messages by offset, and the offsets of unreadable messages. Raises an error if all messages
-    are unreadable.
-    """
+    """Returns claimed messages by offset, and unreadable offsets. Raises an error if all are unreadable."""
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
@@ -475,9 +445,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Undoes the receive count of unreadable messages. The messages stay hidden until their visibility timeout
-    ends.
-    """
+    """Undoes the receive count of unreadable messages. They stay hidden until their visibility timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:

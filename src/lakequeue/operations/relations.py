@@ -64,9 +64,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation. Replaces Arrow's scanner, because the scanner's threads would hold Python
-    objects.
-    """
+    """One read of a relation. Arrow's scanner is not used: its threads would hold Python objects."""
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
         self.projected_schema = schema
@@ -101,9 +99,7 @@ class Relation(ds.Dataset):
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """Error that ended the last read. Kept here, because readers through Arrow's C interface report only the
-        error's text.
-        """
+        """Error that ended the last read. Readers through Arrow's C interface see only its text."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -149,9 +145,7 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """Returns the relations of these queues only, with all columns of ``JUDGED``. The relation ``stats`` covers
-    the whole root.
-    """
+    """Returns the relations of these queues. The relation ``stats`` still covers the whole root."""
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -170,9 +164,7 @@ def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
-    """Returns the existing queues of all regions. If ``as_of`` is given, also returns queues that were deleted
-    since.
-    """
+    """Returns the existing queues of all regions. ``as_of`` adds queues that were deleted since."""
     then = None if as_of is None else check_instant("as_of", as_of)
     if now is not None:
         check_instant("now", now)
@@ -185,9 +177,7 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """Returns the queues that existed at ``as_of``. Raises InvalidParameterValue, or QueueClientError if the
-    catalog's log begins later.
-    """
+    """Returns queues at ``as_of``. Raises InvalidParameterValue, or QueueClientError if the log begins later."""
     known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
     if not known:
         return []
@@ -197,9 +187,7 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
 
 def opened(root: Root, path: str, as_of: datetime | None) -> Table:
-    """Opens a table, or the table's version at ``as_of``. Raises QueueClientError if the table's log begins
-    later.
-    """
+    """Opens a table, or its version at ``as_of``. Raises QueueClientError if the table's log begins later."""
     if as_of is None:
         return root.engine.open(path)
     store = root.engine.store
@@ -300,9 +288,7 @@ class _RootTables:
         yield from concurrently(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """Returns the shards in which rows may meet the condition. Considers only queue, region and shard
-        number.
-        """
+        """Returns the shards that may meet the condition, by queue, region and shard number."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]

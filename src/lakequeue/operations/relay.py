@@ -51,9 +51,7 @@ def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 @attrs.frozen
 class RelayOptions:
-    """A table whose rows become messages; see ``LakeQueue.relay``. ``columns`` are the table's columns by message
-    column.
-    """
+    """A table to relay; see ``LakeQueue.relay``. ``columns`` maps message columns to table columns."""
 
     table: str = attrs.field(converter=root_of)
     body: str = "*"
@@ -67,9 +65,7 @@ class RelayOptions:
 
 
 def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
-    """Sends the rows of all versions that were not sent yet, up to the newest. Returns how many messages this call
-    sent.
-    """
+    """Sends the rows of all versions that were not sent yet. Returns how many messages this call sent."""
     if is_inside(wanted.table, queue.root.path):
         raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -112,9 +108,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the table was relayed, by the queue's log. If ``start`` is further ahead, records
-        ``start`` first.
-        """
+        """Returns the relayed position in the queue's log. Records ``start`` first if ``start`` is ahead."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1
@@ -183,9 +177,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """Encodes a version and its number of sent pieces as one number. ``MOST_PIECES`` means that all pieces were
-    sent.
-    """
+    """Encodes a version and its sent pieces as one number. ``MOST_PIECES`` means that all pieces were sent."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -194,9 +186,7 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields messages with the attribute ``change_type``. Its value is the kind of the row's change, according to
-    the change feed.
-    """
+    """Yields messages with the attribute ``change_type``: the kind of change in the change feed."""
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:

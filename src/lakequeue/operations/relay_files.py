@@ -27,25 +27,19 @@ from lakequeue.storage.stores import Store
 _COLUMNS = pa.schema([*FILES][:3])
 """Columns of a file that the body of the file's message contains."""
 _TRIES = 10
-"""Number of listings after which a call raises RequestThrottled. After each listing, another process recorded
-files first.
-"""
+"""Number of listings, each outdated by another process, after which a call raises RequestThrottled."""
 
 
 @attrs.frozen
 class Pattern:
-    """Files below the directory ``base`` whose paths match ``rest``. In ``rest``, ``*`` is any name, and ``**``
-    any directories.
-    """
+    """Files below ``base`` whose paths match ``rest``: ``*`` is any name, ``**`` any directories."""
 
     base: str
     rest: str
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue if the pattern names no files. Wildcards other than ``*``
-        and ``**`` also raise the error.
-        """
+        """Parses a pattern. Raises InvalidParameterValue for other wildcards, or if it names no files."""
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):

@@ -80,9 +80,7 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """Yields steps that set back future instants in the root's own tables. If ``name`` is given, the steps concern
-    this queue only.
-    """
+    """Yields steps that set back future instants in the root's own tables, for ``name`` or for all queues."""
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -114,9 +112,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """Runs a repair as a context. Yields the engine, and a counter of commits. The counter is None unless
-    ``apply`` is True.
-    """
+    """Runs a repair. Yields the engine, and a counter of commits, which is None unless ``apply`` is True."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -216,9 +212,7 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Adds lost and repeated messages to the report (DUR-36). ``left`` are the messages that can be received
-        after the repair.
-        """
+        """Reports lost and repeated messages (DUR-36). ``left`` can be received after the repair."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
@@ -281,9 +275,7 @@ def _plan(
 
 
 def _gone_back(head: Head, moves: int) -> Head:
-    """Returns the head of an older ledger without tokens of the rate limit. The head's move number is at least
-    ``moves``.
-    """
+    """Returns an older ledger's head without rate limit tokens. Its move number is at least ``moves``."""
     head = attrs.evolve(head, move_number=max(head.move_number, moves))
     pace = QueueAttributes.from_wire(head.attributes).pace
     if pace is None:
@@ -312,9 +304,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """Returns the highest epoch that a process may know. Assumes that each unreadable log entry added one
-    epoch.
-    """
+    """Returns the highest epoch that a process may know. Each unreadable log entry counts as one epoch."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -322,9 +312,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """Returns the number of this shard's last move that arrived in a queue. The next move needs a higher
-    number.
-    """
+    """Returns the number of this shard's last arrived move. The next move needs a higher number."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):

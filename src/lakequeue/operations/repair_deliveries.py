@@ -20,9 +20,7 @@ from lakequeue.storage.repair.ledger import RepairedLedger
 from lakequeue.storage.repair.steps import RepairStep
 
 SLOTS = 256
-"""Number of a shard's delivery slots that a repair blocks. A shard is not expected to have more deliveries at a
-time.
-"""
+"""Number of a shard's delivery slots that a repair blocks: more than deliveries are expected at a time."""
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:

@@ -158,9 +158,7 @@ class PeekedMessage:
     message_id: str
     body: str
     state: MessageState
-    """State of the message, for example ``visible``, ``in_flight`` or ``delayed``. In the history, the state is
-    ``deleted``.
-    """
+    """State of the message, for example ``visible``. In the history, the state is ``deleted``."""
     receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
@@ -175,15 +173,11 @@ class PeekedMessage:
     trace_header: str | None = None
     """``AWSTraceHeader`` of the send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
-    """Last failure of a dead letter's handler (DLQ-4). None if the consumer was killed, or is not a lakequeue
-    consumer.
-    """
+    """Last failure of a dead letter's handler (DLQ-4). None if no handler reported a failure."""
     consumer: str | None = None
     """Name of the consumer that has the message in flight, or None."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """The last ten failed attempts, oldest first (JOB-10). A dead letter's attempts include those in its source
-    queue.
-    """
+    """The last ten failed attempts, oldest first (JOB-10). Dead letters include those in the source queue."""
     priority: int = 0
     """Priority of the message; 0 on queues without priorities (JOB-5)."""
 
@@ -249,9 +243,7 @@ def received_message(
 
 
 def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueAttributes) -> PeekedMessage:
-    """Returns a message as ``peek`` shows it. ``row`` is a row of ``browse.PEEKED``, and ``attributes`` are its
-    typed attributes.
-    """
+    """Returns a message as ``peek`` shows it, from a row of ``browse.PEEKED`` and typed attributes."""
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

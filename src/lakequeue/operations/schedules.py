@@ -41,9 +41,7 @@ MOST = 1_000
 """Maximum number of schedules of a root. The number is limited because each change writes the whole table."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds for which the end of ``running()`` waits for sends. Sends that are not made by then follow at the next
-start.
-"""
+"""Seconds for which the end of ``running()`` waits for sends. Unmade sends follow at the next start."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
 """Approximate maximum number of messages in one commit, and of the bytes of their bodies."""
 
@@ -65,9 +63,7 @@ class OpenSchedules:
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
     def add(self, wanted: Schedule, update: bool = False) -> Schedule:
-        """Adds a schedule, or returns an existing schedule that is equal. If ``update``, replaces a schedule of
-        the same name.
-        """
+        """Adds a schedule, or returns an equal existing schedule. ``update`` replaces a namesake."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -104,9 +100,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """Returns the due time of the last message that a schedule has sent. Returns None if the queue has no
-        message of the schedule.
-        """
+        """Returns the due time of the schedule's last sent message, or None without such a message."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -114,9 +108,7 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields concerns about schedules that fail or are overdue, sorted by name. If ``thorough``, also reads
-        the schedules' last messages.
-        """
+        """Yields concerns about failing or overdue schedules. ``thorough`` also reads their last messages."""
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, problem, hint = "schedule fails", None, ""
@@ -209,9 +201,7 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends due messages. Yields each schedule, the number of messages sent, and the schedule's new row. If
-        the new row is None, the schedule is to be removed.
-        """
+        """Sends due messages. Yields each schedule, its number of sent messages, and its new row or None."""
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
         for row in rows:
@@ -250,9 +240,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of sent messages, and the schedule's new row. If the new row is None, the schedule is
-        to be removed.
-        """
+        """Returns the number of sent messages, and the schedule's new row. None removes the schedule."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:

@@ -42,9 +42,7 @@ Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientE
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Context around each send, set by ``lakequeue.otel``. The context gets verb, queue and entries, and yields the
-entries to send.
-"""
+"""Context around each send, set by ``lakequeue.otel``. Gets verb, queue and entries; yields entries to send."""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -207,9 +205,7 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Groups entries by the shards that may take them. An entry with a group or deduplication id can go to only
-    one shard.
-    """
+    """Groups entries by shards. An entry with a group or deduplication id has only one shard."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id

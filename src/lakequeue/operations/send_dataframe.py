@@ -1,6 +1,4 @@
-"""Sends many rows at once: rows of a DataFrame or an Arrow source, or rows in staged files. Completes interrupted
-bulk sends.
-"""
+"""Bulk sends of a DataFrame, an Arrow source or staged files. Completes interrupted bulk sends."""
 
 from __future__ import annotations
 
@@ -55,15 +53,11 @@ class BulkSend:
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Number by which all processes choose the same shards for ungrouped rows. If None, this process chooses the
-    shards.
-    """
+    """Number by which all processes choose the same shards. If None, this process chooses the shards."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
-    """Sends every row of a DataFrame as a message. Returns the number of messages, or 0 if the send id was sent
-    before.
-    """
+    """Sends every row as a message. Returns the number of messages, or 0 for a repeated send id."""
     queue.root.require_spark("send_dataframe")
     df, order_by = write_files.respelled(df, send.order_by)
     bad, refused = bad_rows_of(queue, send.on_bad_row, send.bad_rows), 0
@@ -82,9 +76,7 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """Returns what to do with rows that break a rule. Returns None if a bad row ends the send. Raises
-    InvalidOptions.
-    """
+    """Returns how to treat bad rows, or None if a bad row ends the send. Raises InvalidOptions."""
     problems = option_problems(on_bad_row, table)
     if problems:
         raise InvalidOptions(problems)
@@ -106,9 +98,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes. Returns the number of rows. Calls ``stage`` again if the queue's
-    attributes change.
-    """
+    """Sends rows that ``stage`` writes, and returns their number. Repeats ``stage`` if attributes change."""
     with queue.service(verb) as call:
         while True:
             check_columns(queue.attributes, columns, send.order_by)
@@ -143,9 +133,7 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """Returns the largest version of an application id in the logs of the queue. Returns 0 if no log has the
-    id.
-    """
+    """Returns the largest version of an application id in the queue's logs, or 0 if no log has the id."""
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -176,9 +164,7 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> SendTarget:
-    """Returns the target of bulk sends with the attributes that this process knows. ``priority`` is for rows
-    without a priority.
-    """
+    """Returns the target of bulk sends, by known attributes. ``priority`` is for rows without a priority."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path

@@ -35,9 +35,7 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""A receipt handle, and the seconds until its message becomes visible. If the seconds are None, the message is
-deleted.
-"""
+"""A receipt handle, and the seconds until its message becomes visible, or None to delete the message."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
 """Error of a receipt that was not settled. None for a settled receipt."""
 
@@ -107,9 +105,7 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits the waiting commands of a shard. Returns the error of the commit, or None if the commit
-        landed.
-        """
+        """Commits a shard's waiting commands. Returns the commit's error, or None if it landed."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -164,9 +160,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible again, because no handler was called for them. The receive does not count
-    (HBN-23).
-    """
+    """Makes messages visible that no handler got. The receive does not count (HBN-23)."""
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -195,9 +189,7 @@ def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
-    """Settles receipts of separate callers. Returns the outcome of each receipt. Raises QueueDoesNotExist, or
-    QueueClientError if all fail.
-    """
+    """Returns an outcome for each receipt. Raises QueueDoesNotExist, or QueueClientError if all fail."""
     with queue.service("settle") as call:
         outcomes = _settled(queue, wanted)
         for outcome in outcomes:
@@ -208,16 +200,12 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """Returns a visibility timeout in microseconds. If the timeout is invalid, checks it again with the newest
-    attributes.
-    """
+    """Returns a visibility timeout in microseconds. An invalid timeout is checked with newest attributes."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Returns the command that makes a message visible after ``timeout`` microseconds. If ``timeout`` is None, the
-    command deletes the message.
-    """
+    """Returns the command that shows a message after ``timeout`` microseconds. None deletes the message."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)

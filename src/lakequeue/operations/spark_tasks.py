@@ -1,6 +1,4 @@
-"""Splits the messages of shards into disjoint ranges for Spark's tasks. lakequeue must be installed for the
-tasks.
-"""
+"""Splits the messages of shards into disjoint ranges for Spark's tasks, which need lakequeue."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """Divides a shard's messages into pieces. Returns for each piece its first and last offset, and its
-    approximate bytes.
-    """
+    """Divides a shard's messages. Returns first offset, last offset, and approximate bytes of each piece."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -134,9 +130,7 @@ _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """Divides the messages that may meet a condition among tasks. Each task gets ranges of about
-    ``TASK_BYTES``.
-    """
+    """Divides the messages that may meet a condition among tasks of about ``TASK_BYTES``."""
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 

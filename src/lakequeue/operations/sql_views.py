@@ -81,9 +81,7 @@ _GONE_AT = _later(_SENT_AT, "head.retention")
 
 
 def create(spark: SparkSession, statements: Sequence[str]) -> None:
-    """Runs the statements in a session. Raises QueueClientError if the session lacks Delta, or if the catalog
-    refuses a view.
-    """
+    """Runs the statements in a session. Raises QueueClientError without Delta, or if a catalog refuses a view."""
     from pyspark.errors import PySparkException
 
     for statement in statements:
@@ -209,9 +207,7 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the messages of a queue with their states. The column ``rewindable`` is true if a rewind
-    may restore the message.
-    """
+    """Returns a query for a queue's messages with states. ``rewindable`` is true if a rewind may restore them."""
     # Spark reads the ledger earlier than the log, so emptied rows of stored messages are omitted
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -261,9 +257,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """Returns a query for the heads of shards, with the first held offset. The offset is NULL if delayed messages
-    have no cap (INF-9).
-    """
+    """Returns a query for shard heads with the first held offset, which is NULL without a cap (INF-9)."""
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
         return f"SELECT *, CAST(NULL AS BIGINT) AS held_from FROM ({heads})"
@@ -288,9 +282,7 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Returns a query for messages, each with its run or NULL. Ledgers are not filtered, which would take 68 jobs
-    instead of 53.
-    """
+    """Returns a query for messages with run or NULL. Filtering ledgers would take 68 jobs instead of 53."""
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)

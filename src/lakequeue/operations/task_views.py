@@ -51,9 +51,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns of a relation that the functions read: all columns except queue, region, shard and
-    ``_LATE``.
-    """
+    """Returns the columns that the functions read: all except queue, region, shard and ``_LATE``."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -140,9 +138,7 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of the relation ``queues``. The counts of many queues come from the compactor's
-        notes.
-        """
+        """Yields the rows of the relation ``queues``. Counts of many queues come from the compactor."""
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -154,9 +150,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """Yields a column of messages, in order. The value is NULL or empty for an erased message or a deleted
-        queue.
-        """
+        """Yields a column of messages in order: NULL or empty if the message or the queue is gone."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -183,9 +177,7 @@ class TaskReader:
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Divides messages into stretches with one snapshot and ascending offsets. Yields the snapshot and the offsets
-    of each stretch.
-    """
+    """Yields a snapshot and offsets for each stretch of messages with one snapshot and ascending offsets."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -205,9 +197,7 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """Returns a column for the messages at the ``wanted`` offsets. Messages that ``rows`` lacks get NULL or an
-    empty text.
-    """
+    """Returns a column at the ``wanted`` offsets. Messages that ``rows`` lacks get NULL or an empty text."""
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)
@@ -289,9 +279,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Returns the number of tasks of a step. On 2 cores, 300 queues took 5.5 s with 6 tasks. With 64 tasks, they
-    took 6.6 s.
-    """
+    """Returns the number of tasks of a step. 300 queues on 2 cores took 5.5 s with 6 tasks, 6.6 s with 64."""
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores

@@ -31,9 +31,7 @@ class Tokens:
     """Sequence number of the read by ``look_at`` in which this receive read the shards."""
 
     def may_be_left(self) -> bool:
-        """False if the bucket of the rate limit is empty. True if the queue has no rate limit, or only one
-        shard.
-        """
+        """False if the rate limit's bucket is empty. True without a rate limit, or for a single shard."""
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
             return True

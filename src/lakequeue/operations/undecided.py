@@ -91,9 +91,7 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 
 
 def table_of(root: Root, table: str) -> DeltaDeliveryTable:
-    """Returns a delivery table that is opened with the root's storage options. Raises the errors of
-    ``target_of``.
-    """
+    """Returns a delivery table, opened with the root's storage options. Raises as ``target_of`` does."""
     return _opened(root, _in_catalog(root, table) if is_catalog_name(table) else table, None)
 
 
@@ -120,9 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a table of a catalog. The readers of a stream cannot decide them, because the
-    readers have no session.
-    """
+    """Decides deliveries into a catalog's table, because the readers of a stream have no session for it."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()
@@ -130,9 +126,7 @@ def decide_in_catalog(queue: OpenQueue) -> None:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides deliveries whose receipts have ended (TAB-26). Returns the number of decided deliveries. Tries a
-    failed decision again after 30 seconds.
-    """
+    """Decides expired deliveries, and returns their number (TAB-26). Retries a failure after 30 seconds."""
     done = 0
     for each in found:
         place, now = (shard.number, each.mark.slot), queue.now()

@@ -1,6 +1,4 @@
-"""Converts a root of layout 5 to layout 6. Converts the catalog last, so that a later call can continue a killed
-call.
-"""
+"""Converts a root of layout 5 to layout 6. A later call continues a killed call."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called before each table, and at the end. The arguments are the numbers of converted tables and of all tables,
-and the queue's name. At the end, the name is empty.
-"""
+"""Called with converted tables, all tables, and queue, before each table. At the end, the queue is ""."""
 _FORMER = 5
 _EMPTIED = -1.0
 """Value of ``delay_seconds`` that marks an emptied message in layout 5."""
@@ -42,9 +38,7 @@ _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
 
 def upgrade(root: Root, progress: Progress) -> int:
-    """Converts all queues of a root, in all regions. Returns the number of converted queues; see
-    ``LakeQueue.upgrade``.
-    """
+    """Converts all queues of a root, and returns the number of converted queues; see ``LakeQueue.upgrade``."""
     engine, path = Engine(root.engine.store), root.path
     with logged("upgrade", ""), root.storage_errors():
         try:
@@ -147,9 +141,7 @@ def _is_converted(table: Table, schema: pa.Schema) -> bool:
 def _commit(
     table: Table, removed: Sequence[LiveFile], rows: Sequence[pa.Table], schema: pa.Schema | None = None
 ) -> None:
-    """Replaces the files ``removed`` of a table by ``rows``. Raises QueueClientError if another process changed
-    the table.
-    """
+    """Replaces a table's ``removed`` files by ``rows``. Raises QueueClientError after a concurrent change."""
     metadata = schema and dict(table.state.metadata) | {
         "schemaString": entries.schema_text(schema),
         "configuration": dict(table.state.metadata["configuration"]),
@@ -292,9 +284,7 @@ def _consumer(text: str | None) -> str | None:
 
 
 def _attempts(text: str | None) -> Attempts:
-    """Converts failed attempts. Layout 5 joined attempts that differ only in time, and listed their times in
-    ``earlier``.
-    """
+    """Converts failed attempts. Layout 5 listed in ``earlier`` the times of equal attempts."""
 
     def listed_apart() -> Iterator[Mapping[str, Any]]:
         for entry in json.loads(text or "[]"):
@@ -307,9 +297,7 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """Converts the note of a dead letter. The note has a failure, maybe with ``attempts`` before it, or only
-    attempts.
-    """
+    """Converts the note of a dead letter: a failure, maybe after ``attempts``, or only attempts."""
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

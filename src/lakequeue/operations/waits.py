@@ -25,9 +25,7 @@ WATCHED_CLAIM_FACTOR = 60
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Adds a waiter for the duration of the block. ``wake`` is called when the waiter should poll. For ``idle``,
-    see ``Request.idle``.
-    """
+    """Adds a waiter for the block. ``wake`` is called when to poll. For ``idle``, see ``Request.idle``."""
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:
@@ -53,9 +51,7 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """True if all shards were empty at recent reads, and no message was sent since. Takes one request per
-    shard.
-    """
+    """True if all shards were recently empty, and no message was sent since. Takes one request per shard."""
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -86,14 +82,10 @@ class VainWait:
     _pause: int
     """Microseconds until the next poll."""
     _known: int | None
-    """Value of ``changes`` before a poll that left no message to other processes. None if messages were left, or
-    after the value was reported.
-    """
+    """Value of ``changes`` before a poll that left no message to other processes, or None."""
     _watched: bool = False
     _left: bool = False
-    """True if the last check relied on the watcher. If the watcher's stamp is old by now, ``next`` does not
-    wait.
-    """
+    """True if the last check relied on the watcher. If the watcher's stamp is old, ``next`` does not wait."""
     _longest: int = attrs.field(init=False)
 
     @_longest.default

@@ -110,9 +110,7 @@ class Tallies:
 
 
 class Steps:
-    """Counts the commits of a call that makes several commits. Error messages use ``call`` as the name of the
-    call.
-    """
+    """Counts the commits of a call. Error messages use ``call`` as the name of the call."""
 
     def __init__(self, call: str) -> None:
         self._call = call
@@ -120,9 +118,7 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Runs one commit. If the commit fails after an earlier commit of the call, raises QueueClientError with
-        ``outcome_unknown``. QueueDoesNotExist is raised unchanged.
-        """
+        """Runs a commit. A failure after an earlier commit raises QueueClientError (``outcome_unknown``)."""
         try:
             yield
         except QueueDoesNotExist:

@@ -13,9 +13,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between a waiting caller's checks that the group has a leader. An interrupt may have ended the
-leader.
-"""
+"""Seconds between a waiting caller's checks for a leader. An interrupt may have ended the leader."""
 
 
 class Item(Generic[Request, Answer]):

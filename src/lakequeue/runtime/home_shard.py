@@ -12,17 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at a shard other than the home. Few consumers can therefore serve all
-shards.
-"""
+"""One in this many receives starts at another shard than the home, so that few consumers serve all shards."""
 _ALONE = 0.125
-"""Amount by which a commit without lost races lowers the strain. A lost race raises the strain by 1. High strain
-moves the home.
-"""
+"""Amount by which a commit without lost races lowers the strain. A lost race raises the strain by 1."""
 _LEAST, _MOST = 2.0, 64.0
-"""Smallest and largest limit of the strain. At the limit, the home moves. The limit doubles if all other shards
-are in use.
-"""
+"""Limits of the strain at which the home moves. The limit doubles if all other shards are in use."""
 _QUIET = 64
 """Number of commits in a row at strain 0. After this number, the strain's limit is ``_LEAST`` again."""
 _MISSES = 8
@@ -57,9 +51,7 @@ class HomeShard:
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns a shard to try before the home, in one of ``ELSEWHERE_EVERY`` calls. Returns None in all other
-        calls, and if the queue has one shard.
-        """
+        """Returns, in one of ``ELSEWHERE_EVERY`` calls, a shard to try before the home, otherwise None."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -68,9 +60,7 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Records the shard in which a receive found messages. Called only for a receive that began at the home
-        shard.
-        """
+        """Records the shard in which a receive that began at the home shard found messages."""
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:
@@ -93,9 +83,7 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """May move the home if the strain is high. ``activity`` returns for each given shard a value that every
-        commit changes.
-        """
+        """May move the home if the strain is high. ``activity`` returns values that every commit changes."""
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

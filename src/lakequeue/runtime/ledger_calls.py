@@ -18,9 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """``look_at`` numbers its reads. The commands accept a read with this number or a higher one. Infinity: they
-    accept no earlier read.
-    """
+    """Lowest number of a ``look_at`` read that the commands accept; infinity if they accept no earlier read."""
 
 
 @attrs.frozen
@@ -41,9 +39,7 @@ class CommandCommit:
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
-        """Collects the commands of several calls. ``looked`` is the sequence number of the last read by
-        ``look_at``.
-        """
+        """Collects the commands of several calls. ``looked`` is the number of the last ``look_at`` read."""
         commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -52,9 +48,7 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Adds the commands of other processes after the commands of ``posted``. Call this method only after the
-        shard was read.
-        """
+        """Adds other processes' commands after those of ``posted``. Call only after the shard was read."""
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

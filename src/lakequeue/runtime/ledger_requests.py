@@ -24,9 +24,7 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that this process posts as requests after it saw other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""``LOSS`` is the strain that a lost race adds. From the strain ``MOST_STRAIN`` on, calls become requests. A won
-commit subtracts 1 from the strain.
-"""
+"""Strain that a lost race adds, and strain from which calls become requests. A won commit subtracts 1."""
 _ATTRIBUTES = "attributes"
 """Key of the queue's attributes version, among the answers in a log entry."""
 
@@ -36,9 +34,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """Says that this process must commit its own request. The same commit includes ``others``: ids and commands of
-    other processes' requests, oldest first.
-    """
+    """Says that this process must commit its own request and ``others``: ids and commands, oldest first."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 
@@ -56,9 +52,7 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """``turns.moved`` is True if other processes commit to this shard. Another shard may be better for this
-        process.
-        """
+        """``turns.moved`` is True if other processes commit to this shard; another shard may be better."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0
@@ -73,9 +67,7 @@ class LedgerRequests:
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
-        """Records a lost race. Raises OthersMet if many races were lost, and the commands must become a
-        request.
-        """
+        """Records a lost race. Raises OthersMet if the commands must become a request after many losses."""
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
@@ -105,22 +97,16 @@ class LedgerRequests:
         return self._rounds > 0
 
     def takes(self, commands: Sequence[Command]) -> bool:
-        """True if the commands should be posted as a request. False if all are claims and the last claim got too
-        few messages.
-        """
+        """True if the commands should be posted. False for claims after a claim that got too few messages."""
         futile = self.dry and all(isinstance(command, Claim) for command in commands)
         return self.wanted and not futile and self.may_take(commands)
 
     def may_take(self, commands: Sequence[Command]) -> bool:
-        """True if other processes can commit these commands. The ledger must be on an object store, and each
-        command must have a text form.
-        """
+        """True if the ledger is on an object store, and other processes can commit these commands as text."""
         return self.possible and all(map(has_text, commands))
 
     def note(self, commands: Sequence[Command], results: Sequence[Result]) -> None:
-        """Sets ``dry`` to True if a claim got fewer messages than it asked for. Otherwise sets ``dry`` to
-        False.
-        """
+        """Sets ``dry``: True if a claim got fewer messages than it asked for, otherwise False."""
         self.dry = any(
             isinstance(command, Claim)
             and (result.error is not None or result.value.message_count < command.max_messages)
@@ -173,9 +159,7 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns the answers to requests as JSON for a log entry. ``asked`` has each request's id and number of
-    commands.
-    """
+    """Returns the answers to requests as JSON for a log entry. ``asked`` has ids and numbers of commands."""
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])
@@ -184,9 +168,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Reads the commands of another process's request. Returns no commands if they are unreadable, or if the log
-    was restored since.
-    """
+    """Returns the commands of another process's request: none if unreadable, or if the log was restored."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

@@ -24,29 +24,21 @@ from lakequeue.storage.engines.watch_lock import WatchLock
 PAUSE = 0.02
 """Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last receive stopped waiting. Commits and short handlers take
-less time.
-"""
+"""Seconds that a process keeps watching after its last wait. Commits and short handlers take less."""
 STAY = 0.25
 """Seconds that a process keeps watching after a receive, if the consumer will soon receive again."""
 RETRY = 0.005
-"""Seconds that a process with running handlers waits before it tries to take the released lock. Idle processes try
-at once.
-"""
+"""Seconds for which a process with running handlers leaves a released lock to idle processes."""
 SIGN = 0.2
 """Seconds between two stamps that the watcher writes to the lock's file."""
 SIGNS = 5
 """Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""Seconds that a woken receive may take until it polls. After this time, the watcher leaves the lock to another
-process.
-"""
+"""Seconds that a woken receive may take until it polls. The watcher then leaves the lock to another process."""
 OVERFLOW = -1
 """Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds without a waiting receive after which a queue is dropped. The drop happens when a receive waits on a new
-queue.
-"""
+"""Seconds without a waiting receive after which a queue is dropped, at the next wait on a new queue."""
 
 
 @attrs.define(eq=False)
@@ -180,9 +172,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes the ``Place`` of a table. Removes the table's former ``Place``, and the places of queues unused
-        for ``FORGOTTEN`` seconds.
-        """
+        """Makes a table's ``Place``. Removes its former place, and places unused for ``FORGOTTEN`` seconds."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -204,9 +194,7 @@ class LogWatch:
         return watch
 
     def _lead(self, place: Place) -> bool:
-        """Begins to watch the logs, unless another process already watches them. Returns True if this process is
-        the watcher.
-        """
+        """Watches the logs unless another process does. Returns True if this process is the watcher."""
         if place.sign is not None and place.lock.exclusive is None:
             with suppress(OSError):
                 place.lock.take(exclusive=True)
@@ -256,9 +244,7 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Returns the milliseconds until the next check of a place or the next stamp. Returns None if neither is
-        planned.
-        """
+        """Returns the milliseconds until the next planned check or stamp, or None if neither is planned."""
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)
@@ -295,9 +281,7 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Called when a log of ``place`` has changed. Returns ``[place]`` if its receives must poll, else ``[]``.
-        Releases the lock if no receive can poll soon.
-        """
+        """Returns ``[place]`` if its receives must poll a changed log, else ``[]``. May release the lock."""
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -309,9 +293,7 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Tries to make this process the watcher of ``place``. Returns ``[place]`` if the receives there must
-        poll, else ``[]``.
-        """
+        """Tries to become the watcher of ``place``. Returns ``[place]`` if its receives must poll, else ``[]``."""
         if place.is_blocked():
             place.due = time.monotonic() + SIGN
             return []
@@ -322,9 +304,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks. Each lock keeps a file open. Further queues are watched without a
-    lock.
-    """
+    """Returns the maximum number of locks, each with an open file. Further queues are watched without a lock."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

@@ -54,9 +54,7 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """Returns the directories of the shards' Delta logs. The list is empty on object stores, or if the clock
-        is not the system's.
-        """
+        """Returns the shards' log directories. Empty on object stores, or if the clock is not the system's."""
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []
@@ -76,9 +74,7 @@ class OpenQueue:
 
     @property
     def key(self) -> str:
-        """Name of the queue's directory. The name consists of a hash of region and queue name, and the
-        incarnation.
-        """
+        """Name of the queue's directory: a hash of region and queue name, and the incarnation."""
         return self.row.key
 
     @property
@@ -98,9 +94,7 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Context in which a call of the queue runs. Logs the call, converts its errors, and completes an
-        interrupted deletion.
-        """
+        """Context of a call: logs the call, converts its errors, completes an interrupted deletion."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()
@@ -119,9 +113,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Checks, from time to time, that the catalog still has the queue. Raises DamagedTable if a restore has
-        lost the queue (DUR-7).
-        """
+        """Checks from time to time that the catalog has the queue. Raises DamagedTable if not (DUR-7)."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without waiting: the lock's holder may be making tables
@@ -154,9 +146,7 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Calls ``check``. If ``check`` fails and the attributes are outdated, reads new attributes and calls
-        ``check`` again. Returns the version of the attributes, and the result of ``check``.
-        """
+        """Calls ``check``, maybe again with newer attributes. Returns the attributes' version, and the result."""
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -168,9 +158,7 @@ class OpenQueue:
             return version, check()
 
     def reload(self) -> bool:
-        """Reads the queue's row from the catalog again. Returns True if the attributes changed. Raises
-        QueueDoesNotExist if the queue was deleted.
-        """
+        """Reads the catalog's row. Returns True if attributes changed. Raises QueueDoesNotExist if deleted."""
         row = self.root.living(self.key)
         if row is None:
             raise QueueDoesNotExist()
@@ -183,16 +171,12 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Gives this process and the log the newest attributes. Called after the log refused a send with another
-        version of the attributes.
-        """
+        """Gives this process and the log the newest attributes, after the log refused a send's version."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts the shards' attributes if they are newer than the catalog's (DUR-7). A restore may cause this.
-        Returns True if they were newer.
-        """
+        """Adopts the shards' attributes, and returns True, if they are newer than the catalog's (DUR-7)."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))
@@ -219,9 +203,7 @@ class OpenQueue:
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
-        """Writes the catalog's attributes to every shard, and thereby completes an interrupted change of
-        attributes (QUE-25).
-        """
+        """Writes the catalog's attributes to every shard, which completes an interrupted change (QUE-25)."""
         row = self.row
         version = row.attributes_version
         if version == 0:
@@ -250,9 +232,7 @@ class OpenQueue:
         return result.value
 
     def delete(self) -> None:
-        """Deletes the queue, or completes an interrupted deletion. Closes the shards first, and marks the
-        catalog's row as deleted last (QUE-13).
-        """
+        """Deletes the queue, or completes a deletion. Marks the catalog's row last (QUE-13)."""
         row = self.root.living(self.key)
         if row is None:
             self.root.forget_shards(self.key)

@@ -76,9 +76,7 @@ class OpenShard:
         self.sender = ShardSender(tables, shared, self.ledger, self.reader)
 
     def release(self) -> None:
-        """Closes the handles of the shard's tables, and clears the caches. The next call opens the tables
-        again.
-        """
+        """Closes the shard's tables, and clears the caches. The next call opens the tables again."""
         self.sender.release()
         self.ledger.release()
         self.reader.bodies.clear()
@@ -106,9 +104,7 @@ class OpenShard:
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log, and removes local files that contain the message. Returns True if content
-        was removed.
-        """
+        """Clears a message in the log and in local files. Returns True if content was removed."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)
@@ -117,8 +113,6 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """Checks the clock. Returns the instant, in microseconds, from which deduplication ids count, or None if
-        none count.
-        """
+        """Checks the clock. Returns when deduplication ids begin to count, in microseconds, or None."""
         self.ledger.check_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

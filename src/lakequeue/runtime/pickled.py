@@ -87,9 +87,7 @@ _Open = TypeVar("_Open")
 
 
 class Reopened(Generic[_Values, _Open]):
-    """Base class of public classes that are pickled without open files. A copy opens its root or queue on first
-    use.
-    """
+    """Base class of public classes that are pickled without open files. A copy opens on first use."""
 
     _values: ClassVar[type[PickledRoot | PickledQueue]]
     _pickled: _Values

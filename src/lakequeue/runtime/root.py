@@ -35,13 +35,9 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Maximum microseconds between two polls of a waiting receive. For disks, and for object stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores, a receive pauses between polls for 1/``IDLE_PART`` of its idle time. The pause is at most
-``IDLE_POLL_INTERVAL`` microseconds.
-"""
+"""A poll pause on object stores: 1/``IDLE_PART`` of the idle time, at most the interval in microseconds."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Microseconds that a handled message may wait for the next claim, which settles it. For disks, and for object
-stores.
-"""
+"""Microseconds that a handled message may wait for the next claim: on disks, and on object stores."""
 REMOTE_CLAIM_INTERVAL = 1_000_000
 """Minimum microseconds from a claim that took all messages to the next claim. Used on object stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
@@ -52,9 +48,7 @@ CACHED_QUEUES = 1_000
 
 
 class _OpenShards(list[OpenShard]):
-    """The shards of a queue. The list is kept while the queue is open or was used recently. Shards may be added
-    (QUE-34).
-    """
+    """The shards of a queue, kept while the queue is open or was used recently. Shards may be added (QUE-34)."""
 
     def __init__(self, engine: Engine, root: str, row: QueueRow, guard: ClockGuard) -> None:
         super().__init__()
@@ -180,9 +174,7 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Returns the longest pause between two polls if no message came for ``idle``. Both times are in
-        microseconds.
-        """
+        """Returns the longest pause between polls after ``idle`` without messages, in microseconds."""
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
@@ -199,9 +191,7 @@ class Root:
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
-        """Creates the root if it is missing. Raises QueueClientError if the place has other contents or is not
-        writable.
-        """
+        """Creates a missing root. Raises QueueClientError if the place has other contents or is read-only."""
         with self.storage_errors(), self.lock:
             self.catalog.prepare(self.mode)
 
@@ -222,16 +212,12 @@ class Root:
         return self.spark
 
     def allow(self, spark: SparkSession) -> None:
-        """Lets a session reach the root's storage. Raises QueueClientError if the session cannot reach the
-        storage.
-        """
+        """Lets a session reach the root's storage. Raises QueueClientError if that is impossible."""
         spark_access.allow(spark, self.engine.store)
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns storage failures into QueueClientError. Drops all cached state if a restored backup may be the
-        cause.
-        """
+        """Turns storage failures into QueueClientError. Drops caches after a possible restore."""
         process.check()
         try:
             yield
@@ -257,17 +243,13 @@ class Root:
             return rows
 
     def living(self, key: str) -> QueueRow | None:
-        """Returns the current row of an incarnation by its key. Returns None if the incarnation does not exist or
-        was deleted.
-        """
+        """Returns the current row of an incarnation by key, or None if it is missing or was deleted."""
         with self.lock:
             row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns the newest row of an incarnation by its key. Returns None if the catalog has no such row, or
-        ``known`` if the catalog is unreadable.
-        """
+        """Returns an incarnation's newest row, None for no row, or ``known`` if the catalog is unreadable."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -280,16 +262,12 @@ class Root:
                 return known
 
     def living_at(self, place: QueueLocation) -> QueueRow | None:
-        """Returns the current row of the queue with this region and name. Returns None if there is no such
-        queue.
-        """
+        """Returns the current row of the queue with this region and name, or None for no such queue."""
         with self.lock:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Applies ``change`` to the newest row of a queue, and returns the changed row. Raises QueueDoesNotExist
-        if the queue was deleted.
-        """
+        """Applies ``change`` to a queue's newest row, and returns the row. Raises QueueDoesNotExist."""
 
         def changed() -> Change[QueueRow]:
             newest = self.catalog.incarnation(row.key)
@@ -336,9 +314,7 @@ class Root:
 
 
 def _tables(store: Store, spark: SparkSession | None) -> _RootState:
-    """Returns the state that roots with the same options share. If ``spark`` is given, commits go through
-    Spark.
-    """
+    """Returns the state that roots with the same options share. With ``spark``, commits go through Spark."""
     # other options, other handles: they may have other rights
     key = (store.root, store.client_options, store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:

@@ -59,9 +59,7 @@ class Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """Returns the place of a message, or of the message that it repeats. Returns None if the cap on stored
-        messages is reached.
-        """
+        """Returns the place of a message, or of its original. Returns None if the cap is reached."""
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch
@@ -97,9 +95,7 @@ class PlaceFinder:
     def places(
         self, appender: Appender, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Places:
-        """Returns a ``Places`` for sends with these attributes. Its offsets begin after the loaded snapshot of the
-        log.
-        """
+        """Returns a ``Places`` for these attributes. Its offsets begin after the loaded log snapshot."""
         room, known = self.room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
             return Places(appender.end, room, known)
@@ -124,9 +120,7 @@ class PlaceFinder:
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the place of an earlier message with the deduplication key, or None. Ignores messages that were
-        purged or are not in ``stored``.
-        """
+        """Returns the place of an earlier message with the key, or None. The message must be ``stored``."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)
@@ -137,9 +131,7 @@ class PlaceFinder:
         return None
 
     def room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
-        """Returns how many more messages the cap allows in a log that now ends at offset ``end``. Returns None if
-        there is no cap.
-        """
+        """Returns how many more messages the cap allows in a log with this ``end``. None means no cap."""
         limit = attributes.stored_limit
         if limit is None:
             return None

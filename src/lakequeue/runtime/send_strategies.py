@@ -17,9 +17,7 @@ from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import failure_left_to_others
 
 LOOKS = 3
-"""Number of other processes' commits that a sender searches for its messages. After this number, the sender waits
-for its turn.
-"""
+"""Number of foreign commits that a sender searches for its messages before it waits for its turn."""
 
 
 class PlainCommit:
@@ -30,15 +28,11 @@ class PlainCommit:
             appender.stage_next()
 
     def find(self, appender: Appender) -> Appended | None:
-        """Returns where another process has put the messages. Returns None if the loaded snapshot lacks the
-        messages.
-        """
+        """Returns where another process has put the messages, or None if the snapshot lacks them."""
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
-        """Writes the messages into a staged file. Returns the object that commits the file. See
-        ``staged_sends.stage``.
-        """
+        """Stages the messages, and returns the object that commits the file. See ``staged_sends.stage``."""
         staged = appender.stage(messages, version, alone=alone)
         return OwnFile(staged) if alone else SharedFile(staged)
 
@@ -48,9 +42,7 @@ class PlainCommit:
         return appender.append(messages, now, version, ids)
 
     def answers(self, batch: SendBatch, first: int) -> list[Sent | BaseException]:
-        """Returns the answers to the sends of a committed batch. The messages of the batch begin at offset
-        ``first``.
-        """
+        """Returns the answers to the sends of a committed batch, which begins at offset ``first``."""
         return batch.answers
 
     def failure(self, error: Exception) -> Exception:
@@ -85,9 +77,7 @@ class OwnFile(PlainCommit):
         return True
 
     def give_up(self, version: int) -> None:
-        """Called before another file replaces this file. Raises an error if other processes may still commit this
-        file.
-        """
+        """Called before another file replaces this file. Raises an error if this file may still be committed."""
 
 
 @attrs.define
@@ -137,15 +127,11 @@ class SendBatch:
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send that has this version. Otherwise returns the attributes of the first
-        send.
-        """
+        """Returns the attributes of a send with this version, or else those of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:
-        """Returns the places of each send's messages. A send with another version of the attributes gets
-        StaleAttributes.
-        """
+        """Returns the places of each send's messages, or StaleAttributes for another version."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version

@@ -127,9 +127,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns the results of the request ``posted`` if another process committed it. Otherwise decides the
-        request together with others.
-        """
+        """Returns the results of ``posted`` if another process committed it, else decides it with others."""
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has changes that were not committed
@@ -184,9 +182,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides commands on the loaded ledger. Reads the log again if it may be old. ``lost`` is the number of
-        races lost so far.
-        """
+        """Decides commands on the ledger, and rereads an old log. ``lost`` counts races lost so far."""
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)

@@ -29,9 +29,7 @@ READ_COMMITS_EVERY = 8
 LATELY = MICROS // 2
 """Maximum age, in microseconds, of the read of the ledger on which ``are_stored`` relies."""
 TRUSTED = 10 * MICROS
-"""Microseconds. A wait on an object store may rely on a read that found the shard empty, up to this age of the
-read.
-"""
+"""Microseconds for which a wait on an object store relies on a read that found the shard empty."""
 _looks = count(1)
 _T = TypeVar("_T")
 
@@ -57,25 +55,19 @@ class ShardQueries(ShardTable[Request, Answer]):
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log. Later commands and queries refer to the read by its sequence number,
-        ``number``.
-        """
+        """Reads the newest ledger and log. Later commands and queries refer to the read by ``number``."""
         with self._held():
             sure, self._committed_since_look = self._committed_since_look, False
             self._fresh_machine(sure)
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """Returns when a claim may find more messages, by the state in memory. Returns None if no instant is
-        known.
-        """
+        """Returns when a claim may find more messages, by the state in memory, or None if unknown."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit allows, by the state in memory. Returns None without a state or
-        a limit.
-        """
+        """Returns the messages that the rate limit allows, by the state in memory, or None if unknown."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
@@ -93,9 +85,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """True if a recent read found the shard empty, and the log has no new entry. Always False on a local
-        disk.
-        """
+        """True if a recent read found the shard empty, and the log is unchanged. Always False on local disks."""
         with self._held():
             machine, log, read_at = self._machine, self._open_log(), self._read_at
             if log.table.folder.local is not None or machine is None or read_at is None:
@@ -105,9 +95,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if no other process has claimed messages since the last read. To save reads, most calls return
-        False after any new commit.
-        """
+        """True if no other process has claimed since the last read. Usually False after any new commit."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -117,16 +105,12 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._fresh_machine().head.head_offset == known
 
     def activity(self) -> list[int]:
-        """Returns the newest versions of the ledger and of the log. Every commit changes one of the two
-        versions.
-        """
+        """Returns the newest versions of ledger and log. Every commit changes one of the two."""
         with self._held():
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts commits and the races lost before them. Reads the newest ``most`` Delta log entries of each
-        table.
-        """
+        """Counts lost races and commits in the newest ``most`` Delta log entries of each table."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
@@ -185,9 +169,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """Returns the newest head of the ledger, and a function. The function raises ReplacedLog if the ledger was
-        restored since.
-        """
+        """Returns the ledger's newest head, and a function that raises ReplacedLog after a restore."""
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
@@ -255,16 +237,12 @@ class ShardQueries(ShardTable[Request, Answer]):
             guard.check_expiry(now, last, self._tables.messages)
 
     def _is_usual(self, instant: int, last: int, pause: int) -> bool:
-        """True if ``instant`` needs no check of the clock: neither unusually long after ``last`` nor clearly
-        before ``last``.
-        """
+        """True if ``instant`` is neither unusually long after ``last`` nor clearly before ``last``."""
         guard = self._shared.guard
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """Returns the instant of the shard's last commit, and the longest pause between commits. Both are in
-        microseconds.
-        """
+        """Returns the last commit's instant, and the longest pause between commits, in microseconds."""
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
@@ -298,9 +276,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _load_machine(self, log: Callable[[], ShardLog] | None = None) -> ShardMachine:
-        """Builds the machine from the loaded snapshot of the ledger. The function ``log`` returns the newest
-        log.
-        """
+        """Builds the machine from the loaded ledger. The function ``log`` returns the newest log."""
         ledger = self._open_ledger()
         try:
             machine = ledger.table.repeated(lambda: ledger.machine(log or self._newest_log))
@@ -313,9 +289,7 @@ class ShardQueries(ShardTable[Request, Answer]):
         return machine
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        """Returns the state machine of the newest ledger and log. If ``sure``, also checks that neither table was
-        replaced.
-        """
+        """Returns the newest state machine. If ``sure``, checks that neither table was replaced."""
         ledger, machine = self._ledger, self._machine
         if ledger is not None:
             (ledger.table.confirm if sure else ledger.table.refresh)()
@@ -345,9 +319,7 @@ class ShardQueries(ShardTable[Request, Answer]):
 
 
 def _has_news(table: Table) -> bool:
-    """True if the Delta log of a table has an entry that was not read yet. Takes one request on an object
-    store.
-    """
+    """True if a table's Delta log has an unread entry. Takes one request on an object store."""
     if table.folder.local is not None:
         return has_entry(table.folder, table.version + 1)
     try:

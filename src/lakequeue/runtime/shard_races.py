@@ -53,18 +53,14 @@ class RaceCounts:
             )
 
     def by_shard(self) -> dict[int, tuple[int, int]]:
-        """Returns the commits, and the lost or avoided races, by shard. Counts since this process opened the
-        queue.
-        """
+        """Returns commits, and lost or avoided races, by shard, since the process opened the queue."""
         with self._lock:
             return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``drop`` if the block fails, because the handles may be inconsistent. QueueServiceError and
-    StaleAttributes are answers, not failures.
-    """
+    """Calls ``drop`` if the block fails, except with QueueServiceError or StaleAttributes, which are answers."""
     try:
         yield
     except (QueueServiceError, StaleAttributes):

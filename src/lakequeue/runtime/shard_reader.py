@@ -24,9 +24,7 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def load(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Caches messages of an object store, and reads many files at once. Ignores errors, because the read that
-        follows reports errors.
-        """
+        """Caches messages of an object store, many files at once. The later read reports errors."""
         with suppress(Exception), self._ledger.reading() as log:
             self.bodies.load(log.table, log.log, spans)
 
@@ -66,9 +64,7 @@ class ShardReader:
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 
     def size(self, first: int, last: int) -> int:
-        """Returns the bytes of bodies and attributes in a range of offsets. Does not keep the messages in
-        memory.
-        """
+        """Returns the bytes of bodies and attributes in a range. Keeps no messages in memory."""
         size = 0
         while first <= last:
             first, rows = self.rows(first, last)
@@ -77,8 +73,6 @@ class ShardReader:
         return size
 
     def _known(self, first: int, last: int) -> pa.Table | None:
-        """Returns the messages from ``first`` on, at most to ``last``. Returns None if the log, as last read,
-        lacks ``first``.
-        """
+        """Returns the messages from ``first`` to ``last``, or None if the known log lacks ``first``."""
         with self._ledger.reading() as log:
             return self.bodies.rows(log.table, log.log, first, last)

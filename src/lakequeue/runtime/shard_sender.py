@@ -63,9 +63,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._announce(lambda appender: appender.closed, Appender.close, checked=False)
 
     def announce_attributes(self, version: int) -> None:
-        """Announces a version of the queue's attributes to all senders. Does nothing if the log is closed or has
-        the version.
-        """
+        """Announces a version of the attributes, unless the log is closed or has the version."""
         self._announce(
             lambda appender: appender.closed or appender.attributes_version >= version,
             lambda appender: appender.announce_attributes(version),
@@ -164,9 +162,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return batch.way.change(appender, places.new, now, version, ids)
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
-        """Returns how many more messages the cap on stored messages allows (QUE-21). Returns None if there is no
-        cap.
-        """
+        """Returns how many more messages the cap allows (QUE-21), or None if there is no cap."""
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -216,9 +212,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends each moved message only once. Returns False if the log is closed. Raises RequestThrottled or
-        DamagedTable.
-        """
+        """Appends moved messages once. False if the log is closed. Raises RequestThrottled or DamagedTable."""
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.check_clock)
@@ -250,9 +244,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = self._delivers = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """Returns the handle for sends. If ``checked``, ensures that the log's end was compared with the
-        ledger.
-        """
+        """Returns the handle for sends. If ``checked``, the log's end was compared with the ledger."""
         appender = self._appender
         if appender is None or appender.table.lineage is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))

@@ -18,16 +18,12 @@ from lakequeue.storage.engines.transaction import Answered, Committed, Decision,
 from lakequeue.storage.engines.turns import turns_at
 
 Now = Callable[[], int]
-"""Function that returns the caller's time in microseconds. Each decision calls it, because a lost race may outlast
-a timeout (RCV-4).
-"""
+"""Returns the caller's time in microseconds. Each decision calls it, because lost races take time (RCV-4)."""
 _T = TypeVar("_T")
 
 
 class ShardTable(ABC, Generic[Request, Answer]):
-    """Answers the waiting requests of all threads in one transaction. A lock guards the table's handles.
-    Thread-safe.
-    """
+    """Answers the waiting requests of all threads in one transaction, under a lock. Thread-safe."""
 
     def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:
         self._tables = tables
@@ -75,9 +71,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         fresh: bool = False,
         home: HomeShard | None = None,
     ) -> Committed[_T] | Answered[_T]:
-        """Runs a transaction when it is this process's turn to commit. Counts lost and avoided races. Wakes
-        waiters after a commit.
-        """
+        """Runs a transaction in this process's turn. Counts races. Wakes waiters after a commit."""
         try:
             outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
         except RequestThrottled as error:

@@ -30,15 +30,11 @@ class WatchedPlace(Protocol):
         ...
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns for how many seconds this process need not poll. Until the end, the watcher leaves no
-        messages.
-        """
+        """Returns for how many seconds this process need not poll, because the watcher leaves no messages."""
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records that a poll after ``changes`` found nothing. Nothing is expected for ``seconds``, or until the
-        next change if ``seconds`` is None.
-        """
+        """Records a poll without messages. No message is expected for ``seconds``, or if None until a change."""
         ...
 
 
@@ -76,15 +72,11 @@ class Waiters:
         self._attributes_version = 0
         self.first: Waiter | None = None
         self.active_at: int | None = None
-        """Time, in microseconds, when a receive last found messages. Initially, the time when the first long poll
-        began.
-        """
+        """Microseconds at which a receive last found messages, or at which the first long poll began."""
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
-        """Adds a waiter for the duration of the block. At the end, passes an unused wake-up on to another
-        waiter.
-        """
+        """Adds a waiter for the block. At the end, an unused wake-up goes to another waiter."""
         waiter = Waiter(self, wake)
         with self._lock:
             self._waiters[waiter] = None
@@ -95,17 +87,13 @@ class Waiters:
             self._leave(waiter)
 
     def idle_for(self, now: int) -> int:
-        """Returns the microseconds since a receive last found messages. Initially, counts from the first long
-        poll.
-        """
+        """Returns the microseconds since a receive found messages, or since the first long poll."""
         if self.active_at is None:
             self.active_at = now
         return now - self.active_at
 
     def woken_for(self) -> float:
-        """Returns the seconds since the oldest wake-up whose waiter has not polled yet. Returns 0.0 if all waiters
-        have polled.
-        """
+        """Returns the seconds since the oldest wake-up without a poll, or 0.0 if all have polled."""
         with self._lock:
             instants = [waiter.woken_at for waiter in self._waiters if waiter.woken]
         return monotonic() - min(instants) if instants else 0.0
