@@ -33,9 +33,7 @@ _GRACE = MICROS
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
-    """Raises PurgeQueueInProgress if the last purge is less than 60 seconds old (PUR-2). Accepts a purge
-    ``at_any_time``.
-    """
+    """Raises PurgeQueueInProgress within 60 seconds of a purge (PUR-2). Accepts a purge ``at_any_time``."""
     purged_at = state.head.purged_at
     if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
@@ -44,9 +42,7 @@ def check_purge(state: ShardState, command: Purge) -> None:
 
 
 def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
-    """Removes all messages sent so far (PUR-1, PUR-3, PUR-4). Raises PurgeQueueInProgress within 60 seconds of
-    another purge (PUR-2).
-    """
+    """Removes all messages (PUR-1, PUR-3, PUR-4). Raises PurgeQueueInProgress as ``check_purge`` (PUR-2)."""
     check_purge(state, command)
     state.remove_all()
     state.head = attrs.evolve(state.head, purged_offset=state.log.end, purged_at=state.now)
@@ -54,9 +50,7 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 
 
 def check_rewind(state: ShardState, command: Rewind) -> None:
-    """Raises UnsupportedOperation if the queue keeps no deleted messages. Raises InvalidParameterValue if the
-    instant is out of range.
-    """
+    """Raises UnsupportedOperation or InvalidParameterValue, as ``rewind`` does."""
     if not state.attributes.rewind_micros:
         reason = "The queue cannot be rewound: its {} is 0."
         hint = "set it to the seconds for which deleted messages are to be kept; those deleted before stay deleted"
@@ -118,9 +112,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records ``mark``, the number of a removal of message bodies that comes next. Drops the numbers recorded
-    before the number ``known``.
-    """
+    """Records ``mark``, the number of the next removal of bodies. Drops the numbers before ``known``."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -144,9 +136,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes the messages in the command's ranges, except messages that are moving to another queue. With
-    ``for_good``, also deletes them from the history.
-    """
+    """Deletes ranges of messages. ``for_good`` includes the history. Skips messages that move to another queue."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -172,9 +162,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible now, or at the instant ``at`` (JOB-12). With ``in_flight``, also ends
-    receipts (RCP-7, RCP-8).
-    """
+    """Makes delayed messages visible, now or at an instant (JOB-12). May end receipts (RCP-7, RCP-8)."""
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
@@ -190,9 +178,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes the delayed messages of a run visible at the instant ``at``. With ``anew``, does so for all messages
-    of the run. Returns the number of changed messages.
-    """
+    """Makes a run's delayed messages, or with ``anew`` all, visible at an instant. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -225,11 +211,10 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Corrects head, runs and history of a shard whose clock was wrong. In the result, no event is later than
-    ``now``.
+    """Corrects a shard whose clock was wrong: no event of the result is later than ``now``.
 
-    Visibility timeouts that began after ``now`` end now. A scheduled instant before the expiry stays (JOB-12). The
-    bucket of the rate limit is empty at worst (JOB-11). The next purge need not wait a minute.
+    Running visibility timeouts end now. A scheduled instant before the expiry stays (JOB-12). The rate limit's
+    bucket is empty at worst (JOB-11). The next purge need not wait a minute.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -22,17 +22,15 @@ class Claim:
     Attributes:
         visibility_timeout: microseconds; None for the queue's timeout (RCV-5).
         attempt_id: a repeated attempt gets the same messages again (ATT-3); FIFO shards only.
-        dead_letter_queues: destination by ARN of the dead-letter queue; None if that queue does not exist. Its
-            dead letters then stay here.
+        dead_letter_queues: destination by ARN of the dead-letter queue; None to leave its dead letters here.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
             group, so that no message becomes a dead letter unseen (HBN-23).
-        leased: number of messages that the receive already has from other shards; None if the receive makes no
-            lease. If set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
-        tokens: number of messages that the rate limit allows; None if this shard keeps the bucket of tokens. The
-            claim is then charged here.
-        delivery: random bits for the mark of a delivery (TAB-2). A claim with these bits ignores ``attempt_id``.
-            It takes nothing while there are marks of an earlier table or delivery id.
+        leased: number of messages that the receive has from other shards; None if the receive makes no lease. If
+            set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
+        tokens: number of messages that the rate limit allows; None if this shard keeps the bucket and is charged.
+        delivery: random bits for the mark of a delivery (TAB-2), which ignores ``attempt_id``. The claim takes
+            nothing while there are marks of an earlier table or delivery id.
         one_each: True to take at most one message of each FIFO group.
     """
 
@@ -67,9 +65,7 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Makes a receipt end ``timeout`` microseconds from now. A timeout of 0 makes the message visible (VIS-1,
-    VIS-4).
-    """
+    """Makes a receipt end ``timeout`` microseconds from now. 0 makes the message visible (VIS-1, VIS-4)."""
 
     offset: int
     lease_id: str
@@ -79,9 +75,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Stores a handler's failure with its message (JOB-10). Does nothing if the message was received again
-    since.
-    """
+    """Stores a handler's failure with its message (JOB-10), unless the message was received again."""
 
     offset: int
     lease_id: str
@@ -93,9 +87,8 @@ class LeaseDelete:
     """Deletes the messages that a lease still holds. The messages at ``except_offsets`` become visible instead.
 
     Attributes:
-        failure: why the excepted messages failed; recorded as by ``RecordFailure``.
+        failure: why the excepted messages failed.
         reasons: by offset, the reasons that replace ``failure`` for single messages.
-        unmark: as in ``LeaseRelease``, for the excepted messages.
     """
 
     lease_id: str
@@ -108,9 +101,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Sets a new end for a lease's receipts, ``timeout`` microseconds from now. A timeout of 0 releases the
-    messages.
-    """
+    """Makes a lease's receipts end ``timeout`` microseconds from now. 0 releases the messages."""
 
     lease_id: str
     spans: Spans
@@ -122,12 +113,10 @@ class LeaseRelease:
     """Makes the messages visible that a lease still holds.
 
     Attributes:
-        failure: why the messages failed; recorded as by ``RecordFailure``.
         failed_together: number of messages, if they failed as one batch.
         unseen: True to count the messages as not received by this lease.
         unread: as ``unseen``, but the messages stay hidden until their timeout, because they cannot be read.
-        unmark: True if the lease's delivery can no longer append rows. If False, marked messages become undecided
-            (TAB-6).
+        unmark: True if the delivery can no longer append rows. Else, marked messages become undecided (TAB-6).
     """
 
     lease_id: str
@@ -141,9 +130,7 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begins to move visible messages to another queue (DLQ-8). Answers with their number. Answers with None if
-    another move is unfinished.
-    """
+    """Moves visible messages (DLQ-8). Answers with their number, or None if another move is unfinished."""
 
     spans: Spans
     target: Destination
@@ -158,9 +145,7 @@ class Moved:
 
 @attrs.frozen
 class MoveBack:
-    """Undoes a move because the target queue is gone. Answers with the number of messages that become visible
-    again.
-    """
+    """Undoes a move because the target queue is gone. Answers with the number of its messages."""
 
     number: int
 
@@ -174,9 +159,7 @@ class Discard:
 
 @attrs.frozen
 class Erase:
-    """Deletes messages in any state, except messages that are moving to another queue. Answers with the number of
-    deleted messages, and True if some were moving. With ``for_good``, also deletes them from the history.
-    """
+    """Deletes messages that are not moving. Answers with their number, and True if messages were moving."""
 
     spans: Spans
     for_good: bool = True
@@ -188,7 +171,7 @@ class MakeVisible:
 
     Attributes:
         in_flight: True to also end the receipts of messages in flight.
-        at: instant until which delayed and visible messages are hidden; None to make delayed messages visible now.
+        at: instant until which delayed and visible messages are hidden; None for now.
     """
 
     spans: Spans
@@ -237,9 +220,7 @@ class Rewrite:
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces a removal of message bodies from the log. The number of the removal shows later whether ledger and
-    log belong together.
-    """
+    """Announces a removal of message bodies, so that a log that does not match the ledger is noticed."""
 
     mark: int
     """Random positive number that identifies the removal."""
@@ -252,7 +233,7 @@ class Decide:
     """Ends a delivery: deletes its messages if ``delivered``, else makes them visible (TAB-5).
 
     Attributes:
-        failure: why the delivery failed; stored with its messages, which are then claimed in halves (DLQ-12).
+        failure: why the delivery failed; its messages are then claimed in halves (DLQ-12).
         unrecorded: True to change nothing if a table id is recorded, because rows may be appended (TAB-4).
     """
 
@@ -265,11 +246,10 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Divides a delivery's messages into parts (TAB-7). Answers with the marks of the parts.
+    """Divides a blocked or untried delivery into parts (TAB-7). Answers with the marks of the parts.
 
-    Used for a delivery that is blocked, or was not tried. Each part becomes a delivery with its own number. The
-    first part keeps the slot. Messages outside the parts become visible. If a message lacks the mark or a valid
-    receipt, changes nothing and answers with None.
+    Each part becomes a delivery with its own number. Messages outside the parts become visible. Answers with None
+    if a message lacks the mark or a valid receipt, and then changes nothing.
     """
 
     lease_id: str
@@ -282,10 +262,7 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table, once (TAB-4). Answers with the recorded id.
-
-    Answers with None if no message has the mark, or if the mark belongs to an earlier table.
-    """
+    """Records the table id once (TAB-4). Answers with the recorded id, or None if the mark is outdated."""
 
     slot: int
     number: int
@@ -343,12 +320,9 @@ class ClaimResult:
         moving: True if a move must be completed first.
         unresolved: dead-letter queue that the next claim must have in ``dead_letter_queues``.
         last: number of claimed messages on their last receive.
-        passed: number of messages that were not claimed because no handler was free for their last receive. Each
-            FIFO group counts as one.
-        halved: True if messages of a failed batch were among the messages to claim. The claim then has half of one
-            batch, or only the messages before the batch. The receive asks no further shard.
+        passed: number of messages left because no handler was free for their last receive; one per FIFO group.
+        halved: True if messages of a failed batch were to be claimed. The receive then asks no further shard.
         unpaid: number of messages that a claim without rate-limit tokens would take if it had enough tokens.
-        mark: mark of the claimed messages, if the claim is for a delivery.
         undecided: the undecided deliveries of the shard, oldest first.
         target: the delivery table of ``mark`` and ``undecided``.
     """
@@ -383,13 +357,7 @@ class ClaimResult:
 
 @attrs.frozen
 class LeaseCounts:
-    """Numbers of messages of a lease, as a command on the lease left them.
-
-    Attributes:
-        done: messages that were deleted, released or extended.
-        lost: messages that the lease no longer holds.
-        released: failed messages that ``delete_except`` made visible.
-    """
+    """Numbers of a lease's messages: changed by the command, no longer held, and made visible as failed."""
 
     done: int
     lost: int
@@ -417,9 +385,7 @@ class Decision:
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
     counts: dict[str, int] = attrs.field(factory=dict)
-    """Number of changed messages by kind of command, such as ``delete``. Stored in the commit info of the
-    table.
-    """
+    """Number of changed messages by command, such as ``delete``. Stored in the table's commit info."""
 
 
 @attrs.frozen

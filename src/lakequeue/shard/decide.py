@@ -1,7 +1,4 @@
-"""The state machine of one shard. Takes commands and an instant, returns answers and changed rows.
-
-The machine reads no clock, does no I/O, and knows no message bodies. After a failed commit, build a new machine.
-"""
+"""State machine of one shard: takes commands and an instant, returns answers and changed rows. Reads no clock."""
 
 from __future__ import annotations
 
@@ -59,19 +56,12 @@ factor.
 
 
 class ShardMachine:
-    """Applies all rules of one shard. The machine's time never goes back: the latest ``now`` counts. Not
-    thread-safe.
+    """Applies all rules of one shard. Not thread-safe. The machine's time never goes back. After a failed commit,
+    build a new machine.
     """
 
     def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
-        """Starts from committed rows.
-
-        Args:
-            head: the head row of the shard.
-            runs: the unsettled runs in any order; disjoint, with equal neighbours joined.
-            log: the messages of the shard.
-            history: the runs of deleted messages, under the same conditions as ``runs``.
-        """
+        """Starts from committed rows. ``runs`` and ``history`` must be disjoint, with equal neighbours joined."""
         self._state = ShardState(head, list(runs), log, history)
         self._pending = False
         self._decided: Head | None = None
@@ -141,10 +131,8 @@ class ShardMachine:
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
-        """Applies commands in order, at one instant. A refused command changes nothing (ERR-8).
-
-        The machine keeps the new state. The caller must commit the decision and call ``committed``, or discard the
-        machine.
+        """Applies commands in order; a refused command changes nothing (ERR-8). The caller must commit the
+        decision and call ``committed``, or discard the machine.
         """
         state = self._at(now)
         results, counts = [], Counter[str]()
@@ -201,9 +189,7 @@ class ShardMachine:
         return deliver.undecided(self._at(now))
 
     def marked(self, now: int) -> int:
-        """Returns the number of messages with the mark of a delivery. The receipts of these messages may have
-        ended.
-        """
+        """Returns the number of messages with the mark of a delivery, even if their receipts have ended."""
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
@@ -219,14 +205,10 @@ class ShardMachine:
         return self._at(now).stored
 
     def next_event(self, now: int) -> int | None:
-        """Returns the earliest instant after ``now`` at which a claim may find more messages (LPL-4):
+        """Returns the earliest instant after ``now`` at which a claim may find more messages (LPL-4).
 
-        - A visibility timeout or a delay ends.
-        - The oldest message expires while the shard is at its cap, or while hidden messages may block others
-          (RET-10, FAI-4).
-        - The oldest delayed message expires while other messages are held behind it (INF-9).
-        - The rate limit allows the next message (JOB-11).
-        - The next attempt to decide a delivery is due (TAB-5).
+        Such an instant is the end of a timeout, a delay, a rate-limit wait (JOB-11) or a delivery attempt (TAB-5),
+        or the expiry of a message that blocks others (INF-9, RET-10, FAI-4).
         """
         change, state = self._next_change(now), self._state
         if state.undecided.size:
@@ -250,9 +232,7 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Returns the earliest instant at which ``counts`` may change without a commit; None if no change is
-        due.
-        """
+        """Returns the earliest instant at which ``counts`` may change without a commit, or None."""
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -300,15 +280,11 @@ class ShardMachine:
         return self._state.runs.at(offset) is not None
 
     def tokens(self, now: int) -> int | None:
-        """Returns the number of messages that the rate limit allows now (JOB-11). Returns None if the queue has no
-        rate limit.
-        """
+        """Returns how many messages the rate limit allows now (JOB-11); None without a rate limit."""
         return self._at(now).pace_left
 
     def quote(self, command: Claim, now: int) -> int:
-        """Returns how many messages a claim would take if the rate limit allowed it (JOB-11). Returns 0 if the
-        queue has no rate limit.
-        """
+        """Counts messages that a claim would take if the rate limit allowed it; 0 without a limit (JOB-11)."""
         return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
@@ -329,15 +305,11 @@ class ShardMachine:
         admin.check_purge(self._at(now), command)
 
     def held_from(self, now: int) -> int:
-        """Returns the first offset that the cap on delayed messages holds back (INF-9). Returns the log's end if
-        no message is held back.
-        """
+        """Returns the first offset that the cap on delayed messages holds back, or the log's end (INF-9)."""
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """Returns runs of up to ``limit`` stored messages. With ``history``, returns runs of deleted messages. See
-        ``shard.peek``.
-        """
+        """Returns runs of up to ``limit`` stored messages, or with ``history``, of deleted messages."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:

@@ -1,10 +1,8 @@
 """Deliveries into a table: marks, and the decision about marks whose receipts have ended (TAB-2 to TAB-8).
 
-A claim for a delivery marks its messages. When the receipt ends, the messages are undecided: no claim, move,
-expiry or redrive takes them until the log of the table shows whether their rows arrived.
-
-``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID`` or ``DELIVERY_ID:``, and names the table of the marks. If the
-attributes have another delivery id, only an operator decides the marks.
+When the receipt of marked messages ends, the messages are undecided: no claim, move, expiry or redrive takes them
+until the log of the table shows whether their rows arrived. ``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID`` or
+``DELIVERY_ID:``. If the attributes have another delivery id, only an operator decides the marks.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ DECIDE_EVERY = 30 * MICROS
 
 
 def target(state: ShardState) -> DeliveryTarget:
-    """Returns the table that the marked messages are delivered into. Without marks, returns the table of the next
-    delivery.
-    """
+    """Returns the table of the marked messages. Without marks, returns the table of the next delivery."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
@@ -38,9 +34,7 @@ def target(state: ShardState) -> DeliveryTarget:
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Called after a change of attributes, with the earlier ``delivery_id``. If the id changed, keeps the earlier
-    id as owner of the marks.
-    """
+    """Keeps the earlier ``delivery_id`` as owner of the marks after a change of attributes."""
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None
@@ -78,9 +72,7 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes a delivery's messages if their rows arrived in the table. Else makes the messages visible. Both end
-    all receipts.
-    """
+    """Deletes a delivery's messages if their rows arrived in the table. Else makes the messages visible."""
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False
@@ -101,9 +93,7 @@ def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
 
 
 def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None, bool]:
-    """Gives each part of a delivery a mark with a new number. The first part keeps the slot of the delivery
-    (TAB-7).
-    """
+    """Gives each part of a delivery a mark with a new number. The first part keeps the slot (TAB-7)."""
     runs = _of(state, Mark(command.slot, command.number))
     runs = [run for run in runs if run.lease_id == command.lease_id]
     wanted = [span for part in command.parts for span in part]
@@ -136,9 +126,7 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Removes the marks from a copied or restored ledger (TAB-11). Also returns the number of messages that had
-    marks.
-    """
+    """Removes the marks from a copied or restored ledger, and counts their messages (TAB-11)."""
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]
     return attrs.evolve(head, delivery_table=None), joined_runs(kept), marked

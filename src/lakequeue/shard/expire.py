@@ -20,9 +20,7 @@ def expired_below(state: ShardState) -> int:
 
 
 def expire(state: ShardState) -> None:
-    """Removes expired messages in any state (STA-5, RET-2, RET-3). Keeps messages with the mark of a delivery
-    (TAB-5).
-    """
+    """Removes expired messages in any state (STA-5, RET-2, RET-3), except marked messages (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -39,18 +37,14 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Returns the instant at which the oldest message expires. Returns None without messages. Also returns None if
-    the mark of a delivery keeps the oldest message (TAB-5).
-    """
+    """Returns when the oldest message expires; None without messages, or if a mark keeps it (TAB-5)."""
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """Returns the send instant of the oldest stored message; None if no message is stored. For a dead letter, its
-    first send counts (DLQ-4).
-    """
+    """Returns when the oldest stored message was first sent (DLQ-4); None if no message is stored."""
     lowest = state.lowest
     if lowest is None:
         return None
@@ -70,9 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Takes the dead letters past retention out of ``aging`` (RET-7). Yields the instant of their first send, and
-    their first and last offset.
-    """
+    """Takes dead letters past retention out of ``aging`` (RET-7). Yields their first send and their range."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -85,9 +77,7 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes a range of messages from shard and history. Returns False if messages stay. Messages stay if they
-    have a mark, or if the cap on delayed messages holds them back.
-    """
+    """Removes a range of messages. Returns False if a delivery or the cap on delayed messages keeps some."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

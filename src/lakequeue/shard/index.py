@@ -1,11 +1,8 @@
 """The messages of one shard at one instant, indexed by the instant at which they become available.
 
-Available messages are kept as ranges. Messages in flight or delayed are kept as heap entries ``(instant, first,
-last)``. An extension adds one entry for a run of any number of messages, and leaves the old entry. When an entry
-is due, the runs say which of its messages are available.
-
-With a cap on delayed messages, messages behind the message that fills the cap are held: they are not indexed
-(INF-9). Messages below ``Head.released_offset`` are not held again if the cap or the delays change.
+Messages in flight or delayed are heap entries ``(instant, first, last)``. An extension leaves the old entry. When
+an entry is due, the runs say which of its messages are available. The cap on delayed messages holds messages back:
+they are not indexed (INF-9).
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 class ShardIndex:
     """Runs, head and log of a shard. Messages with offsets below ``scanned`` are indexed. Messages from the head's
-    offset on are fresh: never received, and without a run.
+    offset on were never received, and have no run.
     """
 
     def __init__(self, head: Head, runs: list[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
@@ -135,9 +132,7 @@ class ShardIndex:
             self._scan(run.first, run.last)
 
     def advance(self, now: int) -> None:
-        """Advances the shard's time to ``now``, but never back. Messages whose timeout or delay is over become
-        available.
-        """
+        """Advances the shard's time to ``now``, never back. Ended timeouts and delays make messages available."""
         self.now = max(self.now, now)
         due = 0
         while self._coming and self._coming[0][0] <= self.now:
@@ -192,9 +187,7 @@ class ShardIndex:
 
     @property
     def released(self) -> int:
-        """The first offset that the cap on delayed messages holds back, or the end of the log. No message below
-        this offset is held (INF-9).
-        """
+        """The first offset that the cap on delayed messages holds back, or the end of the log (INF-9)."""
         if self.attributes.delayed_limit is None:
             return self.log.end
         self.scan_all()
@@ -205,9 +198,7 @@ class ShardIndex:
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Returns the instant at which the next hidden message becomes available. Returns None if no message will
-        become available.
-        """
+        """Returns the instant at which the next hidden message becomes available, or None."""
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -220,9 +211,7 @@ class ShardIndex:
         return None
 
     def scan_for(self, count: int) -> None:
-        """Indexes messages that were never received until ``count`` messages are available. Stops when no more
-        messages can be indexed.
-        """
+        """Indexes messages that were never received until ``count`` messages are available, if possible."""
         chunk = _CHUNK
         while self.available.size < count and self.scanned < self.log.end:
             chunk = max(chunk * 2, count - self.available.size)
@@ -230,10 +219,8 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more messages that were never received, unless the message at ``place`` became available
-        earlier. Returns True if messages were indexed.
-
-        ``place``: the instant at which a message became available, and its offset. None if no group waits.
+        """Indexes more messages that were never received, unless the message at ``place`` (instant, offset) became
+        available earlier. Returns True if messages were indexed.
         """
         if self.scanned >= self.log.end:
             return False
@@ -248,9 +235,7 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Indexes never-received messages with offsets below ``end``. Stops where the cap on delayed messages
-        holds them back. Returns True if messages were indexed.
-        """
+        """Indexes messages below ``end``, up to the cap on delayed messages. Returns True if it indexed any."""
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -265,9 +250,7 @@ class ShardIndex:
         return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Yields ranges of never-received messages as (first, last, instant of availability). See
-        ``MessageLog.spans``.
-        """
+        """Yields ranges of never-received messages as (first, last, instant of availability)."""
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
@@ -281,18 +264,14 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Messages that were never received count as
-        stored.
-        """
+        """Returns the lowest stored offset from ``offset`` on. Counts messages that were never received."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes messages that were never received. Returns the first offset that the cap on delayed messages
-        holds back. Returns ``last`` + 1 if it holds back none.
-        """
+        """Indexes messages up to the cap on delayed messages. Returns the next offset."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -308,17 +287,13 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """Returns the first offset of a range that the cap on delayed messages holds back, or ``end``. The range
-        becomes available at ``instant``.
-        """
+        """Returns the first offset that the cap on delayed messages holds back, or ``end``."""
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Yields the runs of the stored messages in a range. Makes runs for messages that have none, because they
-        were never received.
-        """
+        """Yields the runs of the stored messages in a range. Makes runs for never-received messages."""
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))
@@ -326,9 +301,7 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Makes and yields runs for messages that were never received. Runs of dead letters keep receive count and
-        first receive (DLQ-4).
-        """
+        """Makes and yields runs for never-received messages. Dead letters keep their receives (DLQ-4)."""
         if first > last:
             return
         for start, end, count, _, received_at in self.log.dead_letters(first, last):
@@ -340,10 +313,8 @@ class ShardIndex:
             yield Run(first, last)
 
     def pass_head(self, first: int, last: int) -> None:
-        """Moves the head to the offset after ``last``.
-
-        Never-received messages below ``first`` become ``visible`` runs. Messages from ``first`` to ``last`` get no
-        run: the caller adds their runs, or leaves the messages removed.
+        """Moves the head to the offset after ``last``. Never-received messages below ``first`` become ``visible``
+        runs. The caller adds the runs from ``first`` to ``last``.
         """
         for run in self.fresh(self.head.head_offset, first - 1):
             self.runs.put(run)

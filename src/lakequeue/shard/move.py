@@ -16,15 +16,11 @@ from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of dead letters that one claim moves. The claim searches at least as many messages for dead
-letters.
-"""
+"""Maximum number of dead letters that one claim moves. The claim searches at least as many messages."""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """Returns runs of messages that had their maximum of receives (DLQ-13), up to ``MOVED_AT_ONCE`` messages.
-    Skips messages of a failed batch (DLQ-12).
-    """
+    """Returns runs of dead letters (DLQ-13), up to ``MOVED_AT_ONCE`` messages. Skips failed batches (DLQ-12)."""
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE
@@ -62,9 +58,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Removes the messages that arrived at the target queue. Their groups then wait behind other groups
-    (DLQ-10).
-    """
+    """Removes the messages that arrived at the target. Their groups then wait behind other groups (DLQ-10)."""
     runs = _of(state, command.number)
     for run, _ in runs:
         state.remove(run)
@@ -73,9 +67,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Makes messages visible again, because the target queue of their move is gone. The messages keep their
-    receive count.
-    """
+    """Makes the messages of a move visible again, because the target queue is gone."""
     runs = _of(state, command.number)
     for run, part in runs:  # their receives are counted from 0 again (DLQ-13)
         count, (_, attempts) = run.receive_count, parse_note(part.note)

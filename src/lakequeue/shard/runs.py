@@ -1,7 +1,5 @@
-"""Rows of the ledger, the interval map of runs, and the protocol of the message log.
-
-Instants and durations are microseconds; instants count from the epoch, in UTC. Ranges of offsets include both
-ends.
+"""Rows of the ledger, and the protocol of the message log. Instants and durations are microseconds; instants count
+from the epoch, in UTC. Ranges of offsets include both ends.
 """
 
 from __future__ import annotations
@@ -23,9 +21,7 @@ MOVING = MessageState.MOVING.value
 
 
 class Destination(NamedTuple):
-    """The queue that messages move to, and its number of shards. Both are fixed for a move, so that a repeated
-    move uses the same shards.
-    """
+    """The queue that messages move to, and its number of shards. Both are fixed during a move."""
 
     key: str
     shards: int
@@ -48,8 +44,8 @@ class Run(NamedTuple):
     back by that lease (VIS-4). An ``in_flight`` run past its ``visible_at`` may be claimed again, or is undecided
     if it has a ``mark`` (TAB-5). Until the next claim, its lease stays the latest one (RCP-8).
 
-    A ``deleted`` run is part of the history. Its ``visible_at`` is the instant of deletion; None for the oldest
-    runs. A ``moving`` run is on its way to another queue. No receipt is valid for a ``moving`` run.
+    In a ``deleted`` run, ``visible_at`` is the instant of deletion; None for the oldest runs. No receipt is valid
+    for a ``moving`` run.
     """
 
     first: int
@@ -130,8 +126,8 @@ class Head:
         attributes: string values by wire name.
         released_offset: messages below it are not held, even under a lower cap on delayed messages (INF-9).
         paced_to: instant at which the bucket of the rate limit is full again (``model.rates``).
-        emptying: random ids of removals of bodies from the log, separated by spaces: first the last removal that
-            the log was known to have, then the removals that this ledger has announced since.
+        emptying: random ids of removals of bodies from the log, separated by spaces: the log's last removal, then
+            the removals that this ledger has announced since.
         delivery_table: delivery table for which messages are marked (``shard.deliver``).
     """
 
@@ -151,16 +147,12 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if this ledger announced the removal of bodies with the number ``mark``. Also True for 0, which
-        means no removal.
-        """
+        """True if this ledger announced the removal of bodies ``mark``, or if ``mark`` is 0 (no removal)."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 
 class DeadLetterSpan(NamedTuple):
-    """A range of dead letters from another queue (DLQ-4, RET-7). ``receive_count`` counts the receives in that
-    queue.
-    """
+    """A range of dead letters (DLQ-4, RET-7). ``receive_count`` counts the receives in the source queue."""
 
     first: int
     last: int
@@ -181,36 +173,27 @@ class MessageLog(Protocol):
         """Returns the send instant of a message. It never decreases with the offset."""
 
     def load(self, offsets: Sequence[int]) -> None:
-        """Loads the send instants and delays of messages before they are used. Reads an object store
-        concurrently.
-        """
+        """Loads the send instants and delays of messages concurrently, before they are used."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Returns the lowest offset of a message sent at or after ``instant``. Returns ``end`` if no message
-        was.
-        """
+        """Returns the lowest offset of a message sent at or after ``instant``, or ``end``."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Yields ranges ``(first, last, available_at)`` in order. ``available_at`` is 0 without a delay.
-
-        ``delay``: replaces the messages' own delays, in microseconds; None to use their own.
+        """Yields ranges ``(first, last, available_at)`` in order; ``available_at`` is 0 without a delay. The
+        argument ``delay`` replaces the messages' own delays, in microseconds.
         """
 
     def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         """Yields the dead letters of a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Yields each message group of the ranges with its offsets. A group may be yielded again, with later
-        offsets.
-        """
+        """Yields each message group of the ranges with its offsets, perhaps in several portions."""
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
         """Yields each message group of the ranges with its number of messages. A group may be yielded again."""
 
     def only_group(self, first: int) -> str | None:
-        """Returns the group of all messages from an offset on; "" if no message has a group. Returns None if the
-        groups may differ.
-        """
+        """Returns the group of all messages from ``first`` on; "" for no group. None if the groups may differ."""
 
 
 class RunMap:

@@ -30,9 +30,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Deletes a message, if it exists (RCP-10, DEL-9). On strict queues, raises InvalidParameterValue for a
-    receipt that is no longer valid (RCP-7).
-    """
+    """Deletes a message (RCP-10, DEL-9). Raises InvalidParameterValue for an old receipt if strict (RCP-7)."""
     run = state.runs.at(command.offset)
     if run is None:
         return False, False
@@ -95,9 +93,7 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
 
 
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
-    """Deletes the messages that the lease still holds. Makes the messages at ``except_offsets`` visible
-    instead.
-    """
+    """Deletes the messages that the lease still holds. Makes messages in ``except_offsets`` visible instead."""
     kept = sorted(set(command.except_offsets))
     done = released = 0
     changed = False
@@ -126,10 +122,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the lease's receipts, even receipts that have ended. A timeout of 0 releases the messages.
-
-    Raises InvalidParameterValue if a receipt would end more than 12 hours after its receive (VIS-9).
-    """
+    """Extends the lease's receipts, even ended receipts. Raises InvalidParameterValue above 12 hours (VIS-9)."""
     if command.timeout == 0:
         return lease_release(state, LeaseRelease(command.lease_id, command.spans))
     parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]
@@ -186,9 +179,7 @@ def holds(state: ShardState, run: Run, lease_id: str) -> bool:
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """Yields the parts of ``spans`` that a lease may still settle, as runs in order. To settle means to delete,
-    extend or release.
-    """
+    """Yields the parts of ``spans`` that a lease may still delete, extend or release, as runs in order."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -210,9 +201,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Returns the counts of a command on a lease. Messages in ``spans`` that are neither done nor released count
-    as lost.
-    """
+    """Returns the counts of a command on a lease. Messages neither done nor released count as lost."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

@@ -49,9 +49,7 @@ class SpanSet:
         return self.end_of(offset) is not None
 
     def end_of(self, offset: int) -> int | None:
-        """Returns the last offset of the range that contains ``offset``. Returns None if no range contains the
-        offset.
-        """
+        """Returns the last offset of the range that contains ``offset``; None if there is no such range."""
         for first in self._spans.irange(maximum=offset, reverse=True):
             last = self._spans[first]
             return last if last >= offset else None

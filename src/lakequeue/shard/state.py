@@ -13,9 +13,7 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Maximum number of runs in the history that keep their instant of deletion. With 8,000, deletes take a quarter
-longer.
-"""
+"""Maximum runs in the history that keep an instant of deletion. With 8,000, deletes take 25 % longer."""
 
 
 class ShardState(ShardIndex):
@@ -24,9 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of the messages in ``spans``. Moves the head past messages that were never received
-        (DLY-1). The caller must replace the runs next.
-        """
+        """Returns the runs of the messages, and moves the head past them (DLY-1). The caller replaces the runs."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -67,18 +63,14 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now, or undecided if the run has a mark (TAB-6). Keeps the receive count (VIS-4,
-        VIS-16).
-        """
+        """Makes a run visible, or undecided if it has a mark (TAB-6). Keeps the receive count (VIS-4, VIS-16)."""
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes parts of a run visible now. ``spans``: the ascending ranges of the parts. Their messages must be
-        in no index.
-        """
+        """Makes parts of a run visible now. ``spans``: ascending ranges whose messages are in no index."""
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
@@ -104,9 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes the messages of a run (DEL-3, RWD-4). Makes messages in the ranges ``kept`` visible instead. The
-        caller must call ``serve_groups`` next.
-        """
+        """Deletes a run, but makes ``kept`` visible (DEL-3, RWD-4). The caller must call ``serve_groups`` next."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
@@ -135,9 +125,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes the messages below an offset, except messages with the mark of a delivery (TAB-5). Moves the
-        head up to the offset if it is lower.
-        """
+        """Removes unmarked messages below an offset (TAB-5). Moves a lower head up to the offset."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -158,9 +146,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes all messages, even messages with the mark of a delivery (TAB-8). Also removes the history
-        (RWD-23).
-        """
+        """Removes all messages, even marked messages (TAB-8), and the history (RWD-23)."""
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
@@ -170,9 +156,7 @@ class ShardState(ShardIndex):
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
-        """Restores the deleted messages from offset ``first`` on, as never received. Returns the number of
-        restored messages (RWD-20).
-        """
+        """Restores the deleted messages from ``first`` on as never received. Returns their number (RWD-20)."""
         again = list(self.history.pieces(first, self.log.end))
         if again:
             self.history.cut(first, self.log.end)
@@ -233,9 +217,7 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records in the head the first offset that the cap on delayed messages holds back. Messages below that
-        offset are never held back again (INF-9).
-        """
+        """Records in the head the first offset that the cap on delayed messages holds back (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
@@ -243,9 +225,7 @@ class ShardState(ShardIndex):
         self._tenants = None
 
     def index_anew(self) -> None:
-        """Rebuilds all indexes. Called if the cap on delayed messages, the paused groups or the held messages have
-        changed.
-        """
+        """Rebuilds all indexes after a change of the cap, the paused groups or the held messages."""
         self._index(self.runs)
 
     def change_delay(self) -> None:

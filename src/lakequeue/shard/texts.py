@@ -59,9 +59,7 @@ def to_text(values: Any) -> str:
 
 
 def from_text(text: str | bytes) -> Any:
-    """Returns the structure that ``to_text`` wrote, with lists as tuples. Raises ValueError for a text that
-    ``to_text`` did not write.
-    """
+    """Returns the structure that ``to_text`` wrote, with lists as tuples. Raises ValueError for other texts."""
     try:
         parsed = json.loads(text)
     except RecursionError:
@@ -70,9 +68,7 @@ def from_text(text: str | bytes) -> Any:
 
 
 def decoded(parsed: Any) -> Any:
-    """Returns the structure that ``encoded`` turned into this value. Raises ValueError for a value that
-    ``encoded`` cannot return.
-    """
+    """Returns the structure that ``encoded`` converted. Raises ValueError for any other value."""
     try:
         return _decoded(parsed)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

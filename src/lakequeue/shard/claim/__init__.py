@@ -1,3 +1,1 @@
-"""The claim of messages. ``standard`` hands out messages; ``fifo`` and ``tenants`` choose the next message
-group.
-"""
+"""The claim command. ``standard`` hands out messages; ``fifo`` and ``tenants`` choose the message group."""

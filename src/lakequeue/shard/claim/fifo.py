@@ -19,9 +19,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Number of offsets that a claim or a delete searches ahead for a group's messages (FIF-5). Equal in all
-processes.
-"""
+"""Number of offsets that a claim or delete searches for a group's messages (FIF-5). Equal in all processes."""
 
 
 class FifoShard(Protocol):
@@ -33,30 +31,22 @@ class FifoShard(Protocol):
     attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Messages that were never received count as
-        stored.
-        """
+        """Returns the lowest stored offset from ``offset`` on. Counts messages that were never received."""
 
     def visible_since(self, offset: int) -> int:
         """Returns the instant at which a message becomes visible. The instant may lie in the past."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more messages that were never received, unless the message at ``place`` became available
-        earlier. Returns True if messages were indexed.
-        """
+        """See ``ShardIndex.scan_before``."""
 
     def scan_to(self, end: int) -> bool:
-        """Indexes never-received messages with offsets below ``end``. Stops where the cap on delayed messages
-        holds them back. Returns True if messages were indexed.
-        """
+        """See ``ShardIndex.scan_to``."""
 
     def stamp(self, offset: int) -> None: ...
 
 
 class _GroupOffsets:
-    """Ascending offsets of one message group, in pieces. ``at`` is an index of the first piece: offsets before the
-    index no longer count.
-    """
+    """Ascending offsets of one message group, in pieces. ``at`` is the index in the first piece."""
 
     __slots__ = ("at", "pieces")
 
@@ -79,9 +69,7 @@ class _GroupOffsets:
         return None
 
     def deliverable(self, shard: FifoShard, start: int, end: int, count: int) -> _Deliverable:
-        """Returns up to ``count`` messages of the group, from offset ``start`` to before ``end``. Stops before the
-        first hidden message (FIF-9).
-        """
+        """Returns up to ``count`` messages of the group. Stops before the first hidden message (FIF-9)."""
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -125,9 +113,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages to their groups. Their offsets must be higher than the offsets of all messages added
-        before.
-        """
+        """Adds messages to their groups. Their offsets must be higher than all offsets added before."""
         begun = {}
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -143,9 +129,7 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Takes up to ``count`` messages for a claim, in delivery order (FIF-5, FIF-6). The caller must call
-        ``placed`` next.
-        """
+        """Takes messages for a claim, in delivery order (FIF-5, FIF-6). The caller must call ``placed`` next."""
         shard = self._shard
         found: list[tuple[int, int]] = []
         while count > 0:
@@ -185,9 +169,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Lets the groups whose first message was removed wait again. They wait last if ``behind`` is True
-        (FIF-14), else in the usual order.
-        """
+        """Lets groups wait again after removals. With ``behind``, the groups wait last (FIF-14)."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -202,15 +184,11 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Returns the groups whose first stored message is in a range of offsets. Removes the entries of these
-        groups from ``_heads``.
-        """
+        """Removes the groups whose first message is in a range from ``_heads``, and returns them."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Lets a group wait if its first message is available and the group is not paused. Removes a group without
-        messages.
-        """
+        """Lets a group wait if its first message is available and the group is not paused."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
@@ -221,9 +199,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim take more of a group if the message at ``offset`` is available. Else the claim
-        takes no more messages of this group.
-        """
+        """Lets the current claim take more of a group, unless the message at ``offset`` is not available."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)
@@ -234,9 +210,7 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """Takes the longest waiting group from the heap. Returns the group and the offset of its next message;
-        None if no group waits.
-        """
+        """Takes the longest waiting group. Returns the group and its next offset; None if no group waits."""
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

@@ -1,6 +1,4 @@
-"""The claim command. Messages that were received before are claimed first, then fresh messages. Message groups may
-change that order.
-"""
+"""The claim command. Messages that were received before come first, unless message groups change the order."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
 
 
 def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
-    """Hands out available messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). At the maximum in flight, may
-    raise OverLimit, as the queue's attributes say (INF-3).
-    """
+    """Hands out messages under a new lease (RCV-2, RCV-3, RCV-14, RCV-16). May raise OverLimit (INF-3)."""
     if command.delivery is not None:
         command = attrs.evolve(command, attempt_id=None)
     result, changed = _claim(state, command)
@@ -87,11 +83,10 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Computes ``unpaid`` without a claim: how many messages a claim would take if the rate limit allowed it
-    (JOB-11). Dead letters count.
+    """Computes ``unpaid`` without a claim: how many messages and dead letters a claim would take if the rate limit
+    allowed it (JOB-11).
 
-    ``unpaid`` is 0 for a queue without a rate limit. It is also 0 for a paused queue, and at the maximum in
-    flight.
+    ``unpaid`` is 0 without a rate limit, for a paused queue, and at the maximum in flight.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
@@ -106,9 +101,7 @@ def quote(state: ShardState, command: Claim) -> ClaimResult:
 
 
 def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, int]]:
-    """Takes messages for a claim out of the available messages. Returns ranges of their offsets, in order of
-    delivery.
-    """
+    """Takes available messages for a claim. Returns ranges of their offsets, in order of delivery."""
     policy, hands = state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
@@ -119,9 +112,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Divides ``picked`` into ranges to claim and ranges to leave. Also returns ``last``, ``passed`` and
-    ``halved`` of the claim's result.
-    """
+    """Returns ranges to claim, ranges to leave, and the result's ``last``, ``passed`` and ``halved``."""
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -131,9 +122,7 @@ def _kept(
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes up to ``count`` rate-limit tokens for a claim of another shard. A negative count returns tokens
-    (JOB-11).
-    """
+    """Takes up to ``count`` tokens for another shard's claim. A negative count returns tokens (JOB-11)."""
     left = state.pace_left
     if left is None:
         return command.count, False
@@ -164,9 +153,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Takes up to ``count`` of the available messages. With ``one_each``, takes at most one message of each FIFO
-    group.
-    """
+    """Takes up to ``count`` available messages. With ``one_each``, takes at most one of each FIFO group."""
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:
@@ -178,9 +165,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves messages on their last receive if no handler is free for them (HBN-23). Also leaves later messages of
-    the same FIFO group.
-    """
+    """Leaves messages without a free handler for their last receive, and later ones of the group (HBN-23)."""
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -210,9 +195,7 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Keeps the messages before a failed batch. If the batch comes first, keeps half of the batch. With
-    ``others``, keeps no message then (DLQ-12).
-    """
+    """Keeps the messages before a failed batch, or half of the batch; with ``others``, no message (DLQ-12)."""
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
@@ -244,9 +227,7 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns the claim's answer if dead letters must be moved before the claim. Returns None if the claim may go
-    on (DLQ-2, DLQ-10).
-    """
+    """Returns an answer if dead letters must be moved first; None if the claim may go on (DLQ-2, DLQ-10)."""
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:
@@ -280,9 +261,7 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """Hands out the messages of an earlier attempt again. Their receipts do not change, but get a new timeout
-    (ATT-1, ATT-3, ATT-8).
-    """
+    """Repeats the answer of an earlier attempt. Its receipts get a new timeout (ATT-1, ATT-3, ATT-8)."""
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
     for run in before:
@@ -294,9 +273,7 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
 
 
 def _allowed(state: ShardState, command: Claim) -> int:
-    """Returns the maximum number of messages that a claim may take (INF-6, JOB-1, JOB-11). Raises OverLimit like
-    ``claim``.
-    """
+    """Returns how many messages a claim may take (INF-6, JOB-1, JOB-11). Raises OverLimit like ``claim``."""
     if state.attributes.paused:
         return 0
     room = state.room

@@ -1,20 +1,13 @@
 """Fair receives of standard queues: which message group comes next, and which groups are noisy (FAI-2 to FAI-4).
 
-A message group names a tenant; "" is the group of messages without one. A claim chooses the group of each message.
-Messages that the claim has picked count as in flight:
+A message group names a tenant; "" is the group of messages without one. A claim chooses the group of each message:
 
 1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight.
 2. For the first message, choose the longest waiting group if it waited for ``PATIENCE`` or longer.
-3. Else choose the group with the fewest messages in flight. Among equal groups, choose the longest waiting group,
-   then the group whose message has the lowest offset.
+3. Else choose the group with the fewest messages in flight or picked; then longest wait, then lowest offset.
 
-Within a group, the lowest offset comes first. A group waits since that message became available. A group that was
-served while another group waited begins to wait anew. Only the first ``FAIR`` messages of a claim follow these
-rules. Further messages are the oldest ones. With a group limit, the claim takes as many messages of each group as
-the limit allows, in this order of groups.
-
-The offsets of a group are kept in pieces, 4 bytes per message. A heap holds the pieces by their next offset.
-Groups wait in two heaps, by ``GroupTurn`` and by waiting time. Outdated heap entries are skipped later.
+A group that was served while another group waited begins to wait anew. After ``FAIR`` messages, a claim takes the
+oldest messages; with a group limit, it takes as many of each group as the limit allows.
 """
 
 from __future__ import annotations
@@ -95,9 +88,7 @@ class TenantShard(Protocol):
     def visible_since(self, offset: int) -> int: ...
 
     def scan_to(self, end: int) -> bool:
-        """Indexes never-received messages with offsets below ``end``. Stops where the cap on delayed messages
-        holds them back. Returns True if messages were indexed.
-        """
+        """See ``ShardIndex.scan_to``."""
 
     def stamp(self, offset: int) -> None: ...
 
@@ -153,9 +144,7 @@ class Tenants:
                 self._place(group)
 
     def pick(self, count: int) -> list[Span]:
-        """Takes up to ``count`` messages for a claim, by the rules of this module. The caller must call ``placed``
-        next.
-        """
+        """Takes up to ``count`` messages for a claim. The caller must call ``placed`` next."""
         shard = self._shard
         most = max(count, SCANNED)
         while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):
@@ -191,9 +180,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Lets the groups from which the last ``pick`` took messages wait again. ``put_back``: ranges of picked
-        messages that were not claimed.
-        """
+        """Lets the picked groups wait again. ``put_back``: ranges of picked messages that were not claimed."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -224,9 +211,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Lets a group wait to be served. A group that is paused, at its limit, or without available messages does
-        not wait.
-        """
+        """Lets a group wait if it has available messages, is not paused, and is not at its limit."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
