@@ -81,7 +81,7 @@ class Queue:
         """When the renewal has something to do."""
         self.pending: events.Round | None = None
         self.free: int | None = None
-        self.stopped = self.woken = False
+        self.stopped = self.woken = self.resized = False
         self.received = 0
         self.work = self.__class__.__name__
         self.interrupt = Interrupt()

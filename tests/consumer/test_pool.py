@@ -88,24 +88,26 @@ def test_a_last_receive_that_waits_for_its_batch_holds_up_no_hand() -> None:
     assert taken is not None and list(taken[1]) == queue._in(State.RUNNING)
 
 
+def turn(group: str, *numbers: int, last: bool = False, receives: int = 1) -> Turn:
+    """Messages of a group, one for each number."""
+    found = Turn(group)
+    for number in numbers or [0]:
+        handle = f"{group}-{number}"
+        message = SimpleNamespace(
+            message_id=handle, receipt_handle=handle, receive_count=receives, last_receive=last, body="x"
+        )
+        context = SimpleNamespace(message=message, lost=False, over=False, in_doubt=False, received=id(found))
+        found.jobs.append(Job(context, found, 1_000 * SECOND))  # type: ignore[arg-type]
+    return found
+
+
 @pytest.mark.spec("HBN-23")
 def test_a_last_receive_begins_first_also_behind_a_message_of_its_group_that_has_just_ended() -> None:
     world = next(world for world in map(World, range(100)) if len(world.queues) == 1 and world.hands > 1)
     queue = world.queues[0]
     queue.pool.rules = attrs.evolve(queue.pool.rules, batch=1, prefetch=3, fifo=True)
 
-    def receive(group: str, last: bool) -> Job:
-        turn = Turn(group)
-        handle = f"{group}-{world.now}"
-        message = SimpleNamespace(
-            message_id=handle, receipt_handle=handle, receive_count=1, last_receive=last, body="x"
-        )
-        context = SimpleNamespace(message=message, lost=False, over=False, in_doubt=False, received=world.now)
-        turn.jobs.append(Job(context, turn, world.now))  # type: ignore[arg-type]
-        queue._receive([turn])
-        return turn.jobs[0]
-
-    receive("a", last=False)
+    queue._receive([turn("a")])
     handled = queue.take()
     assert handled is not None
     queue.on(events.HandlerEnded(handled, [(Fate.SUCCESS, None)], 1_000, {}))
@@ -113,9 +115,25 @@ def test_a_last_receive_begins_first_also_behind_a_message_of_its_group_that_has
     assert isinstance(due, events.Round)
     queue.on(events.Settled(due.done, [Settlement.SETTLED], 1_000))
     world.now += 1
-    receive("b", last=False)
-    last = receive("a", last=True)
-    assert queue.take() == [last]
+    queue._receive([turn("b", 1)])
+    last = turn("a", 1, last=True)
+    [job] = last.jobs
+    queue._receive([last])
+    assert queue.take() == [job]
+
+
+@pytest.mark.spec("HBN-23", "JOB-4")
+def test_a_message_behind_one_that_is_given_back_begins_at_once() -> None:
+    world = next(world for world in map(World, range(100)) if len(world.queues) == 1 and world.hands == 1)
+    queue = world.queues[0]
+    queue.pool.rules = attrs.evolve(queue.pool.rules, batch=3, batch_wait=60 * SECOND, prefetch=None)
+    again = turn("a", *range(3), receives=2)
+    first = again.jobs[0]
+    queue._receive([again, turn("b", 3, last=True)])
+    assert queue.take() is None
+    world.now, world.awake = world.now + SECOND, 0
+    queue.on(events.Tick(1, paused=False))
+    assert world.awake and queue.take() == [first]
 
 
 # --- safeguards

@@ -346,6 +346,7 @@ class Pool:
             self._end_claims()
             self._return(ahead)  # also if hands did not come to it in time
             self.line.drop_returned()
+            self._do(events.WakeHands(len(self.line.ready)))  # for what waited behind them
         if self._failures or self._letters or any(done.due is None for done in self._done):
             # while all hands are busy, what they finish meanwhile goes into the same commit
             self._do(events.Gather(min(self.ahead.gather(len(self.line.ready)), _LONGEST_GATHER)))
