@@ -54,11 +54,9 @@ class Application:
         metrics_queues: maximum number of queues that have metrics of their own.
         max_shards: maximum number of shards that a client can give a queue.
         public_url: scheme and host in the URLs of queues; None to take both from each request.
-        encryption: the encryption that the operator declares.
         command_prefix: beginning of the commands that the console shows; None for ``lakequeue --root ROOT``.
 
     Attributes:
-        asgi: the application for the HTTP server.
         pages: Starlette's routes, for every request that is not a plain SQS request.
     """
 

@@ -62,21 +62,15 @@ class PendingAuthentication(Protocol):
         """Returns True if the request's signature covers the header. ``header`` is a name in lower case."""
 
     def verify(self, body: bytes) -> Caller:
-        """Verifies the signature, and returns the caller. Raises RequestError if the secret is wrong, or the
-        request was changed after signing.
-        """
+        """Verifies the signature, and returns the caller. Raises RequestError for a wrong signature."""
 
 
 class Authenticator(Protocol):
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
-        """Checks the head of a request. Raises RequestError if the signature is missing, the key is unknown, or
-        the date is wrong.
-        """
+        """Checks the head of a request. Raises RequestError if signature, key or date is missing or wrong."""
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
-        """Returns the caller with this key id and secret. Returns None if they are wrong. Compares in constant
-        time.
-        """
+        """Returns the caller with this key id and secret, or None. Compares in constant time."""
 
 
 @attrs.frozen
@@ -111,17 +105,13 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do the action on ``queue``. If ``queue`` is None, the caller must
-    be allowed to do the action on all queues.
-    """
+    """Raises RequestError unless the caller may do the action on ``queue``, or if None, on all queues."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic with key id and secret. Blocks addresses that try too many wrong secrets.
-    ``now`` returns seconds.
-    """
+    """Authenticates by HTTP Basic. Blocks addresses with too many wrong secrets. ``now`` returns seconds."""
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
         self._authenticator = authenticator
@@ -129,9 +119,7 @@ class BasicAuthentication:
         self._failures: dict[str, list[float]] = {}  # by address, the latest last
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Returns the caller. Raises RequestError with status 401 for wrong credentials, and 429 after too many
-        wrong secrets.
-        """
+        """Returns the caller. Raises RequestError 401 for wrong credentials, 429 after too many wrong secrets."""
         key_id = secret = ""
         scheme, _, credentials = authorization.partition(" ")
         if scheme.lower() == "basic":

@@ -1,6 +1,4 @@
-"""Interrupts waiting requests when their client disconnects or the server stops. Also limits the number of
-requests with a condition.
-"""
+"""Interrupts requests when their client disconnects or the server stops. Limits requests with a condition."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """The interrupts of the current requests. An interrupt is set when the client disconnects or the server
-    stops.
-    """
+    """Interrupts of the current requests. Each is set when the client disconnects or the server stops."""
 
     def __init__(self) -> None:
         self.running: set[Interrupt] = set()
@@ -56,9 +52,7 @@ class Interrupts:
 
 
 class ConditionRunner:
-    """Limits the number of concurrent requests with a condition. Interrupts a request whose client has
-    disconnected.
-    """
+    """Limits the concurrent requests with a condition. Interrupts a request whose client has disconnected."""
 
     def __init__(self) -> None:
         self._by_caller: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -68,9 +62,7 @@ class ConditionRunner:
         self.interrupts = Interrupts()
 
     async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
-        """Runs ``work`` in a thread. Raises ClientDisconnect if the client disconnects, and RequestError if the
-        server stops.
-        """
+        """Runs ``work`` in a thread. Raises ClientDisconnect, or RequestError if the server stops."""
         async with self.interrupts.of(http) as (interrupt, disconnected):
             try:
                 async with _acquired(self._by_caller[caller], disconnected), _acquired(self._all, disconnected):
@@ -88,9 +80,7 @@ async def _wait_for_disconnect(http: Request) -> None:
 
 @asynccontextmanager
 async def _acquired(semaphore: asyncio.Semaphore, disconnected: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Holds a semaphore during the block. Raises ClientDisconnect if the client disconnects before the semaphore
-    is free.
-    """
+    """Holds a semaphore during the block. Raises ClientDisconnect if the client disconnects while waiting."""
     waiting = asyncio.create_task(semaphore.acquire())
     await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():

@@ -34,8 +34,7 @@ _Batch = GroupCommit[tuple[Item, "asyncio.Future[Reply]"], Reply]
 
 
 class Batcher(Generic[Item, Reply]):
-    """Runs the items of a queue in batches, each in one thread. A thread for each item would cost 15 to 20 % more
-    CPU.
+    """Runs the items of a queue in batches, each in one thread.
 
     Args:
         run: returns an answer for each item of a queue, in order. If ``run`` raises, every item gets the error.

@@ -22,9 +22,7 @@ MAX_PIPELINED = 100
 MAX_UNREAD_BYTES = 128 * 2**20
 """Maximum number of bytes, in all answers together, that slow clients have not read."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""Maximum number of unsent bytes of a connection. With more, the connection stops writing until its client has
-read.
-"""
+"""Maximum unsent bytes of a connection. With more, the connection writes only after its client has read."""
 UNREAD = "unread"
 """Key in the request state. Its value is the number of answer bytes that are not yet passed to the connection."""
 RECEIVES = "receives"
@@ -41,9 +39,6 @@ CONNECTION = "connection"
 
 class Connection(HttpToolsProtocol):
     """uvicorn's HTTP protocol with time limits for slow clients.
-
-    Args:
-        shares: counts the connections of this server.
 
     Attributes:
         head_seconds: time limit for the head of a request, from its first byte or the start of the connection.
@@ -93,9 +88,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers 503, and ends the connection after the client has read the answer. Returns False if the
-        connection cannot answer.
-        """
+        """Answers 503, and then ends the connection. Returns False if the connection cannot answer."""
         if self.transport is None:
             self.turned_away = True
             return True
@@ -117,9 +110,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def end(self) -> None:
-        """Ends the connection if it has not ended. Calls ``connection_lost`` itself, because uvloop omits the call
-        for an incomplete connection.
-        """
+        """Ends the connection. Calls ``connection_lost`` itself, because uvloop may omit the call."""
         if self.transport is not None and not self.lost.is_set():
             self.transport.abort()
             self.connection_lost(None)
@@ -184,9 +175,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.scope["state"][COMPLETE] = True
 
     def _without_upgrade(self) -> bytes:
-        """Returns the head of a request without its offer to upgrade. With the offer, the parser would skip the
-        body.
-        """
+        """Returns a request's head without its offer to upgrade, with which the parser would skip the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -194,9 +183,7 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse(self) -> None:
-        """Answers the requests before an invalid request, then sends 400. Requests after the invalid request are
-        ignored.
-        """
+        """Answers the requests before an invalid request, then sends 400. Ignores later requests."""
         if self._refused:
             return
         self._refused = True
@@ -211,10 +198,9 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Called when the client has closed its sending side. Keeps the connection until a pending SQS request is
-        answered.
+        """Keeps a half-closed connection until a pending SQS request is answered.
 
-        Closes the connection at once for a receive: if the client is gone, its messages would stay hidden. Also
+        Closes the connection at once for a receive, whose messages would stay hidden if the client is gone. Also
         closes at once for TLS, the console, and pipelined or incomplete requests.
         """
         if self.turned_away:
@@ -281,17 +267,13 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts the request's connection for a key. Raises RequestError if the key or the client's address has
-    reached its share.
-    """
+    """Counts the request's connection for a key. Raises RequestError if key or address has reached its share."""
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
         connection.hold(Holder(key, http.client.host if http.client else ""))
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Makes uvicorn drop the answer to a client that has gone. Otherwise, uvloop would raise an error at the next
-    write.
-    """
+    """Makes uvicorn drop the answer to a client that has gone, because uvloop would raise an error."""
     if cycle is not None and cycle.transport.is_closing():
         cycle.disconnected = True

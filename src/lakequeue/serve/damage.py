@@ -16,9 +16,7 @@ MOST = 1_000
 REST = timedelta(seconds=30)
 """Minimum time between two checks of a damaged queue."""
 REST_FACTOR = 20
-"""Factor. A queue is not checked again for the duration of its last check times this factor. Each check reads
-every file.
-"""
+"""Factor. After a check, the next check waits for the duration of the check times this factor."""
 
 
 def _in_thread(work: Callable[[], None]) -> None:
@@ -26,13 +24,10 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 
 class MetDamage:
-    """Remembers which call found which damaged table.
+    """Remembers which call found which damaged table, for at most ``KEPT``.
 
-    Forgets the damage after ``KEPT``. Also forgets the damage if the console repeats the call with success, or if
-    a check finds no damage.
-
-    Args:
-        start: runs a check in the background.
+    Forgets the damage if the console repeats the call with success, or if a check finds no damage. ``start`` runs
+    a check in the background.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], None] = _in_thread) -> None:
@@ -61,12 +56,9 @@ class MetDamage:
         return {_key_of(table) for table, at in list(self._met.values()) if now - at <= KEPT}
 
     def look_again(self, key: str, now: Callable[[], datetime], is_damaged: Callable[[], bool]) -> None:
-        """Checks a damaged queue in the background. If the queue is repaired, forgets its damage.
+        """Checks a damaged queue in the background, at most one check at a time, with pauses.
 
-        Does nothing while a check of the queue runs, or soon after a check.
-
-        Args:
-            is_damaged: reads every file of the queue.
+        Forgets the damage if ``is_damaged``, which reads every file of the queue, returns False.
         """
         begun = now()
         if begun < self._rests.get(key, begun):

@@ -28,9 +28,7 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Names in the JSON protocol of error codes that the service model omits (ERR-6). The Query protocol has other
-names.
-"""
+"""JSON protocol's names of error codes that the service model omits (ERR-6). Query has other names."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,
@@ -57,9 +55,7 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """Returns the message of an error with the names that SQS uses. For a wrong attribute, adds the allowed
-    values.
-    """
+    """Returns an error's message with SQS's names. For a wrong attribute, adds the allowed values."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:
@@ -69,9 +65,7 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised for a request that is refused before it reaches a queue. ``retry_after``: seconds after which the
-    client may try again, or None.
-    """
+    """Raised if a request is refused before it reaches a queue. ``retry_after``: seconds, or None."""
 
     def __init__(
         self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None
@@ -110,9 +104,7 @@ class ErrorResponse:
 
     @classmethod
     def of(cls, error: Exception, queue: str | None = None) -> ErrorResponse:
-        """Returns the response for an exception, without internals of the server. ``queue`` is the name that the
-        client gave.
-        """
+        """Returns the response for an exception, without internals. ``queue`` is the name that the client gave."""
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
@@ -150,9 +142,7 @@ def _storage_failure(error: QueueClientError, queue: str | None) -> str:
 
 
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
-    """Returns the response for an exception. Stores the error's code in ``call``, and logs faults of the
-    server.
-    """
+    """Returns the response for an exception. Stores the code in ``call``, and logs faults of the server."""
     response = ErrorResponse.of(error, None if call.queue == "-" else call.queue)
     call.damaged = error.table if isinstance(error, DamagedTable) else None
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
@@ -166,7 +156,5 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """Returns a random UUID from a fast generator. Do not use the UUID as a secret, because clients may predict
-    the next one.
-    """
+    """Returns a random UUID from a fast generator. Do not use it as a secret: the next UUID is predictable."""
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

@@ -1,6 +1,4 @@
-"""Figures of message groups. To sum the groups, a server reads all stored messages of a queue. Therefore, it sums
-rarely.
-"""
+"""Figures of message groups. To sum the groups, a server must read all messages, so that it sums rarely."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Maximum share of the server's time that it spends on summing groups. The first second of summing does not
-count.
-"""
+"""Maximum share of the server's time for summing groups. The first second of summing does not count."""
 INTERVAL = 10.0
 """Minimum number of seconds between two sums of the same queue."""
 TOP = 20
@@ -41,9 +37,7 @@ class GroupFigures:
 
 
 class GroupDepths:
-    """Caches the figures of those queues whose message groups are tenants. ``now`` returns monotonic seconds.
-    Thread-safe.
-    """
+    """Caches figures of queues whose message groups are tenants. ``now`` returns monotonic seconds."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now
@@ -53,20 +47,17 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """Returns those queues whose message groups are tenants, with the oldest figures first. Forgets the
-        figures of all other queues.
-        """
+        """Returns queues whose groups are tenants, oldest figures first. Forgets figures of all other queues."""
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """Returns the figures of a queue. Returns None if the groups were never summed, or if they are not
-        tenants.
+        """Returns the figures of a queue. Returns None if the groups were never summed, or are not tenants.
 
-        With ``read``, sums the groups first if the last sum is at least ``INTERVAL`` old. Does not sum if summing
-        has used up its ``SHARE`` of the time.
+        With ``read``, first sums the groups again, if the last sum is ``INTERVAL`` old and ``SHARE`` allows the
+        time.
         """
         if not settings(queue).groups_are_tenants:
             return None

@@ -102,9 +102,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file. Raises OSError if the file cannot be read. Raises InvalidOptions if the file is
-        invalid, or if other users can read or change it.
-        """
+        """Reads a key file. Raises OSError, or InvalidOptions if it is invalid or exposed to other users."""
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_uid not in (os.geteuid(), 0):

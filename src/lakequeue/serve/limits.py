@@ -28,17 +28,13 @@ BODY_TIMEOUT = 30.0
 MAX_TOTAL_BODY_BYTES = 256 * 2**20
 """Maximum number of bytes in the bodies of all current requests together."""
 MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
-"""Maximum bytes of all unverified bodies that name the same key. A body can be verified only when it is
-complete.
-"""
+"""Maximum bytes of all bodies that name the same key and are not verified, because they are incomplete."""
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies together."""
 UNCOUNTED_BYTES = 64 * 2**10
 """Bytes of each body that do not count. Because of them, large requests never block small requests."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Maximum bytes of memory for received messages. A message counts from before it is read until its answer is
-sent.
-"""
+"""Maximum bytes of received messages in memory. A message counts until its answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
 """Maximum bytes of memory for the messages that one access key receives, counted as for ``MAX_ANSWER_BYTES``."""
 MEMORY_FACTOR = 5
@@ -46,9 +42,7 @@ MEMORY_FACTOR = 5
 ANSWER_TIMEOUT = 10.0
 """Maximum seconds that a receive waits for memory, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Maximum number of receives of a key that have claimed messages and wait for memory. Further receives wait before
-they claim.
-"""
+"""Maximum receives of a key that have claimed and wait for memory. Further receives wait before a claim."""
 
 
 @attrs.define(eq=False)
@@ -81,18 +75,14 @@ class MemoryBudget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Until the body is verified, its bytes count for the key that the request
-    names.
-    """
+    """The body of a current request. Until it is verified, its bytes count for the key that it names."""
 
     content: bytes = b""
     dropped: bool = False
 
 
 class RequestBodies:
-    """Reads and counts bodies of at most ``max_bytes`` each. If memory is short, drops the oldest unverified
-    bodies.
-    """
+    """Reads bodies of at most ``max_bytes`` each. If memory is short, drops the oldest unverified bodies."""
 
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -170,9 +160,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest request with an unverified body. With ``key``, ends the oldest such request of this key.
-        Raises RequestError if no such request exists.
-        """
+        """Ends the oldest unverified request, of ``key`` if given. Raises RequestError if there is no request."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -183,9 +171,7 @@ class RequestBodies:
 
 @attrs.define(eq=False)
 class CountedAnswer(Counted):
-    """The memory for the messages of one receive. ``gone``: a future that ends when the client has
-    disconnected.
-    """
+    """Memory for the messages of a receive. ``gone``: a future that ends when the client has disconnected."""
 
     answers: CountedAnswers = attrs.field(kw_only=True)
     gone: asyncio.Future[None] | None = None
@@ -214,23 +200,17 @@ class CountedAnswers:
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts the bytes of an answer. Returns False if memory is short. Also returns False if an earlier
-        receive of the key waits for memory.
-        """
+        """Counts an answer's bytes. Returns False if memory is short, or an earlier receive of the key waits."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
 
     async def wait(self, answer: CountedAnswer, size: int) -> None:
-        """Waits until there is memory for an answer. Raises RequestError after ``ANSWER_TIMEOUT`` seconds, and
-        ClientDisconnect if the client disconnects.
-        """
+        """Waits for memory. Raises RequestError after ``ANSWER_TIMEOUT`` seconds, or ClientDisconnect."""
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: CountedAnswer) -> None:
-        """Waits while too many claims of the key wait for memory. Raises RequestError after ``ANSWER_TIMEOUT``
-        seconds, and ClientDisconnect if the client disconnects.
-        """
+        """Waits while too many claims of the key wait for memory. Raises the errors of ``wait``."""
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)
 
@@ -262,9 +242,7 @@ class CountedAnswers:
         self._admit()
 
     def _admit(self) -> None:
-        """Wakes waiting receives for which there is memory now. Among the receives of a key, the receive that
-        waited longest comes first.
-        """
+        """Wakes receives for which there is memory. Of each key, the receive that waited longest comes first."""
         with self.budget.lock:
             full = set()
             for room, (answer, size) in list(self._waiting.items()):

@@ -33,11 +33,10 @@ class _Client:
 
 
 class Listener:
-    """Accepts the connections of a socket. asyncio is not used for that, because it shows a connection only after
-    its TLS handshake.
+    """Accepts connections. asyncio is not used, because it shows a connection only after its TLS handshake.
 
-    At a limit, closes the oldest connection without a verified request. Idle connections are closed first. The
-    client gets a 503 if its handshake is complete and enough file descriptors are free.
+    At a limit, closes the oldest connection without a verified request, idle connections first. The client gets a
+    503 if its handshake is complete and enough file descriptors are free.
 
     Args:
         connect: makes the protocol of a connection.
@@ -176,9 +175,7 @@ def _spare_descriptors(connections: int) -> int:
 
 
 def descriptors_for(connections: int) -> int:
-    """Raises the soft limit on file descriptors if needed. Returns the number of connections that the limit
-    allows, at most ``connections``.
-    """
+    """Raises the soft limit on file descriptors. Returns how many of ``connections`` the limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again for connections that get a 503
     if soft == resource.RLIM_INFINITY or soft >= wanted:

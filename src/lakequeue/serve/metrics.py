@@ -22,9 +22,7 @@ from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 
 SCAN_TIMEOUT = 8.0
-"""Maximum seconds that a scrape waits for the queues. A slower scrape omits all queues. Prometheus itself waits
-for 10 s.
-"""
+"""Maximum seconds that a scrape waits for queues. A slower scrape omits them. Prometheus waits for 10 s."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 """Upper bounds of the latencies in a histogram, in seconds. The last bound exceeds the longest long poll."""
 
@@ -32,9 +30,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class Metrics:
-    """Counts requests, and answers scrapes. ``queues`` is the maximum number of queues that have labels of their
-    own.
-    """
+    """Counts requests, and answers scrapes. At most ``queues`` queues have labels of their own."""
 
     def __init__(self, lake: LakeQueue, waiting: Callable[[], int], queues: int = QUEUES) -> None:
         self._registry = registry = CollectorRegistry()

@@ -28,9 +28,7 @@ _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
 
 
 class RequestChecks:
-    """Refuses requests with a wrong host, a wrong origin or a large head. If ``hosts`` is None, every host is
-    right.
-    """
+    """Refuses requests with a wrong host or origin, or a large head. ``hosts`` of None allows every host."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = ()) -> None:
         self._app = app
@@ -69,9 +67,7 @@ class RequestChecks:
 
 
 class _TrackedExchange:
-    """Passes on a request and its answer. If the body was not read to its end, makes the server close the
-    connection.
-    """
+    """Passes on a request and its answer. Makes the server close a connection whose body was not read."""
 
     def __init__(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send

@@ -1,6 +1,4 @@
-"""Metrics of queues: their depths, and the totals of this server's work. Only some queues have labels of their
-own.
-"""
+"""Metrics of queues: their depths, and the totals of this server's work."""
 
 from __future__ import annotations
 
@@ -60,12 +58,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues, in one thread at a time. Only the oldest queues get labels of their own.
-
-    Args:
-        queues: maximum number of queues that have labels of their own.
-        now: returns monotonic seconds.
-    """
+    """Collects the metrics of queues, in one thread at a time. The oldest queues get labels of their own."""
 
     def __init__(self, lake: LakeQueue, queues: int = QUEUES, now: Callable[[], float] = monotonic) -> None:
         self._lake = lake
@@ -136,9 +129,7 @@ class QueueMetrics:
         return [readable(1), number, summed, compacted, *schedules, *attributes, *self._gauges(own)]
 
     def _schedules(self) -> list[Metric]:
-        """Returns the number of failing schedules and the number of overdue schedules. Empty if the schedules
-        cannot be read.
-        """
+        """Returns the numbers of failing and of overdue schedules. Empty if schedules cannot be read."""
         try:
             kinds = Counter(each.kind for each in schedule_concerns(self._lake))
         except LakeQueueError as error:

@@ -45,9 +45,7 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Returns a TLS context for version 1.2 or later. Raises OSError if a file cannot be read. Raises
-        InvalidOptions for a wrong or exposed key.
-        """
+        """Returns a context for TLS 1.2 or later. Raises OSError, or InvalidOptions for a wrong or exposed key."""
         for path in (self.cert, self.key):
             path.open("rb").close()
         if self.key.stat().st_mode & stat.S_IRWXO:
@@ -67,8 +65,7 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application. The first signal stops the server after the current requests, the second signal at
-    once.
+    """Runs an application. The first signal stops it after the current requests, the second at once.
 
     Args:
         certificate: the TLS certificate; None for HTTP without TLS.
@@ -110,9 +107,7 @@ class Server(uvicorn.Server):
         )
 
     def bind(self) -> str:
-        """Binds the port, and returns the server's URL. Raises OSError if the port or the address is
-        unavailable.
-        """
+        """Binds the port, and returns the server's URL. Raises OSError if port or address is unavailable."""
         self._socket = listen(self.config.host, self.config.port)
         address, port = self._socket.getsockname()[:2]
         return f"{'https' if self._tls else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
@@ -167,9 +162,7 @@ class Networks:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket on the first address of a host. Raises OSError if the address or port is
-    unavailable.
-    """
+    """Opens a listening socket on a host's first address. Raises OSError if address or port is unavailable."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)

@@ -12,9 +12,7 @@ from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 SHARE = 2
 """Divisor of the connections: one key or one address may hold at most half of them."""
 STRANGERS = 8
-"""Divisor of the connections: one eighth of them is reserved for clients without a verified request, such as
-``/health``.
-"""
+"""Divisor: one eighth of the connections is reserved for clients without a verified request."""
 BEGINNERS = 8
 """Divisor of the connections: one eighth of them is reserved for keys that hold few connections."""
 FEW = 32
@@ -31,9 +29,7 @@ class Holder:
 
 class Shares:
     """Counts connections with a verified request, in total, by key and by address. Refuses a connection above a
-    share of ``limit``.
-
-    Addresses in ``proxies`` may hold any number of connections.
+    share of ``limit``. Addresses in ``proxies`` may hold any number of connections.
     """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
@@ -47,9 +43,7 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Counts a connection for the holder ``after`` instead of ``before``. None means no holder. Raises
-        RequestError if ``after`` has reached a limit.
-        """
+        """Counts a connection for ``after`` instead of ``before``. Raises RequestError at a limit of ``after``."""
         if before == after:
             return
         if after is not None:

@@ -1,9 +1,8 @@
 """Signature Version 4, in the ``Authorization`` header or in the URL. botocore computes the signature, as in
 clients.
 
-A client must sign method, path, query, body, host and date. The client must also sign each header whose name
-begins with ``x-amz-``. Some SDKs do not sign the content type. Therefore, only the action header or the body
-decides the protocol of a signed request.
+A client must sign method, path, query, body, host, date, and each header that begins with ``x-amz-``. Some SDKs do
+not sign the content type. Therefore, the action header or the body decides the protocol of a signed request.
 """
 
 # mypy: allow-subclassing-any
@@ -57,9 +56,7 @@ class Signature:
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
-        """Parses the signature of a request. Raises RequestError if the signature is missing, invalid, too old or
-        incomplete.
-        """
+        """Parses a request's signature. Raises RequestError if it is missing, invalid, too old or incomplete."""
         lifetime = WINDOW
         if "authorization" in request.headers:
             parts, timestamp, own = _authorization(request), request.headers.get("x-amz-date", ""), ""
@@ -88,9 +85,7 @@ class Signature:
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Returns True if this secret signed this body. Raises RequestError if the request names a wrong hash of
-        the body.
-        """
+        """Returns True if this secret signed this body. Raises RequestError for a wrong hash of the body."""
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")

@@ -357,7 +357,13 @@ class ClaimResult:
 
 @attrs.frozen
 class LeaseCounts:
-    """Numbers of a lease's messages: changed by the command, no longer held, and made visible as failed."""
+    """Numbers of messages of a lease, as a command on the lease left them.
+
+    Attributes:
+        done: messages that were deleted, released or extended.
+        lost: messages that the lease no longer holds.
+        released: failed messages that ``delete_except`` made visible.
+    """
 
     done: int
     lost: int

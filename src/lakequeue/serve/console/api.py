@@ -71,9 +71,7 @@ ACTIONS = (
 
 
 class ConsoleApi:
-    """Has one method for each request of the console. The methods block, and are thread-safe. Their callers check
-    permissions first.
-    """
+    """Has one blocking, thread-safe method for each request of the console. Callers check permissions first."""
 
     def __init__(self, actions: Actions, command_prefix: str | None = None) -> None:
         self._actions = actions
@@ -88,9 +86,9 @@ class ConsoleApi:
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns a page of queues, with the depths that the caller may see.
 
-        ``sort`` is "name", a count, or "trouble". "trouble" means the worst concern that ``attention`` last found,
-        then the number of dead letters. ``counted`` in the answer is the number of depths that had to be read for
-        the sorting; None if no depth was needed.
+        ``sort`` is "name", a count, or "trouble": the worst concern that ``attention`` last found, then the number
+        of dead letters. ``counted`` in the answer is the number of depths read for the sorting; None if no depth
+        was needed.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -250,9 +248,7 @@ class ConsoleApi:
         return {"shards": [attrs.asdict(shard) for shard in self._on_queue(name, Queue.shard_counts)]}
 
     def groups(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Returns the largest message groups of a queue, as they were a few seconds ago. ``groups`` in the answer
-        is None if there are no groups.
-        """
+        """Returns the largest message groups of a queue, a few seconds old. ``groups`` is None without groups."""
         given.end()
         found = self._on_queue(name, self._groups.of)
         if found is None or not found.groups:
@@ -305,9 +301,7 @@ class ConsoleApi:
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
-        """Returns a page of messages. With ``history``, returns the deleted messages that a rewind to ``since``
-        would restore.
-        """
+        """Returns a page of messages. ``history`` selects deleted messages that a rewind to ``since`` restores."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -355,9 +349,7 @@ class ConsoleApi:
     # --- change
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Sends a message. Takes and returns the members of the SQS action SendMessage, and also takes
-        ``Priority``.
-        """
+        """Sends a message. Takes and returns the members of SendMessage. Also takes ``Priority``."""
         priority = given.priority()
         members = _members("SendMessage", name, given) | ({} if priority is None else {PRIORITY: priority})
         if self._actions.sender is None:
@@ -393,9 +385,7 @@ class ConsoleApi:
             return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Moves messages of a dead-letter queue, and returns their number. Other messages may remain to be
-        moved.
-        """
+        """Moves messages of a dead-letter queue, and returns their number. May leave messages to be moved."""
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
@@ -412,9 +402,7 @@ class ConsoleApi:
         return documents.outcome(self._change(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Makes delayed messages with given ids visible. With ``in_flight``, does the same for messages in
-        flight.
-        """
+        """Makes delayed messages with given ids visible. ``in_flight`` includes messages in flight."""
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
         outcome = self._change(name, lambda queue: make_visible(queue, ids, in_flight))
@@ -423,9 +411,7 @@ class ConsoleApi:
     # --- change queues
 
     def create(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Creates a queue. Takes the members of the SQS action CreateQueue. Raises QueueNameExists if there is
-        such a queue.
-        """
+        """Creates a queue from the members of CreateQueue. Raises QueueNameExists if there is such a queue."""
         members = validated(operation("CreateQueue").input_shape, given.rest(), "")
         check_permissions(caller, "CreateQueue", members)
         with about("QueueName"), about_one_of(*members.get("Attributes", ())):
@@ -457,24 +443,18 @@ class ConsoleApi:
         return self._run("DeleteQueue", {"QueueUrl": _url(name)})
 
     def _root(self, caller: Caller) -> str | None:
-        """Returns the root as a text to show. Returns None unless the caller has every permission on every
-        queue.
-        """
+        """Returns the root as a text to show, if the caller has every permission on every queue. Else None."""
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
-        """Returns the beginning of the commands that the page shows: the operator's prefix, or ``lakequeue``. The
-        latter includes the root if the caller may see it.
-        """
+        """Returns the beginning of commands that the page shows. Includes the root if the caller may see it."""
         return self._prefix or (command_prefix(self._lake.root) if caller.may(ANY, None) else "lakequeue")
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
 
     def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
-        """Runs a change of a queue. Then drops the cached problems, because the change may have solved a
-        problem.
-        """
+        """Runs a change of a queue. Then drops the cached problems, which the change may have solved."""
         try:
             return self._on_queue(name, call)
         finally:
@@ -489,9 +469,7 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns the condition for the messages of a redrive; None for all messages. Requires the permission for
-    ReceiveMessage, because counts by condition reveal bodies.
-    """
+    """Returns a redrive's condition, or None. Requires permission for ReceiveMessage: counts reveal bodies."""
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

@@ -47,9 +47,7 @@ KEPT_SECONDS = 30
 MOST = 200
 """Maximum number of problems in a list."""
 MOST_COUNTED = 20
-"""Maximum number of dead-letter queues whose errors are counted. The queues with the largest number of messages
-are counted.
-"""
+"""Maximum number of dead-letter queues whose errors are counted. The largest queues come first."""
 SLOW_TIMEOUTS = 10
 """Number of visibility timeouts after which a receive counts as slow."""
 PAUSE = "SetQueueAttributes"
@@ -82,9 +80,7 @@ class _Seen:
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
-    """Returns the fields of a consumer. ``slow`` is True if the consumer has held messages for ``SLOW_TIMEOUTS``
-    visibility timeouts.
-    """
+    """Returns a consumer's fields. ``slow``: holds messages for ``SLOW_TIMEOUTS`` or more visibility timeouts."""
     least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
     oldest = consumer.oldest_receive
     return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}
@@ -103,9 +99,7 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Returns the consumers of all queues, oldest receive first. Then come consumers without messages in
-        flight, and last consumers that were killed.
-        """
+        """Returns all consumers: by oldest receive, then without messages in flight, then killed consumers."""
         seen = self._newest().queues
         found = [
             (queue.name, each)
@@ -140,9 +134,7 @@ class Attention:
         }
 
     def of(self, caller: Caller, only: str | None = None) -> dict[str, Any]:
-        """Returns at most ``MOST`` problems, most urgent first. With ``only``, returns only the problems of this
-        queue.
-        """
+        """Returns at most ``MOST`` problems, most urgent first. ``only`` selects the problems of a queue."""
         seen = self._newest()
         damaged, found = self._concerns(caller, seen)
         found.sort(key=lambda each: each.urgency)
@@ -169,9 +161,7 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns a rank for each queue with a concern. The most urgent queue has the lowest rank. Uses the state
-        that was last read.
-        """
+        """Returns the ranks of queues with a concern; the most urgent is lowest. Uses the state read last."""
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)
@@ -179,9 +169,7 @@ class Attention:
         return ranks | {each["queue"]: -1 for each in damaged}
 
     def _concerns(self, caller: Caller, seen: _Seen) -> tuple[list[dict[str, Any]], list[Concern]]:
-        """Returns two lists for the queues that the caller may see: problems of unreadable or damaged queues, and
-        other concerns.
-        """
+        """Returns two lists for the caller: problems of unreadable or damaged queues, and other concerns."""
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:
@@ -238,9 +226,7 @@ class Attention:
         return damaged
 
     def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
-        """Counts dead letters by queue and class of error. Uses the last counts for queues that have not
-        changed.
-        """
+        """Counts dead letters by queue and class of error. Reuses counts of queues that have not changed."""
         targets = {queue.dead_letter_queue for queue, _ in known}
         full = [
             (state[0].stored, state[0].sent, queue)

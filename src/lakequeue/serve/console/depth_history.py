@@ -1,6 +1,4 @@
-"""Depths of queues over the last hours. They come from the compactor's statistics and from this server's
-records.
-"""
+"""Depths of queues over the last hours, from the compactor's statistics and from this server's records."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
-        """Returns the numbers of messages sent, received and deleted per minute. Returns None until the records
-        cover a minute.
-        """
+        """Returns the messages sent, received and deleted per minute; None until the records cover a minute."""
         with self._lock:
             depths = [
                 depth for depth in self._recorded.get(queue.key, ()) if now.at - depth.at <= _RATES * _MINUTE
@@ -97,16 +93,12 @@ class DepthHistory:
             return list(self._recorded.get(queue.key, ()))
 
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
-        """Returns the largest number of visible messages in each bucket of time, for each queue. A number is None
-        if it is unknown.
-        """
+        """Returns each queue's largest number of visible messages by bucket of time; None if unknown."""
         now = to_micros(self._lake.clock.now())
         return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
-        """Returns the number of visible messages an hour ago, by queue key. Omits queues whose number is
-        unknown.
-        """
+        """Returns the known numbers of visible messages an hour ago, by queue key."""
         now = to_micros(self._lake.clock.now())
         keys = [queue.key for queue in queues]
         return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
@@ -144,9 +136,7 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns three values for each of ``points``: messages sent per minute, messages deleted per minute, and the
-    average time that messages stay. A value is None if it is unknown.
-    """
+    """Returns messages sent per minute, deleted per minute, and their average stay, at each point."""
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

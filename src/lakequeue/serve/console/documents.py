@@ -28,9 +28,7 @@ def name_of(arn: str | None) -> str | None:
 
 
 def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
-    """Returns the pauses of a queue, with ``group``, ``reason`` and ``since``. The group is None if the whole
-    queue is paused.
-    """
+    """Returns a queue's pauses: ``group`` (None for the whole queue), ``reason`` and ``since``."""
     return [
         {"group": pause.group, "reason": pause.reason, "since": pause.since and format_instant(pause.since)}
         for pause in attributes.pauses
@@ -80,16 +78,12 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the numbers of changed and of missing messages. Also returns the number of unchanged messages by
-    state.
-    """
+    """Returns the numbers of changed and of missing messages, and of unchanged messages by state."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Counts dead letters by source queue and error, most frequent first. Each count has the text of the newest
-    such error.
-    """
+    """Counts dead letters by source queue and error, most frequent first, each with its newest text."""
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:
         reason = message.dead_letter_reason

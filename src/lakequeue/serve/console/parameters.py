@@ -29,9 +29,7 @@ _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
 
 class Parameters:
-    """The parameters of a request. The methods raise InvalidParameterValue or RequestError if a parameter has the
-    wrong type.
-    """
+    """Parameters of a request. Raises InvalidParameterValue or RequestError for a wrong type."""
 
     def __init__(self, members: Mapping[str, Any], interrupt: Interrupt | None = None) -> None:
         self._left = dict(members)
@@ -43,9 +41,7 @@ class Parameters:
         return None if value is None else validated(_STRING, value, name) or None
 
     def integer(self, name: str, default: int, maximum: int) -> int:
-        """Returns the parameter as an integer from 1 to ``maximum``. Returns ``default`` if the parameter is
-        missing.
-        """
+        """Returns the parameter as an integer from 1 to ``maximum``, or ``default`` if it is missing."""
         value = self._left.pop(name, default)
         if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
             value = int(value)
@@ -54,9 +50,7 @@ class Parameters:
         return value
 
     def priority(self) -> int | None:
-        """Returns the parameter ``Priority``; None if it is missing. The queue checks the range of the
-        priority.
-        """
+        """Returns the parameter ``Priority``, or None. The queue checks the range of the priority."""
         value = self._left.pop("Priority", None)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise refusal(str(value), "Priority", "Must be a whole number.")
@@ -117,10 +111,10 @@ class Parameters:
         return Condition("message_id = ?", [self.string("id") or ""])
 
     def condition(self) -> Condition | None:
-        """Returns all filters of a page of messages as one condition. Returns None if there are no filters.
+        """Returns all filters of a page of messages as one condition, or None.
 
-        The filters are ``state``, ``text`` and ``where``. Filters for dead letters are ``error``, ``no_error`` (no
-        known reason) and ``source`` (the queue that they come from).
+        The filters are ``state``, ``text`` and ``where``; for dead letters also ``error``, ``no_error`` and
+        ``source``.
         """
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
         parts, values = list[str](), list[str]()

@@ -39,9 +39,7 @@ from lakequeue.serve.sqs.actions import Actions
 PATH = "/console"
 STATIC = Path(__file__).parent / "static"
 HEADER = "x-lakequeue-console"
-"""Name of the header that every change must have, with any value. Browsers do not let pages of other sites send
-this header.
-"""
+"""Header that every change must have, with any value. Pages of other sites cannot send this header."""
 RECORD_INTERVAL = 60.0
 """Seconds between two recordings of the depths of all queues, which sparklines show."""
 MAX_CONCURRENT = 16
@@ -67,7 +65,6 @@ class Console:
     Attributes:
         routes: must come before the route of the SQS endpoint.
         damage: damage that requests found, including requests of SQS clients.
-        conditions: runs requests with a condition.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""The operators' pages under ``/console/runbooks/``. Reading them needs no network and no key.
-
-The guides and references that these pages link to are there, too.
-"""
+"""Operators' pages under ``/console/runbooks/``, and guides that these link to. Reading them needs no network."""
 
 from __future__ import annotations
 
@@ -93,9 +90,7 @@ def _up(name: str) -> str:
 
 
 def _target(name: str, link: str) -> str | None:
-    """Returns a link of a page, changed so that it works in the console. Returns None if the package does not
-    contain the link's target.
-    """
+    """Returns a page's link as it works in the console; None if the package does not contain the target."""
     page, hash_, part = link.partition("#")
     if "://" in link or not page:
         return link

@@ -75,7 +75,6 @@ class Actions:
         account: account in the URLs and ARNs of queues.
         sender: SenderId of all messages; None for the name of the caller, in the parameter ``SENDER``.
         max_shards: maximum number of shards that a client can give a queue.
-        encryption: the encryption that the operator declares.
     """
 
     def __init__(
@@ -118,10 +117,7 @@ class Actions:
         }
 
     async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
-
-        Raises QueueServiceError and QueueClientError as the Python API does.
-        """
+        """Runs any action except ReceiveMessage, in batches if possible. Raises the errors of the Python API."""
         try:
             return await self._answer(action, parameters, base_url)
         except EmptyBatchRequest:
@@ -145,9 +141,7 @@ class Actions:
         return await asyncio.to_thread(self.run, action, parameters, base_url)
 
     def run(self, action: str, parameters: Structure, base_url: str) -> Structure:
-        """Runs an action in this thread. Does not accept ReceiveMessage, DeleteMessage and
-        ChangeMessageVisibility.
-        """
+        """Runs an action in this thread, but not ReceiveMessage, DeleteMessage or ChangeMessageVisibility."""
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
@@ -335,9 +329,7 @@ class Actions:
     async def receive(
         self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage. Returns the messages, and the result for the client. ``room`` limits the memory of
-        the messages.
-        """
+        """Runs ReceiveMessage. Returns the messages and the result. ``room`` limits the messages' memory."""
         attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
             parameters.get("MaxNumberOfMessages"),

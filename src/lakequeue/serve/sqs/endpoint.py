@@ -180,9 +180,7 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives messages from a queue. If the queue was deleted, receives from a new queue of the same name.
-        Returns the queue and its messages.
-        """
+        """Receives from a queue, or if it was deleted, from a new queue of its name. Returns queue and result."""
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
@@ -222,9 +220,7 @@ def _release(actions: Actions, queue: Queue, messages: list[Message]) -> None:
 
 
 def joined_headers(scope: Scope) -> Mapping[str, str]:
-    """Returns the headers of a request, by name in lower case. The values of a repeated header are joined by
-    commas.
-    """
+    """Returns a request's headers, by name in lower case. Repeated headers are joined by commas."""
     found: dict[str, str] = scope.setdefault("state", {}).setdefault(_HEADERS, {})
     if not found:
         for raw_name, raw_value in scope["headers"]:
@@ -234,9 +230,7 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
 
 
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
-    """Returns the action that the headers name. Returns None if the body is a form, which then names the
-    action.
-    """
+    """Returns the action that the headers name; None if the body is a form, which names the action."""
     if is_json(headers):
         target = headers.get("x-amz-target", "")
         if not target:

@@ -13,17 +13,13 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Minimum characters of a large message body. Answers with a large body are encoded in parts, so that other
-threads can run.
-"""
+"""Minimum characters of a large message body. Large answers are encoded in parts, so that threads can run."""
 TARGET = "AmazonSQS."
 """Prefix of the action's name in the ``X-Amz-Target`` header."""
 
 
 def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
-    """Parses the parameters of an action. Raises RequestError if a parameter is invalid, and MissingParameter if
-    one is missing.
-    """
+    """Parses the parameters of an action. Raises RequestError, or MissingParameter if one is missing."""
     try:
         value = _decoder.decode(body.decode() or "{}")
     except (ValueError, RecursionError):

@@ -22,9 +22,7 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
-"""Name of the parameter that the endpoint adds to sends: the key that signed the request. AWS has no such
-parameter.
-"""
+"""Parameter that the endpoint adds to sends: the key that signed the request. AWS has no such parameter."""
 PRIORITY = "Priority"
 """Name of the parameter for the priority of a message. Only the console sends this parameter."""
 CALLER = "Caller"
@@ -53,9 +51,7 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
 
 
 def add_trace_header(given: Structure, trace: str) -> None:
-    """Copies the X-Amzn-Trace-Id header to the attribute AWSTraceHeader. Does nothing if the client has set this
-    attribute.
-    """
+    """Copies the X-Amzn-Trace-Id header to the attribute AWSTraceHeader, if the client has not set it."""
     attributes = given.setdefault("MessageSystemAttributes", {})
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
@@ -92,9 +88,7 @@ def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
 def received_message(
     message: Message, names: Collection[str], attribute_names: Collection[str], account: str, sender: str | None
 ) -> Structure:
-    """Builds a message in the result of ReceiveMessage. ``names`` and ``attribute_names`` are the attributes that
-    the client requested.
-    """
+    """Builds a message in the result of ReceiveMessage, with the attributes that the client requested."""
     known = message.attributes
     if sender is not None:
         known.setdefault("SenderId", sender)
@@ -119,9 +113,7 @@ def received_message(
 
 
 def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict[str, AttributeValue]:
-    """Selects message attributes by name. ``*`` selects all attributes, and ``Hel.*`` all attributes whose names
-    begin with ``Hel``.
-    """
+    """Selects message attributes by name. ``*`` selects all, ``Hel.*`` all that begin with ``Hel``."""
     if "All" in names or "*" in names:
         return dict(given)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
@@ -129,9 +121,7 @@ def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict
 
 
 def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
-    """Builds the result of a batch that deletes messages or changes their visibility. Replaces the positions of
-    entries with their ids.
-    """
+    """Builds the result of a batch of deletes or changes. Replaces the positions of entries with their ids."""
 
     def entry_id(position: str) -> str:
         id: str = entries[int(position)]["Id"]

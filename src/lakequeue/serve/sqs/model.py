@@ -28,9 +28,7 @@ ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags Task
 WaitTimeSeconds tags
 """
 MEMBERS = frozenset(_MEMBERS.split())
-"""Names of the members that this server knows. A member that only a newer botocore knows is refused, not
-ignored.
-"""
+"""Names of the members that this server knows. Members of a newer botocore are refused, not ignored."""
 
 
 @cache
@@ -56,9 +54,7 @@ def invalid_action(name: str) -> RequestError:
 
 
 def validated(shape: Shape, value: Any, where: str) -> Any:
-    """Converts a value to the types of its shape. Raises RequestError or MissingParameter. ``where`` names the
-    value in the texts of these errors.
-    """
+    """Converts a value to its shape's types. Raises RequestError or MissingParameter, which name ``where``."""
     match shape:
         case StructureShape():
             return _structure(shape, value, where)

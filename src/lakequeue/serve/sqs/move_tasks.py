@@ -1,6 +1,4 @@
-"""Message move tasks, which are redrives in the background. A task is stored with its dead-letter queue
-(DLQ-8).
-"""
+"""Message move tasks: redrives in the background, stored with their dead-letter queue (DLQ-8)."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ class MoveTask:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """Returns the task's state after it moved messages. ``failure``: why the remaining messages cannot be
-        moved; None if they can.
-        """
+        """Returns the task's state after it moved messages. ``failure``: why the rest cannot be moved, or None."""
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
         status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if more else "COMPLETED"}[self.status]
@@ -100,9 +96,7 @@ class MoveTask:
 
 
 def parse_task_handle(handle: str) -> tuple[str, str]:
-    """Returns the task id and the ARN of the source queue. Raises InvalidParameterValue for a text that is not a
-    task handle.
-    """
+    """Returns the task id and the source queue's ARN. Raises InvalidParameterValue for any other text."""
     try:
         parts = json.loads(base64.urlsafe_b64decode(handle))
         id, arn = parts["taskId"], parts["sourceArn"]
@@ -203,9 +197,7 @@ class MoveTasks:
     def cancel(self, handle: str) -> int:
         """Ends a task before its next step. Returns the number of messages that the task has moved so far.
 
-        Raises:
-            InvalidParameterValue: the text is not a task handle.
-            ResourceNotFoundException: the task is not active.
+        Raises InvalidParameterValue for a wrong handle, and ResourceNotFoundException if the task is not active.
         """
         id, arn = parse_task_handle(handle)
         task = self._update(
@@ -217,7 +209,7 @@ class MoveTasks:
 
     def listed(self, source_arn: str, limit: int) -> list[dict[str, Any]]:
         """Returns the latest tasks of a source queue, newest first. Raises ResourceNotFoundException if there is
-        no such queue. Raises InvalidParameterValue if the limit is out of range.
+        no such queue, and InvalidParameterValue if the limit is out of range.
         """
         if not 1 <= limit <= MAX_TASKS:
             raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_TASKS}.")
@@ -294,9 +286,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Returns AWS's reason why a visible message cannot return to its source queue. Returns None if the
-        messages can return.
-        """
+        """Returns AWS's reason why a visible message cannot return to its source queue, or None."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:
@@ -338,9 +328,7 @@ class MoveTasks:
         return self._update(source, task.id, changed)
 
     def _update(self, source: Queue, id: str, change: Callable[[MoveTask], MoveTask]) -> MoveTask | None:
-        """Changes the stored state of a task. Returns the new state. Returns None, and changes nothing, if the
-        task is not active.
-        """
+        """Changes the stored state of an active task, and returns it. Returns None for other tasks."""
         found: MoveTask | None = None
 
         def changed(text: str | None) -> str:

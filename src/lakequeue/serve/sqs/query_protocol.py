@@ -1,6 +1,4 @@
-"""The Query protocol of older SDKs. Parameters are form fields such as ``Attribute.1.Name``, and responses are
-XML.
-"""
+"""The Query protocol of older SDKs: parameters are form fields such as ``Attribute.1.Name``, responses are XML."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ Tree = dict[str, Any]
 
 
 def form(content: bytes) -> dict[str, str]:
-    """Parses the fields of a form in a body or URL. Raises RequestError if ``content`` is not a form, repeats a
-    field, or has too many fields.
-    """
+    """Parses the fields of a form. Raises RequestError for other contents, repeated or too many fields."""
     try:
         pairs = parse_qsl(
             content.decode(), keep_blank_values=True, strict_parsing=bool(content), errors="strict",
@@ -57,9 +53,7 @@ def url_form(query: str) -> dict[str, str]:
 
 
 def action(fields: dict[str, str], path: str) -> str:
-    """Returns the name of the action in a form. Raises RequestError if the action is missing, or if the version or
-    the path is wrong.
-    """
+    """Returns the action of a form. Raises RequestError if the action, the version or the path is wrong."""
     version = fields.get("Version", VERSION)
     if version != VERSION:
         raise RequestError("NoSuchVersion", f"The version {version} is not supported; use {VERSION}.")
@@ -71,9 +65,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses the parameters of an action. The path may name the queue. Raises RequestError if a parameter is
-    wrong, and MissingParameter if one is missing.
-    """
+    """Parses an action's parameters; the path may name the queue. Raises RequestError or MissingParameter."""
     tree: Tree = {}
     for name, value in fields.items():
         _put(tree, name, value)
@@ -181,9 +173,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map, in the order of their numbers. A part without numbers that has a field
-    in ``single`` is itself the only element.
-    """
+    """Yields a list's or map's elements by number. A part with a field in ``single`` is the only element."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

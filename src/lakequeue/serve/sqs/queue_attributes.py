@@ -80,9 +80,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Keeps only one kind of encryption: a client's key or SQS's own. If the changes turn on one, turns off the
-    other.
-    """
+    """Turns off one kind of encryption if the changes turn on the other: a client's key or SQS's own."""
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -98,9 +96,7 @@ def to_read(names: Sequence[str]) -> list[str]:
 
 
 def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
-    """Selects the attributes that a client requested. ``All`` means all attributes of SQS, without lakequeue's own
-    attributes.
-    """
+    """Selects the attributes that a client requested. ``All`` omits lakequeue's own attributes."""
     if "All" in names:
         found = {name: value for name, value in found.items() if name in _NAMES or name in names}
     result = {name: _with_arns(name, value, account) for name, value in found.items()}
@@ -185,8 +181,8 @@ def add_permission(
 
 
 def remove_permission(policy: str | None, label: str) -> str:
-    """Removes the permission ``label`` from a policy. Returns the policy as JSON; "" if no permission is left.
-    Raises InvalidParameterValue if there is no such label.
+    """Removes a permission from a policy. Returns the policy as JSON; "" if no permission is left. Raises
+    InvalidParameterValue if there is no such label.
     """
     document = _document(policy, "")
     left = [statement for statement in document["Statement"] if statement.get("Sid") != label]

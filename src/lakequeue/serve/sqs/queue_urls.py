@@ -19,16 +19,12 @@ def queue_arn(arn: str, account: str) -> str:
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Returns False for the ARN of a queue in another account. ARNs of the Python API name no account, so they
-    count as own.
-    """
+    """Returns False for a queue of another account. ARNs of the Python API name no account, and count as own."""
     return redrive_policies.parse_arn(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
 def queue_name(url: str) -> str:
-    """Returns the name of the queue, which is the last part of the URL's path. Ignores host and account. Raises
-    QueueDoesNotExist if this part is empty.
-    """
+    """Returns the queue's name, the last part of the URL's path. Raises QueueDoesNotExist if it is empty."""
     try:
         name = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2], errors="strict")
     except ValueError:
