@@ -182,12 +182,7 @@ def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> 
 
 
 def check_redrive(root: Root, region: str, name: str, attributes: QueueAttributes) -> None:
-    """Checks a queue's redrive policy (DLQ-2, DLQ-3, DLQ-6).
-
-    Raises:
-        InvalidParameterValue: the policy is invalid.
-        QueueDoesNotExist: the dead-letter queue does not exist.
-    """
+    """Checks a redrive policy (DLQ-2, DLQ-3, DLQ-6). Raises InvalidParameterValue or QueueDoesNotExist."""
     policy, refused = attributes.redrive, InvalidParameterValue.of
     if policy is None:
         return

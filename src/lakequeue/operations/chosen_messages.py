@@ -31,7 +31,7 @@ NEAR = 60 * MICROS
 
 @attrs.frozen
 class ChosenCounts:
-    """Counts of chosen messages. ``stayed`` counts those in other states, ``missing`` those not found."""
+    """Counts of chosen messages: changed, unchanged because of their state, and not found."""
 
     done: int
     stayed: Counter[MessageState]

@@ -33,10 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Free handlers of a consumer. A message needs one in its last receive before it becomes a dead letter.
-
-    ``passed`` counts the last receives that were put off because no handler was free. A FIFO group counts once.
-    """
+    """Free handlers of a consumer. ``passed`` counts last receives that were put off for lack of a handler."""
 
     free: Callable[[], int]
     passed: int = 0

@@ -108,12 +108,7 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the collected messages at once, and waits for the results. If a callback of a future calls
-        ``flush``, it does not wait.
-
-        Raises:
-            LakeQueueError: the first error of a message whose future was dropped unread.
-        """
+        """Commits the collected messages, and waits unless in a callback. Raises the first unread error."""
         with self._changed:
             added = self._added
             if self._waiting:

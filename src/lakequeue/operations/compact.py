@@ -1,8 +1,7 @@
 """The compactor: frees storage, and keeps tables and logs short.
 
-A pass changes no result of a verb. Each step may fail, be killed, or run twice at once. The summary lists failed
-steps, and the next pass repeats failed steps. A pass with nothing to do makes later passes skip the queue. The
-skips end with the next commit, or when the idle time has doubled (``storage.compaction_notes``).
+A pass changes no result of a verb. Each step may fail, be killed, or run twice at once. The next pass repeats
+failed steps. After a pass with nothing to do, later passes may skip the queue (``storage.compaction_notes``).
 """
 
 from __future__ import annotations
@@ -202,10 +201,8 @@ def why_only_here(root: Root) -> str | None:
 def compact_root(
     root: Root, progress: Progress | None = None, deal: Deal | None = None, within: float | None = None
 ) -> list[CompactionSummary]:
-    """Makes one pass over the queues of all regions; see ``LakeQueue.compact``.
-
-    If ``deal`` is given, other processes make the passes over queues. If ``within`` is given, no queue is skipped.
-    In this case, files stay for readers of the last ``within`` seconds (DUR-65).
+    """Makes one pass over the queues of all regions; see ``LakeQueue.compact``. ``deal`` lets other processes make
+    the passes. ``within`` skips no queue, and keeps files for readers of the last ``within`` seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):

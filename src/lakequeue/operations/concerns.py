@@ -131,13 +131,8 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """Yields the concerns that follow from a queue's depth and consumers. Reads nothing.
-
-    Args:
-        now: the queue's depth.
-        known: the queue's consumers, including idle consumers.
-        sources: names of the queues whose dead letters come to this queue.
-        before: number of visible messages ``GROWTH_SECONDS`` ago; None if unknown.
+    """Yields the concerns that follow from a queue's depth and all its consumers. ``sources`` are the queues whose
+    dead letters come here. ``before`` is the number of visible messages ``GROWTH_SECONDS`` ago.
     """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:

@@ -35,12 +35,8 @@ def exchange(
     request: receive.Request | None = None,
     failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
-    """Settles receipts, and claims messages without waiting. Makes one commit per shard.
-
-    Args:
-        wanted: receipt handles, each with the seconds until its message becomes visible. None deletes the message.
-        request: the receive to make; None to claim nothing.
-        failures: why the handler failed, by receipt handle. The reason is stored with the message.
+    """Settles receipts, and claims messages without waiting. Makes one commit per shard. If ``request`` is None,
+    claims nothing. ``failures`` says by receipt handle why the handler failed.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

@@ -31,7 +31,7 @@ class ActiveConsumer:
     """A consumer that runs, has messages in flight, or was killed."""
 
     consumer: str | None
-    """Name of the consumer. None stands for all nameless consumers together, such as SQS clients."""
+    """Name of the consumer. None means all nameless consumers together, such as SQS clients."""
     in_flight: int
     oldest_receive: datetime | None
     """Earliest receive of a message that is in flight; None without messages in flight."""
@@ -40,7 +40,7 @@ class ActiveConsumer:
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this name that stopped reporting without ending. Most likely, the processes were killed."""
+    """Processes of this name that stopped their reports without an end, and were probably killed."""
 
     @property
     def is_active(self) -> bool:

@@ -1,15 +1,11 @@
 """Copies queues in use to another root: a backup, a restore, or a move.
 
-The copy writes the catalog's rows last, in one commit, so that a killed copy has no effect (DUR-40).
+The copy writes the catalog's rows last, in one commit, so that a killed copy has no effect (DUR-40). It takes a
+snapshot of each shard's ledger before a snapshot of the log. The log therefore has every message of the ledger.
 
-Of each shard, the copy takes a snapshot of the ledger, and later a snapshot of the log. The log therefore has
-every message of the ledger. A shard is copied again if messages were moved into it meanwhile.
-
-Messages may move from one queue to another during the copy. The copied log of the target may then have messages of
-a move that the copied ledger of the source does not show. In this case, the copy makes the move again (DUR-41).
-
-A bulk send may reach only some of the copied shards in time. The copy then takes the manifest of the send and the
-files for the remaining shards, too. A repetition of the send, or a compaction, completes the send.
+A shard is copied again if messages were moved into it meanwhile. The copy repeats a move between queues if the
+copied ledger of the source does not show the move (DUR-41). If a bulk send reached only some copied shards, the
+copy takes the send's manifest and remaining files, too. A repetition or a compaction completes the send.
 """
 
 from __future__ import annotations
@@ -392,7 +388,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Raises QueueClientError if the target has one of the queues, or other files than an unfinished copy."""
+    """Raises QueueClientError if the target has one of the queues, or files that no unfinished copy left."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

@@ -81,14 +81,11 @@ def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
 
 
 def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
-    """Creates the tables and the row of a new queue. Returns the row, or the row that a faster process has
-    created.
-
-    Returns None if the creation took too long: a compactor may already remove the tables.
+    """Creates the tables and the row of a new queue. Returns the row, or a faster process's row. Returns None
+    after a slow creation, because a compactor may remove the tables.
 
     Args:
-        checked: the fence of the queue's name at the last ``check``. If the fence has changed, ``check`` is
-            repeated.
+        checked: fence of the name at the last ``check``. A changed fence repeats ``check``.
         check: raises an error if the queue must not be created.
 
     Raises:

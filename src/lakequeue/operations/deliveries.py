@@ -23,10 +23,7 @@ from lakequeue.storage.roots import is_inside, root_of
 
 
 def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    """Returns the attributes with an absolute path in ``Table`` (TAB-1). URIs and catalog names stay as they are.
-
-    Raises InvalidAttributeValue if the table is not allowed, for example inside the root.
-    """
+    """Returns the attributes with an absolute path in ``Table`` (TAB-1). Raises InvalidAttributeValue."""
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
         if found[name]:

@@ -100,10 +100,8 @@ class Delivering:
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
-        """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all of them.
-
-        Args:
-            failed: by receipt handle, why the handler failed. If the reason is None, the receive does not count.
+        """Makes failed messages visible. ``failed`` has the reason by receipt handle; for None, the receive does
+        not count. Raises LeaseLost if the lease no longer holds all messages.
         """
         self._release({self._offset(handle): reason for handle, reason in failed.items()})
 
@@ -238,13 +236,11 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a refused delivery (TAB-27). Makes a new delivery of each part of its messages.
+        """Ends a refused delivery (TAB-27). Makes a new delivery of each part of its messages. Returns None if the
+        rows had arrived, and the messages were therefore deleted.
 
         Args:
             parts: the receipt handles of each part; None for a single part.
-
-        Returns:
-            A delivery for each part. None if the rows had arrived, and the messages were therefore deleted.
 
         Raises:
             LeaseLost: the lease no longer holds all of these messages.

@@ -1,7 +1,6 @@
-"""The protocol of deliveries into a table (TAB-25).
+"""The protocol of deliveries into a table (TAB-25); see ``docs/guides/tables.md``.
 
-The table's log accepts either the rows of a delivery, or an entry that blocks the delivery, and never both. See
-``docs/guides/tables.md``.
+The table's log accepts either the rows of a delivery, or an entry that blocks the delivery, and never both.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class DeliverySnapshot(Protocol):
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
     def append(self, delivery: DeliveryIdentity, rows: Any, merge_schema: bool) -> None: ...
     def block(self, *deliveries: DeliveryIdentity) -> None:
-        """Blocks the rows of these deliveries in one commit. All must have different application ids."""
+        """Blocks the rows of these deliveries in one commit. The application ids must all differ."""
         ...
 
 
@@ -89,7 +88,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def record(self, table_id: str) -> str | None:
-        """Records the table's id if the ledger has none. Returns its id, or None if the mark is gone."""
+        """Records the table's id if the ledger has none. Returns the id, or None if the mark is gone."""
         ...
 
     def delete(self) -> LeaseCounts: ...
@@ -99,7 +98,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes or releases the marked messages. With ``unrecorded``, only if the ledger has no table id."""
+        """Deletes or releases marked messages. ``unrecorded`` does so only if the ledger has no table id."""
         ...
 
 
@@ -192,9 +191,7 @@ def append(
     merge_schema: bool = False,
     tried: bool = False,
 ) -> None:
-    """Appends the rows of a delivery (TAB-25). Returns once the rows are in the table and on disk.
-
-    Do not delete the messages before ``append`` has returned.
+    """Appends the rows of a delivery (TAB-25). Returns once the rows are on disk; delete the messages only then.
 
     Args:
         tried: True if the rows may have been appended before, under the same lease.
@@ -236,7 +233,7 @@ def deliver(
 
 
 def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
-    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns its state and a snapshot. Raises TableUnavailable."""
+    """Blocks a delivery that is ``OPEN`` (TAB-26). Returns the state and a snapshot. Raises TableUnavailable."""
     reason = ""
     for _ in range(_TRIES):
         snapshot = opened.read()
@@ -251,13 +248,8 @@ def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[Deli
 
 
 def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> None:
-    """Blocks these deliveries, and all earlier deliveries of the same slots, by one commit (TAB-11).
-
-    After the commit, the rows of the deliveries can no longer arrive. Each of ``deliveries`` has a slot of its
-    own.
-
-    Raises:
-        TableUnavailable: the table is missing, or cannot be reached or written.
+    """Blocks these deliveries, and all earlier deliveries of the same slots, by one commit (TAB-11). Each delivery
+    has a slot of its own. Raises TableUnavailable.
     """
     reason = ""
     for _ in range(_TRIES):
@@ -276,10 +268,7 @@ def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> N
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
     """Decides a delivery whose receipt has ended (TAB-26). Returns False if only an operator can decide the
-    delivery.
-
-    Raises:
-        TableUnavailable: the table cannot be reached or written; nothing was decided.
+    delivery. Raises TableUnavailable if nothing was decided.
     """
     known = marked.table_id()
     if known is None:  # no append begins before the id is recorded, which needs the mark

@@ -68,7 +68,7 @@ class RootHealth:
     shards: list[ShardHealth] = attrs.field(factory=list)
     """Shards of all queues. The shard with the largest ledger comes first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """A text for each unreadable queue, statistics or schedules. Omits those that have damage in ``findings``."""
+    """A text for each unreadable queue, statistics or schedules. Omits those with damage in ``findings``."""
     letterless: list[str] = attrs.field(factory=list)
     """Names of queues whose dead-letter queue does not exist, or is the queue itself."""
 

@@ -25,10 +25,7 @@ GROUPS = pa.schema(
         ("noisy", pa.bool_()),
     ]
 )
-"""Columns of message groups that have visible or in-flight messages.
-
-``oldest_age`` is the seconds since the oldest visible message of the group was sent.
-"""
+"""Columns of groups with visible or in-flight messages. ``oldest_age`` is in seconds, of visible messages."""
 
 _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])

@@ -246,10 +246,8 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of the parts in which rows may meet ``condition``. A part is a file, for example.
-
-    Args:
-        known: conditions for each part. Each row of the part meets at least one of these conditions.
+    """Returns the indexes of the parts, such as files, in which rows may meet ``condition``. Each row of a part
+    meets at least one of the conditions that ``known`` has for the part.
     """
     if condition is None:
         return list(range(len(known)))

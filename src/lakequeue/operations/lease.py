@@ -97,8 +97,7 @@ def lease(
     """Claims messages under one lease. Returns None if no message is available.
 
     Args:
-        queue: the queue.
-        max_messages: maximum number of messages.
+        queue, max_messages: the queue, and the maximum number of messages.
         visibility_timeout: seconds; None for the queue's timeout.
         consumer: name of the consumer that gets the messages.
         delivers: True if the lease may append rows to the queue's delivery table.
@@ -232,7 +231,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns why messages failed, by shard and offset. ``failed`` and the errors are those of ``delete``."""
+    """Returns why messages failed, by shard and offset. Takes ``kept`` of ``delete``, and raises as ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):
@@ -301,13 +300,13 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """Returns the lease of a receipt handle, or None if it has ended. Raises ReceiptHandleIsInvalid."""
+    """Returns the lease of a receipt handle, or None if the lease has ended. Raises ReceiptHandleIsInvalid."""
     leased = held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
     return leased and attrs.evolve(leased, tried=False)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """Returns the messages that a lease still holds, maybe after its timeout. Returns None if it holds none."""
+    """Returns the messages that a lease still holds, maybe after its timeout, or None without messages."""
     parts = []
     with queue.service("lease_messages"):
         for shard in queue.shards:
@@ -328,7 +327,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends the lease of an interrupted batch. Returns None if it ended or the table decides (TAB-31)."""
+    """Extends the lease of an interrupted batch. Returns None if ended, or if the table decides (TAB-31)."""
     leased = held(queue, lease_id)
     if leased is None:
         return None

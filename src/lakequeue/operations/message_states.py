@@ -66,7 +66,7 @@ REWINDABLE = "rewindable"
 TYPED_ATTRIBUTES = "typed_attributes"
 """Name of a column with the message attributes and their types."""
 SNAPSHOT = "snapshot"
-"""Name of a column with the log version from which the message was read, as ``KEY/SHARD/VERSION``."""
+"""Name of the column with the log version from which the message was read, as ``KEY/SHARD/VERSION``."""
 JUDGED = pa.schema(
     [
         *SCHEMA,

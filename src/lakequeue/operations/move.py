@@ -181,7 +181,7 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Returns the checked ``destination`` of all messages, or None if each goes to its source queue."""
+    """Returns the checked ``destination`` of all messages, or None if each message goes to its source queue."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:

@@ -25,7 +25,7 @@ Columns = Sequence[tuple[str, str]]
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write. Pass it to these processes, and then to ``complete``."""
+    """A bulk send whose rows other processes write. After their writes, ``complete`` commits the send."""
 
     columns: Columns
     order_by: str | None

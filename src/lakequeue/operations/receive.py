@@ -255,7 +255,7 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
 
 
 class _Polls:
-    """Polls of a receive: ``claim``, then ``read``. Without messages, they return the next poll's instant."""
+    """Polls of a receive: ``claim``, then ``read``. Without messages, both return the next poll's instant."""
 
     def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
         self._queue = queue
@@ -296,7 +296,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run(), left_nothing=plan.left_nothing)
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages, or returns the next poll's instant. May raise OverLimit (INF-7)."""
+        """Reads claimed messages. Without any, returns the next poll's instant, or raises OverLimit (INF-7)."""
         queue, waiter = self._queue, self._waiter
         messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
@@ -332,7 +332,7 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """Returns messages in order. With ``lease_id``, unreadable messages count no receive (DUR-8)."""
+    """Returns messages in order. With ``lease_id``, unreadable messages do not count a receive (DUR-8)."""
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
@@ -453,10 +453,7 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Raises DamagedTable if the ledger stores the message at ``offset``, whose row has no body.
-
-    ``offset`` is None if no row lacks a body.
-    """
+    """Raises DamagedTable if the ledger stores the message at ``offset``, whose row lacks a body."""
     if offset is None:
         return
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))

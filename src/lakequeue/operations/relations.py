@@ -99,7 +99,7 @@ class Relation(ds.Dataset):
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """Error that ended the last read. Readers through Arrow's C interface see only its text."""
+        """Error that ended the last read. Readers through Arrow's C interface see only the error's text."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -39,7 +39,7 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Parses a pattern. Raises InvalidParameterValue for other wildcards, or if it names no files."""
+        """Parses a pattern. Raises InvalidParameterValue for other wildcards, or for a pattern without files."""
         fixed, _, rest = text.partition("*")
         base, _, name = fixed.rpartition("/")
         if re.search(r"[?\[\]]", text):

@@ -201,10 +201,8 @@ class _Before:
     """State of the shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Removes the messages in ``blank``, because these have no body. Adds ``twice`` messages with new offsets,
-        from ``end`` on.
-
-        Each added message shared its old offset with another message.
+        """Removes the messages in ``blank``, because these have no body. Adds ``twice`` messages from offset
+        ``end`` on; these had shared their offsets with other messages.
         """
         for span in blank:
             self.messages.discard(*span)
@@ -384,9 +382,8 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """Returns a new catalog row for a lost queue. Returns None if no lost queue matches the name.
-
-    Without ``adopt``, also returns None if another queue has the name, or several lost queues match.
+    """Returns a new catalog row for a lost queue. Returns None if no lost queue matches the name. Without
+    ``adopt``, also returns None if the name is in use, or several lost queues match.
 
     Args:
         taken: the row that has the name now, or None.

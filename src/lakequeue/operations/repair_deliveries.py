@@ -24,10 +24,8 @@ SLOTS = 256
 
 
 def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """Removes the delivery marks from a ledger's rows (TAB-11).
-
-    Returns the rows, notes for the operator, and an epoch above the number of any delivery. If the queue has no
-    delivery table, returns the unchanged rows, no notes, and 0.
+    """Removes a ledger's delivery marks (TAB-11). Returns the rows, notes for the operator, and an epoch above any
+    delivery. Without a delivery table, returns the same rows, no notes, and 0.
     """
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
@@ -42,14 +40,8 @@ def undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[st
 def block_step(
     root: Root, row: QueueRow, shard: int, epoch: int, left: Iterable[tuple[int, int]]
 ) -> tuple[list[RepairStep], list[str]]:
-    """Returns a step that blocks the deliveries claimed up to ``epoch``. If blocking is impossible, returns a note
-    instead.
-
-    Apply the step before the messages become visible. Otherwise, a process with an old lease could still append
-    their rows.
-
-    Args:
-        left: offset ranges of the messages that may be in these deliveries.
+    """Returns a step that blocks the deliveries of the messages ``left`` claimed up to ``epoch``, or else a note.
+    Apply the step before the messages become visible, so that no process with an old lease appends their rows.
     """
     attributes = QueueAttributes.from_wire(row.attributes)
     table, delivery_id = attributes.table, attributes.delivery_id

@@ -177,7 +177,7 @@ class PeekedMessage:
     consumer: str | None = None
     """Name of the consumer that has the message in flight, or None."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """The last ten failed attempts, oldest first (JOB-10). Dead letters include those in the source queue."""
+    """The last ten failed attempts, oldest first (JOB-10). A dead letter's include the source queue's."""
     priority: int = 0
     """Priority of the message; 0 on queues without priorities (JOB-5)."""
 

@@ -1,9 +1,8 @@
 """Adds, changes and runs schedules. Sends each due message exactly once (JOB-7).
 
-A due message is a batch of a stream. The schedule's id identifies the stream, and the due time is the batch
-number. The queue's log records the last batch in the same commit as its message. A repeated batch therefore adds
-nothing. One commit sends all due messages of a queue. Another commit advances the schedules, unless another
-process has advanced them.
+A due message is a batch of a stream: the schedule's id is the stream, the due time the batch number. The queue's
+log records the last batch in the same commit as its message. A repeated batch therefore adds nothing. One commit
+sends all due messages of a queue. Another commit advances the schedules.
 """
 
 from __future__ import annotations
@@ -127,10 +126,8 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, text, hint, (Remedy(command, "shows all schedules"),), brief)
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Sets future instants in copies of the schedules back to ``now`` (DUR-83). Returns the changed copies by
-        old id.
-
-        Writes nothing. If ``queue`` is given, considers only schedules of this queue.
+        """Sets future instants in copies of the schedules back to ``now``, if given only of ``queue`` (DUR-83).
+        Returns the changed copies by old id. Writes nothing.
         """
         found = {}
         for row in self._table.rows():

@@ -57,23 +57,17 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Makes the sends of separate callers, in one commit per shard. Returns the outcome of each send.
-
-    Raises:
-        QueueServiceError, QueueClientError: no send succeeded.
-    """
+    """Makes the sends of separate callers. Returns the outcome of each send. Raises an error if all failed."""
     with queue.service("send_each") as call:
         return _each(queue, sends, call)
 
 
 def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
     """Sends messages of streams, in one commit per shard. A repeated or earlier batch of a stream adds nothing.
+    Returns an outcome for each message; None if the message was sent before.
 
     Args:
         sends: each message with its stream and batch number. The messages of a stream are in order.
-
-    Returns:
-        An outcome for each message; None if the message was sent before.
 
     Raises:
         QueueServiceError, QueueClientError: no message was sent.

@@ -120,10 +120,7 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns the shards of a bulk send. Returns all shards if the groups of messages determine the shard.
-
-    Otherwise, returns one shard of each priority, chosen by ``turn``.
-    """
+    """Returns all shards if message groups determine the shard, else one shard per priority, by ``turn``."""
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]

@@ -58,8 +58,7 @@ class Settling:
 
     Args:
         failures: why the handler failed, by receipt handle. The reason is stored with the message.
-        deletes: True to delete the messages of receipts without a timeout. False to refuse these receipts
-            (VIS-10).
+        deletes: True to delete messages without a timeout. False to refuse their receipts (VIS-10).
 
     Attributes:
         waiting: indexes and commands that were not committed yet, by shard.
@@ -105,7 +104,7 @@ class Settling:
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits a shard's waiting commands. Returns the commit's error, or None if it landed."""
+        """Commits a shard's waiting commands. Returns the error, or None if the commit landed."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger

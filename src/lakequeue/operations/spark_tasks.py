@@ -112,10 +112,7 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """Returns the condition that a message is in these consecutive pieces of a queue.
-
-    If the last piece has no last offset, messages of higher-numbered shards also meet the condition.
-    """
+    """Returns the condition for consecutive pieces. Without a last offset, higher shards count, too."""
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]

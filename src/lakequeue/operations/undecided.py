@@ -118,7 +118,7 @@ def _in_catalog(root: Root, name: str) -> str:
 
 
 def decide_in_catalog(queue: OpenQueue) -> None:
-    """Decides deliveries into a catalog's table, because the readers of a stream have no session for it."""
+    """Decides deliveries into a catalog's table, because a stream's readers have no session."""
     if is_catalog_name(queue.attributes.table or ""):
         for shard in queue.shards:
             now = queue.now()

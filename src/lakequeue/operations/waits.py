@@ -25,7 +25,7 @@ WATCHED_CLAIM_FACTOR = 60
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
-    """Adds a waiter for the block. ``wake`` is called when to poll. For ``idle``, see ``Request.idle``."""
+    """Adds a waiter for the block. ``wake`` is called to make it poll. For ``idle``, see ``Request.idle``."""
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
     with waiters.waiter(wake) as waiter:
@@ -65,11 +65,8 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait from a poll that found no message to the next poll. A change of the logs without a message does not
-    end the wait.
-
-    Another process may watch the queue's logs. If the watcher has recently left no messages, this process reads no
-    logs until it is woken.
+    """The wait from a poll without messages to the next poll. Changes without a message do not end the wait. If
+    the watcher of the queue's logs has recently left no messages, this process reads no logs until it is woken.
     """
 
     _queue: OpenQueue
@@ -132,14 +129,12 @@ class VainWait:
 def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
-    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set.
+    """Waits until there may be messages to claim, until ``until``, or until ``interrupt`` is set. Returns False if
+    there were messages at once, True if the function waited or was interrupted.
 
     Args:
         wake: event that is set when there may be messages, and when ``interrupt`` is set.
         idle: see ``waiting``.
-
-    Returns:
-        False if there were messages to claim at once; True if the function waited or was interrupted.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:

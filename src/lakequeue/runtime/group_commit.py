@@ -57,10 +57,8 @@ class GroupCommit(Generic[Request, Answer]):
         """Creates an empty group.
 
         Args:
-            run: returns an answer for each request, in order. If ``run`` raises an error, each request gets the
-                error.
-            turn: returns a context in which a batch runs. Requests that arrive while the context is entered join
-                the batch.
+            run: returns an answer for each request, in order. An error of ``run`` is the answer to each request.
+            turn: returns a context in which a batch runs. Requests that arrive during its entry join the batch.
         """
         self._run = run
         self._turn = turn

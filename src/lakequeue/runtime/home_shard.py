@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard than the home, so that few consumers serve all shards."""
+"""One in this many receives starts at a shard other than the home, so that few consumers serve all shards."""
 _ALONE = 0.125
 """Amount by which a commit without lost races lowers the strain. A lost race raises the strain by 1."""
 _LEAST, _MOST = 2.0, 64.0

@@ -48,7 +48,7 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Adds other processes' commands after those of ``posted``. Call only after the shard was read."""
+        """Adds other processes' commands after the commands of ``posted``. First read the shard."""
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

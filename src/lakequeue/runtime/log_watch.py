@@ -24,7 +24,7 @@ from lakequeue.storage.engines.watch_lock import WatchLock
 PAUSE = 0.02
 """Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last wait. Commits and short handlers take less."""
+"""Seconds that a process keeps watching after its last wait. Commits and short handlers take less time."""
 STAY = 0.25
 """Seconds that a process keeps watching after a receive, if the consumer will soon receive again."""
 RETRY = 0.005

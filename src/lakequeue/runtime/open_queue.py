@@ -113,7 +113,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Checks from time to time that the catalog has the queue. Raises DamagedTable if not (DUR-7)."""
+        """Checks from time to time for a restore that lost the queue. Then raises DamagedTable (DUR-7)."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without waiting: the lock's holder may be making tables

@@ -40,10 +40,8 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads all given shards on an object store concurrently. Returns the sequence number of the read.
-
-    Later commands and queries that get the number need not read the shards again. On a local disk, or for a single
-    shard, reads nothing and returns infinity.
+    """Reads all given shards on an object store concurrently. Returns the read's sequence number, with which later
+    commands and queries skip their own reads. On a local disk, or for a single shard, returns infinity.
     """
     folder = shards[0].tables.engine.store.folder(shards[0].tables.receipts) if len(shards) > 1 else None
     if folder is None or folder.local is not None:
@@ -59,13 +57,7 @@ def look_at(shards: Sequence[OpenShard]) -> float:
 
 
 class OpenShard:
-    """One shard. Thread-safe.
-
-    Attributes:
-        tables: the shard's tables.
-        shared: state that all shards of the queue share.
-        ledger: applies commands and answers queries.
-    """
+    """One shard. Thread-safe."""
 
     def __init__(self, engine: Engine, root: str, key: str, number: int, shared: Shared) -> None:
         self.number = number
@@ -82,12 +74,8 @@ class OpenShard:
         self.reader.bodies.clear()
 
     def compact(self, now: int, dedup: int | None) -> MergeCounts:
-        """Compacts the shard's log. Returns how many segments were dropped, merged and cut. Raises
-        QueueDoesNotExist.
-
-        Args:
-            now: the current time, in microseconds.
-            dedup: microseconds for which deduplication ids count. None if deduplication ids do not count.
+        """Compacts the log. Returns the dropped, merged and cut segments. Raises QueueDoesNotExist. Deduplication
+        ids count for ``dedup`` microseconds, or not at all if None. ``now`` is in microseconds.
         """
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self.tables.engine.open(self.tables.messages)

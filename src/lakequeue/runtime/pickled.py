@@ -46,10 +46,7 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """Returns the open root. All copies of the root in this process share the open root.
-
-        Raises QueueClientError for a root on a network file system that neither user nor environment allows.
-        """
+        """Returns the root that all copies in this process share. Raises QueueClientError on network disks."""
         known = by_id.get(self.id)
         if known is not None:
             return known

@@ -243,7 +243,7 @@ class Root:
             return rows
 
     def living(self, key: str) -> QueueRow | None:
-        """Returns the current row of an incarnation by key, or None if it is missing or was deleted."""
+        """Returns an incarnation's current row by key, or None if the incarnation is missing or was deleted."""
         with self.lock:
             row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row

@@ -28,7 +28,7 @@ class PlainCommit:
             appender.stage_next()
 
     def find(self, appender: Appender) -> Appended | None:
-        """Returns where another process has put the messages, or None if the snapshot lacks them."""
+        """Returns where another process has put the messages, or None if the snapshot lacks the messages."""
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> OwnFile:
@@ -108,10 +108,8 @@ class SharedFile(OwnFile):
         return batch.answers_of(self.staged.attributes_version, Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error with ``outcome_unknown``, because other processes may still commit the file.
-
-        Returns ``error`` itself if the log is closed or has newer attributes. No process will commit the file in
-        this case.
+        """Returns an error with ``outcome_unknown``, because other processes may still commit the file. Returns
+        ``error`` itself if the log is closed or has newer attributes, because no process will commit the file.
         """
         if isinstance(error, (QueueServiceError, StaleAttributes)) and not isinstance(error, RequestThrottled):
             return error
@@ -127,7 +125,7 @@ class SendBatch:
     way: PlainCommit = attrs.field(factory=PlainCommit)
 
     def attributes(self, version: int) -> QueueAttributes:
-        """Returns the attributes of a send with this version, or else those of the first send."""
+        """Returns the attributes of a send with this version, or else of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: Places) -> list[Sent | BaseException]:

@@ -52,10 +52,8 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             self._turns = self._requests.turns
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands, in a commit with other calls. Raises RequestThrottled after too many lost races.
-
-        ``look`` is the sequence number of a read by ``look_at``. If the read included this shard, the shard is not
-        read again.
+        """Applies commands, in a commit with other calls. Skips the reading if the read ``look`` of ``look_at``
+        included this shard. Raises RequestThrottled after too many lost races.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -66,10 +64,8 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Announces in the ledger that bodies will be removed from the log. Returns a random number that
-        identifies the removal.
-
-        ``known`` is the number of the last removal from the log, or 0 if there was none.
+        """Announces in the ledger a removal of bodies from the log. Returns a random number that identifies the
+        removal. ``known`` is the number of the last removal from the log, or 0 if there was none.
         """
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
@@ -127,7 +123,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return done.value[: len(call.commands)]
 
     def _decide_for_all(self, call: CommandCommit, posted: PostedRequest, lost: int) -> Decision[list[Result]]:
-        """Returns the results of ``posted`` if another process committed it, else decides it with others."""
+        """Returns the results of ``posted`` if another process committed it, or else decides ``posted``."""
         ledger, log = self._open_ledger(), self._open_log()
         if lost:
             self._machine = None  # it has changes that were not committed

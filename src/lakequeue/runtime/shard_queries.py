@@ -105,7 +105,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._fresh_machine().head.head_offset == known
 
     def activity(self) -> list[int]:
-        """Returns the newest versions of ledger and log. Every commit changes one of the two."""
+        """Returns the newest versions of the ledger and the log. Every commit changes one of these versions."""
         with self._held():
             return [table.version for table in self._newest_tables()]
 
@@ -148,12 +148,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns for each offset True if its message is stored, else False. The state is at most half a second
-        old.
-
-        Raises:
-            QueueDoesNotExist: the queue was deleted.
-        """
+        """Returns True for each stored message. May be half a second old. Raises QueueDoesNotExist."""
         with self._held():
             machine, ledger = self._machine, self._open_ledger()
             if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:

@@ -29,10 +29,7 @@ class ShardReader:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns the messages in a range of offsets as dicts, with None for a removed message.
-
-        Raises QueueClientError if a message that was not removed is missing.
-        """
+        """Returns messages as dicts; None if removed. Raises QueueClientError if another message is missing."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

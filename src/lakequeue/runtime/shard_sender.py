@@ -190,10 +190,8 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._check_place(sent_by)
 
     def _merge_beside(self, drop_before: int | None) -> None:
-        """Merges segments through another handle, so that sends need not wait.
-
-        Sends may win many races against the merge. With 100 ms for each storage request, a merge took 13 s.
-        """
+        """Merges segments through another handle, so that sends need not wait."""
+        # sends may win many races against a merge: 13 s at 100 ms per storage request
         try:
             head, confirm = self._ledger.head()
             with self._delivering() as table:
