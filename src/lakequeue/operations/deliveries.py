@@ -65,7 +65,7 @@ def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides whether undecided deliveries of the queue arrived (TAB-10). Returns the number of messages."""
+    """Decides that all undecided deliveries have arrived, or have not (TAB-10). Returns the messages' number."""
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:

@@ -231,7 +231,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 def failures_of(
     leased: LeasedMessages, failed: Mapping[str, str | None]
 ) -> dict[int, dict[int, DeadLetterReason]]:
-    """Returns why messages failed, by shard and offset. Takes ``kept`` of ``delete``, and raises as ``delete``."""
+    """Returns failures by shard and offset. ``failed`` is like ``kept`` of ``delete``. Raises like ``delete``."""
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
     for text, shard, offset in _offsets_of_ids(leased, {text for text in failed if is_message_id(text)}):

@@ -110,7 +110,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts lost races and commits in the newest ``most`` Delta log entries of each table."""
+        """Counts commits, and races lost before them, in each table's newest ``most`` Delta log entries."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
@@ -148,7 +148,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns True for each stored message. May be half a second old. Raises QueueDoesNotExist."""
+        """Returns for each offset True if its message is stored, up to 0.5 s ago. Raises QueueDoesNotExist."""
         with self._held():
             machine, ledger = self._machine, self._open_ledger()
             if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:
