@@ -1,6 +1,4 @@
-"""The catalog: the table ``queues``, with one row for each queue incarnation. A fence for each queue name guards
-changes.
-"""
+"""The catalog: the table ``queues``, with a row for each queue incarnation. Fences guard changes."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Maximum seconds for creating a queue on an object store. A slower creation adds no row to the catalog."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds at which orphaned tables on an object store are removed. Orphans have no catalog row and no
-messages.
-"""
+"""Seconds until orphaned tables on object stores are removed. Orphans have no row and no messages."""
 
 NO_DIRECTORY = "does not exist (is its volume mounted, is the path right?)"
 
@@ -92,9 +88,7 @@ class Catalog:
         self._known: dict[str, list[QueueRow]] = {}  # By file.
 
     def rows(self) -> list[QueueRow]:
-        """Returns all rows, also of deleted queues. Raises QueueClientError if the table is missing or
-        unreadable.
-        """
+        """Returns all rows, also of deleted queues. Raises QueueClientError if the table cannot be read."""
         opened = self._table is not None
         table = self._open()
         if opened:
@@ -145,9 +139,7 @@ class Catalog:
         return [key for key in found if key not in self._by_key]
 
     def transact(self, decide: Callable[[], Decision[_T]], busy: str) -> _T:
-        """Decides on the newest rows, commits, and returns the value of the decision; see
-        ``transaction.transact``.
-        """
+        """Decides on the newest rows, and commits. Returns the decision's value; see ``transaction.transact``."""
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
@@ -166,18 +158,12 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: QueueLocation) -> Ids:
-        """Returns the fence for changing the rows of some queue names.
-
-        The fence has an application id for each name. Every change of a row with that name raises the id's
-        version.
-        """
+        """Returns the fence for changes of queue names: an application id for each name, with its version."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
     def sweep(self) -> Freed:
-        """Removes unneeded files and log entries of ``queues``. Also removes the tables of queues that have no
-        row.
-        """
+        """Removes unneeded files and log entries of ``queues``, and tables of queues without a row."""
         table = self._engine.open(layout.queues_path(self.root))
         return self._remove_orphans() + cleaning.sweep(table, layout.QUEUES_RETENTION)
 
@@ -234,8 +220,7 @@ class Catalog:
     def prepare(self, mode: int = 0o700) -> None:
         """Creates the root and its ``queues`` table, unless they exist.
 
-        Args:
-            mode: permission bits of the directory of a new local root. The umask is ignored.
+        ``mode``: permission bits of the directory of a new local root. The umask is ignored.
 
         Raises:
             QueueClientError: the root holds other files, or cannot be written.
@@ -316,12 +301,7 @@ def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """Returns the rows of catalog files, as one list for each file.
-
-    Raises:
-        QueueClientError: a file has another layout version.
-        DamagedTable: rows cannot be read.
-    """
+    """Returns the rows of each file. Raises DamagedTable, or QueueClientError for another layout version."""
     # Checked before the rest is read, because another layout may lack columns.
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
     for version in versions - {layout.LAYOUT_VERSION}:
@@ -369,9 +349,7 @@ def lost_row(root: str, key: str, name: str) -> DamagedTable:
 
 
 def holds_messages(engine: Engine, queue: Folder) -> bool:
-    """True if a queue has had messages, and was not deleted. Also True if a log of the queue is damaged
-    (DUR-7).
-    """
+    """True if a queue has had messages and was not deleted, or has a damaged log (DUR-7)."""
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))

@@ -29,11 +29,11 @@ class Misplaced(ValueError):
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:
-    """Returns the path of a data file, relative to its table. The path comes from a log or a manifest.
+    """Returns a data file's path from a log or manifest, relative to its table.
 
     Args:
         name: the name as found. Must be relative, of plain characters, without ``..``.
-        encoded: True if the name is URL-encoded, as in Delta logs. The name is decoded once before the check.
+        encoded: True to decode the name once, as in Delta logs, before the check.
 
     Raises:
         Misplaced: the path leaves the table or is invalid.
@@ -45,9 +45,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """Returns the name of a queue's directory below ``q``. Raises Misplaced unless ``key`` fits the region and the
-    name.
-    """
+    """Returns a queue's directory below ``q``. Raises Misplaced unless ``key`` fits the region and the name."""
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")
         if expected == name_hash(region, name) and _INCARNATION.fullmatch(incarnation):
@@ -56,9 +54,7 @@ def queue_folder(key: object, region: object, name: object) -> str:
 
 
 def shard_count(found: object) -> int:
-    """Returns the number of shards in a catalog row. Raises Misplaced unless the number is from 1 to
-    ``MOST_SHARDS``.
-    """
+    """Returns the shard count of a catalog row. Raises Misplaced unless it is from 1 to ``MOST_SHARDS``."""
     if isinstance(found, int) and 1 <= found <= MOST_SHARDS:
         return found
     raise Misplaced(f"has a queue of {shown(found)} shards")

@@ -1,8 +1,7 @@
 """Removes unused files, old log entries, empty directories and deleted queues.
 
-The compactor calls this module, and so do busy committers on disks. Local files are removed under the table's
-exclusive lock (``locks``). Files of object stores are removed only after days. All functions may run twice, or be
-interrupted.
+Local files are removed under the table's exclusive lock, files of object stores only after days. All functions may
+run twice, or be interrupted.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ _log = logging.getLogger("lakequeue")
 
 
 def pin_files(messages: Folder) -> None:
-    """Keeps all files of the messages table for ``PINNED_HOURS`` hours. Call ``pin_files`` before loading a
-    snapshot.
-    """
+    """Keeps all files of the messages table for ``PINNED_HOURS`` hours. Call this before loading a snapshot."""
     if messages.local is None:
         return  # On a store all files stay longer anyway.
     with contextlib.suppress(OSError):
@@ -78,16 +75,13 @@ def _vacuum_if_due(table: Table, retention: layout.Retention) -> None:
 def vacuum(
     table: Table, retention: layout.Retention, waiting: Collection[str] | None = (), patience: float = PATIENCE
 ) -> Freed:
-    """Removes data files that no version needed within the retention. Returns the number and size of removed
-    files.
+    """Removes data files that no version needed within the retention. Returns their number and size.
 
-    Delta's log does not say when a file was removed. So each due pass writes a list of the needed files. The
-    newest list that is older than the retention decides. A file is removed if it is older than this list, unless
-    this list or a later list names the file.
+    Each due pass writes a list of the needed files. The newest list older than the retention decides. Files that
+    are older than this list go, unless this list or a later list names them.
 
     Args:
         table: any table of the root. The loaded snapshot of a local table is not used.
-        retention: how long files stay.
         waiting: uncommitted files of bulk sends, which stay. None keeps all bulk files.
         patience: seconds to wait for the table's lock.
 
@@ -131,9 +125,7 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Returns the data files written before ``instant``. Uncommitted files count only after the time in
-    ``_WAITING``.
-    """
+    """Returns data files written before ``instant``. Uncommitted files count after the time in ``_WAITING``."""
 
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))
@@ -146,9 +138,7 @@ def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
 
 
 def _needed_now(table: Table, folder: Folder, patience: float) -> set[str]:
-    """Returns the files of all versions in the log of a local table. On object stores, returns the newest
-    version's files.
-    """
+    """Returns the files of all versions in a local log. On object stores, returns the newest version's files."""
     if folder.local is None:
         table.refresh()
         return {file.name for file in table.files()}
@@ -194,9 +184,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Writes a checkpoint if due, and removes old log entries with ``trim_log``. Returns the number and size of
-    removed files.
-    """
+    """Writes a due checkpoint, and removes old log entries. Returns the number and size of removed files."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
@@ -210,10 +198,9 @@ def sweep(table: Table, retention: layout.Retention) -> Freed:
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld if the table is
-    locked.
+    """Removes local data that no read of the last ``seconds`` needs (DUR-65). Raises LockHeld.
 
-    Older readers miss files, and must begin again. Examples are leases, DataFrames and views.
+    Readers that began earlier, such as leases, DataFrames and views, miss files, and must begin again.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()

@@ -19,9 +19,7 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Environment variable. After this many seconds without a commit, the next commit checks the clock. Default: a
-day.
-"""
+"""Environment variable: seconds without a commit after which a commit checks the clock. Default: a day."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
 """Seconds by which a clock may differ from the storage's clock. S3 refuses requests beyond this difference."""
@@ -42,9 +40,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Compares the process's clock with the storage's clock. Checks commits after a long pause (DUR-82).
-    Thread-safe.
-    """
+    """Compares the process's clock with the storage's clock after long pauses (DUR-82). Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,9 +57,7 @@ class ClockGuard:
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """True if ``instant`` is more than ``TOLERANCE`` seconds before the last commit. ``last``: instant of the
-        last commit.
-        """
+        """True if ``instant`` is more than ``TOLERANCE`` seconds before ``last``, the last commit's instant."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
@@ -93,10 +87,9 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock before a read omits messages as expired. Does nothing if the last commit is recent.
+        """Checks the clock before a read omits messages as expired, unless the last commit is recent.
 
-        Raises:
-            QueueClientError: the clock is wrong, and ``expired`` returned True.
+        Raises QueueClientError if the clock is wrong and ``expired`` returned True.
         """
         if instant - last <= self.ahead or not self.is_doubted() or not expired():
             return
@@ -116,9 +109,7 @@ class ClockGuard:
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Raises QueueClientError if the clock is wrong (DUR-82). The storage's clock may differ by ``TOLERANCE``
-        seconds.
-        """
+        """Raises QueueClientError if the clock differs by more than ``TOLERANCE`` seconds (DUR-82)."""
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
         difference = self._difference(self.now)
@@ -132,16 +123,12 @@ class ClockGuard:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Returns by how many seconds the clock is ahead of the storage's clock. The delay of the answer does not
-        count.
-        """
+        """Returns by how many seconds the clock is ahead of the storage's clock, without the answer's delay."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """Returns the clock minus the monotonic clock, in seconds. Returns None if a check found the clock
-        right.
-        """
+        """Returns the clock minus the monotonic clock, in seconds, or None if a check found the clock right."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 
@@ -188,9 +175,7 @@ def _offset_text(ahead: float) -> str:
 
 
 def _stamped(table: Folder, create: bool = True) -> float:
-    """Touches a file of the table, and returns the file's time in seconds. Without ``create``, a local file must
-    exist.
-    """
+    """Touches a file, and returns its time in seconds. Without ``create``, a local file must exist."""
     if table.local is not None:
         return no_links.stamp(table.path(_STAMP), create=create)
     table.write(_STAMP, b"")

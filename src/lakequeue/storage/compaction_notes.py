@@ -28,9 +28,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Note:
-    """Records that a whole pass over a queue found nothing to do. Instants are in microseconds by the root's
-    clock.
-    """
+    """Records that a pass over a queue found nothing to do. Instants are in microseconds by the root's clock."""
 
     versions: Sequence[Sequence[int]]
     """Versions of each shard's ledger and messages tables, before the pass."""
@@ -40,16 +38,12 @@ class Note:
     at: int
     """Instant of the last whole pass."""
     stands_until: int | None
-    """Instant at which a timeout, a delay or retention changes the depth without a commit. None if there is no
-    such instant.
-    """
+    """Instant at which a timeout, a delay or retention changes the depth without a commit. None if never."""
     depth: Mapping[str, Any]
     """The queue's depth at the last whole pass, as the fields of a ``StatsRow``."""
 
     def stands(self, now: int) -> bool:
-        """True if the noted depth still holds at ``now``. Valid only if no process has committed since the
-        note.
-        """
+        """True if the noted depth still holds at ``now``, unless a process has committed since the note."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
@@ -74,18 +68,14 @@ class CompactionNotes:
 
 
 class NotesCache:
-    """Keeps the notes of a root in this process. Reads the notes again when their file has changed.
-    Thread-safe.
-    """
+    """Keeps a root's notes in this process, and reads them again if their file has changed. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loaded: tuple[Mark, CompactionNotes] | None = None
 
     def newest(self) -> Mapping[str, Note]:
-        """Returns the notes of the last pass, keyed by queue key. Reading 10,000 notes takes a tenth of a
-        second.
-        """
+        """Returns the notes of the last pass, by queue key. Reading 10,000 notes takes a tenth of a second."""
         try:
             mark = self._store.folder(layout.stats_path(self._store.root)).entry(_FILE).mark
         except FileNotFoundError:

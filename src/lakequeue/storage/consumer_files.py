@@ -1,6 +1,4 @@
-"""Files that show running consumers. Each run has one file, which is replaced every minute. The end of the run
-removes the file.
-"""
+"""Files that show running consumers. Each run has a file, replaced every minute and removed at the end."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ KEPT_SILENT = 50
 
 
 def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
-    """Writes or replaces the file of a consumer's run. Does nothing if the directory of a local root was
-    removed.
-    """
+    """Writes or replaces the file of a consumer's run. Does nothing if a local root's directory was removed."""
     folder = store.folder(root)
     if folder.local is None or folder.folders("queues"):
         _folder(store, root).offer(_name(number), content.json().encode())

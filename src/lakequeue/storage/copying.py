@@ -1,6 +1,4 @@
-"""Copies tables: the files of a snapshot, and a new Delta log. The new log has all application ids, but no
-history.
-"""
+"""Copies tables: a snapshot's files, and a new Delta log with all application ids, but without history."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A table's snapshot to copy. ``waiting``: files of bulk sends that only other shards have committed so
-    far.
-    """
+    """A snapshot to copy. ``waiting``: files of bulk sends that only other shards have committed so far."""
 
     table: Table
     path: str
@@ -77,9 +73,7 @@ class Copier:
         return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
-        """Copies the missing files of a snapshot. Raises StaleSnapshot, DamagedTable or ReplacedLog if a file is
-        gone.
-        """
+        """Copies missing files. Raises StaleSnapshot, DamagedTable or ReplacedLog if a file is gone."""
         source, target = snapshot.table.folder, self._folder(snapshot)
 
         def copy(file: LiveFile) -> None:
@@ -96,9 +90,7 @@ class Copier:
     def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
         """Checks the copied files, and writes a Delta log with the application ids ``transactions``.
 
-        Raises:
-            DamagedTable: a copied file is missing or has a wrong size.
-            QueueClientError: the target has a log already.
+        Raises DamagedTable for a missing or wrong file, QueueClientError if the target has a log already.
         """
         folder = self._folder(snapshot)
         found = {entry.name: entry.size for entry in folder.files() if not entry.name.startswith("_")}

@@ -21,9 +21,7 @@ from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-"""Path of the file that names the newest checkpoint for other programs. This package lists the directory
-instead.
-"""
+"""Path of the file that names the newest checkpoint for other programs. lakequeue lists the directory."""
 LAST_VERSION = 2**63 - 1
 """Highest possible version. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
@@ -175,9 +173,7 @@ def logged_versions(folder: LocalFolder) -> tuple[set[int], set[int]]:
 
 
 def data_files(folder: Folder) -> list[ListedFile]:
-    """Lists all Parquet files of a table, oldest first, even if the log does not name them. Omits files moved
-    aside by repairs.
-    """
+    """Lists a table's Parquet files, oldest first, also uncommitted files. Omits files moved aside by repairs."""
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
@@ -313,9 +309,7 @@ class TableState:
 
 
 def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
-    """True if a restore left ``found`` over (DUR-86). In this case, the newest file that ``found`` names no longer
-    exists.
-    """
+    """True if a restore left ``found`` over (DUR-86), whose newest file no longer exists."""
     if folder.local is None or found.newest is None:
         return False
     try:

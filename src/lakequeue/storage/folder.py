@@ -39,9 +39,7 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads concurrently."""
 _ATTEMPTS = 4
-"""Maximum number of attempts. Repeats are needed if an answer is cut off, or another process removes the
-directory.
-"""
+"""Maximum attempts. Attempts fail if an answer is cut off, or another process removes the directory."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds to pause before creating a file again. The store was busy with another request for the file."""
 # On macOS, fsync leaves the data in the disk's cache.
@@ -66,9 +64,7 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""Identity of a file among files of the same name: size, time and inode on a disk, size and ETag on an object
-store.
-"""
+"""Identity of a file among files of its name: size, time and inode on disks, size and ETag on object stores."""
 
 
 class ListedFile(NamedTuple):
@@ -115,10 +111,9 @@ class _BaseFolder(ABC):
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
-        """Opens a Parquet file of a known size that has the columns ``columns``.
+        """Opens a Parquet file that has the columns ``columns``. Read it with ``use_threads=False``.
 
-        Read the file with ``use_threads=False``, because Arrow's threads must not hold Python objects. Otherwise,
-        4 of 300 processes aborted at their end.
+        Otherwise, 4 of 300 processes aborted at their end, as Arrow's threads held Python objects.
         """
         expected = layout.FILES.get(self.uri.rpartition("/")[2], ANY) if columns is None else columns
         source = self._source(name, size)
@@ -168,10 +163,9 @@ class LocalFolder(_BaseFolder):
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Yields a folder for the directory that is at the path now. The directory may be renamed later (DUR-85).
+        """Yields a folder for the directory now at the path, even if it is renamed (DUR-85).
 
-        Raises:
-            FileNotFoundError: the directory does not exist, or is behind a link.
+        Raises FileNotFoundError if the directory does not exist, or is behind a link.
         """
         descriptor = no_links.open_folder(self._root, self._prefix)
         try:
@@ -234,19 +228,14 @@ class LocalFolder(_BaseFolder):
         return pa.OSFile(self.place(name))
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        """Calls ``call`` for each item, and returns the results in order. Calls to an object store run
-        concurrently.
-        """
+        """Calls ``call`` for each item, on object stores concurrently. Returns the results in order."""
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        """Creates a file atomically, and returns the file's mark. Returns None if the file exists already.
+        """Creates a file atomically. Returns its mark, or None if the file exists already.
 
-        Args:
-            new_folder: True to create a missing directory. False raises ``FileNotFoundError``.
-
-        Raises:
-            AlreadyExistsError: an object store was busy with the file for eight seconds.
+        Without ``new_folder``, raises FileNotFoundError for a missing directory. Raises AlreadyExistsError if an
+        object store was busy with the file for eight seconds.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
@@ -257,9 +246,7 @@ class LocalFolder(_BaseFolder):
             raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes or replaces a file, so that readers see all of the content or nothing. The file's directory must
-        exist.
-        """
+        """Writes or replaces a file atomically for readers. The file's directory must exist."""
         self._sound(name)
         self._place(os.replace, data, name)
 
@@ -269,9 +256,7 @@ class LocalFolder(_BaseFolder):
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Writes a draft, and calls ``place`` to link or rename the draft to ``name``. Follows no links
-        (DUR-72).
-        """
+        """Writes a draft, which ``place`` links or renames to ``name``. Follows no links (DUR-72)."""
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
@@ -293,9 +278,7 @@ class LocalFolder(_BaseFolder):
                         os.unlink(draft, dir_fd=home)
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
-        """Writes a file that no other process writes. ``data`` is bytes-like. ``new_folder`` is the argument of
-        ``create``.
-        """
+        """Writes bytes-like ``data`` to a file that no other process writes. ``new_folder``: see ``create``."""
         with self.writer(name, new_folder=new_folder) as file:
             file.write(data)
 
@@ -318,9 +301,7 @@ class LocalFolder(_BaseFolder):
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Creates a file's directory, and calls ``act``. Tries again if a compactor removes the directory
-        meanwhile.
-        """
+        """Creates a file's directory, and calls ``act``. Tries again if a compactor removes the directory."""
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))
@@ -345,9 +326,7 @@ class LocalFolder(_BaseFolder):
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
-        """Syncs local files or directories that other processes wrote. With ``above``, also syncs the directories
-        above them.
-        """
+        """Syncs files or directories that other processes wrote. With ``above``, also their directories."""
         paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
@@ -375,9 +354,7 @@ class LocalFolder(_BaseFolder):
                 raise
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[ListedFile]:
-        """Yields the files below a subdirectory, at any depth. With ``after``, yields only names that sort after
-        ``after``.
-        """
+        """Yields the files below a subdirectory, at any depth, with names that sort after ``after``."""
         for folder, folders, names in self._walk(prefix):
             inside = os.path.relpath(folder, self._path(""))
             below = "" if inside == "." else f"{inside}/"
@@ -404,9 +381,7 @@ class LocalFolder(_BaseFolder):
         return no_links.names(self._path(prefix), self.descriptor)
 
     def folders(self, prefix: str = "", beginning: str = "") -> list[str]:
-        """Returns the sorted names of directories in the subdirectory ``prefix``. Each name begins with
-        ``beginning``.
-        """
+        """Returns the sorted names of directories in ``prefix``. Each name begins with ``beginning``."""
         return no_links.folders(self._path(prefix), beginning, self.descriptor)
 
     def _unlink(self, name: str) -> int:

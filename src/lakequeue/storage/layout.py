@@ -1,7 +1,7 @@
 """Schemas, partitions, table properties, paths and application ids of a root.
 
-A root has the tables ``queues``, ``stats`` and maybe ``schedules``. Each queue has a directory ``q/<key>``, with a
-directory for each shard. A shard has the tables ``messages`` and ``receipts``.
+A root has the tables ``queues``, ``stats`` and maybe ``schedules``. Each shard of a queue has the tables
+``messages`` and ``receipts``, below ``q/<key>``.
 """
 
 from __future__ import annotations
@@ -158,9 +158,7 @@ HEAD = pa.struct(
         ("emptying", pa.string()),
     ]
 )
-"""State of the shard, on the head row. See ``shard.runs.Head``. NULL on the rows of runs. ``tracked`` is never
-written.
-"""
+"""State of the shard, on the head row; see ``shard.runs.Head``. NULL on runs. ``tracked`` is never written."""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
@@ -314,9 +312,7 @@ def table_name(path: str) -> str | None:
 
 
 def is_elsewhere(path: str, name: str | None) -> bool:
-    """True if a table with this name belongs to another queue or shard than ``path``. Older tables have no
-    name.
-    """
+    """True if another queue or shard owns a table of this name. Older tables have no name."""
     return name is not None and _TABLE_NAME.fullmatch(name) is not None and name != table_name(path)
 
 
@@ -338,10 +334,7 @@ EMPTYING_ID = "emptying"
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``. Its version is the attributes version that senders must know."""
 PAUSE_ID = "pause"
-"""Application id on ``messages`` and ``receipts``. Its version is the longest pause between commits, in seconds.
-
-Pauses of less than a day do not count.
-"""
+"""Application id of the longest pause between commits, in seconds. Pauses under a day do not count."""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``. Its version is the epoch of the ledger. The head row repeats the epoch."""
 
@@ -364,9 +357,7 @@ MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """Returns an application id on ``messages``. Its version is the number of the last move from a source
-    shard.
-    """
+    """Returns an application id on ``messages``, whose version numbers the last move from a source shard."""
     return f"{MOVE}{source_key}-{shard}"
 
 

@@ -37,9 +37,7 @@ RANGE_ROWS = 10_000
 """Maximum number of runs in one file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Maximum number of spare files, which the ledger's runs do not need. A ledger with more spare files is
-compacted.
-"""
+"""Maximum number of files that the ledger's runs do not need. A ledger with more files is compacted."""
 _CHECK_EVERY = 16
 """Number of merges between two checks for compaction."""
 
@@ -76,9 +74,7 @@ class Ledger:
         return self.table.transaction(layout.RECEIPTS_ID)
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
-        """Reads the head, the runs and the settled runs of the loaded snapshot. Raises DamagedTable if they cannot
-        be read.
-        """
+        """Reads the head, runs and settled runs of the snapshot. Raises DamagedTable if they are unreadable."""
         try:
             return self._load()
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
@@ -104,10 +100,9 @@ class Ledger:
         return head, to_runs(unsettled), to_runs(settled)
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
-        """Builds the state machine from the loaded snapshot. ``log`` returns the newest log.
+        """Builds the state machine from the snapshot and the newest ``log``.
 
-        Raises:
-            DamagedTable: the log lacks messages, or the ledger is older than the last removal of bodies.
+        Raises DamagedTable if the log lacks messages, or the ledger is older than the last removal of bodies.
         """
         head, runs, history = self.load()
         self._lineage = self.table.lineage
@@ -121,15 +116,11 @@ class Ledger:
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """True if ``machine`` still has the state of the loaded snapshot. ``machine``: the machine that this
-        ledger built last.
-        """
+        """True if ``machine``, the machine that was built last, still has the state of the loaded snapshot."""
         return self.epoch == machine.epoch and self._lineage is self.table.lineage
 
     def rows(self) -> tuple[Head, pa.Table]:
-        """Returns the head, and all rows of the loaded snapshot as ``layout.RECEIPTS``. The first row is the head
-        row.
-        """
+        """Returns the head, and all rows of the snapshot as ``layout.RECEIPTS``. The head row comes first."""
         parts = []
         for settled in (False, True):
             part = self._read(settled=settled)
@@ -168,9 +159,7 @@ class Ledger:
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """True if the snapshot has many more files than the machine's runs need. Also True if another program
-        wrote a file.
-        """
+        """True if there are many more files than the machine's runs need, or if another program wrote one."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -184,9 +173,7 @@ class Ledger:
         more_ids: Ids = MappingProxyType({}),
         answers: str | None = None,
     ) -> Change[list[Result]]:
-        """Returns the change that commits a decision on the loaded epoch. ``rewrite``: True to replace all
-        rows.
-        """
+        """Returns the change that commits a decision on the loaded epoch. ``rewrite``: replaces all rows."""
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
             whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids, answers)
@@ -254,17 +241,13 @@ def _each_once(rows: pa.Table) -> pa.Table:
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Raises DamagedTable if the head is beyond the end of the log. Otherwise, offsets would be used twice
-    (DUR-4).
-    """
+    """Raises DamagedTable if the head is beyond the log's end, as offsets would be used twice (DUR-4)."""
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Returns the error text for a ledger from an old backup. Bodies were removed from the log after the
-    backup.
-    """
+    """Returns the error text for a ledger from a backup older than the last removal of bodies from the log."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"
@@ -344,9 +327,7 @@ def run_rows(
 
 @_uncollected()
 def to_runs(rows: pa.Table) -> list[Run]:
-    """Builds the runs of rows, column by column. Building an object for each cell would take twenty times as
-    long.
-    """
+    """Builds runs column by column, because an object for each cell would take twenty times as long."""
     if not len(rows):
         return []
     run = rows["run"].combine_chunks()

@@ -18,9 +18,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """Returns the first part of a path that is a link, or None. If ``is_kind`` refuses the file's mode, returns
-    the whole path.
-    """
+    """Returns the first part of a path that is a link, the whole path if ``is_kind`` refuses the file, or None."""
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
@@ -43,9 +41,7 @@ def _split(table: str) -> tuple[str, str]:
 
 
 def open_folder(root: str, name: str) -> int:
-    """Opens a directory below a root, and returns its descriptor. Raises FileNotFoundError for a link on the
-    way.
-    """
+    """Opens a directory below a root. Returns its descriptor. Raises FileNotFoundError for a link on the way."""
     try:
         return _opened(root, name)
     except OSError as error:
@@ -65,18 +61,14 @@ class Opener(NamedTuple):
 
 
 def folders(path: str, beginning: str, descriptor: int | None = None) -> list[str]:
-    """Returns the sorted names of subdirectories that start with ``beginning``. Empty if the directory is
-    unreadable.
-    """
+    """Returns the sorted names of subdirectories that start with ``beginning``. Empty if unreadable."""
     with suppress(OSError), _folder(path, descriptor) as folder, os.scandir(folder) as entries:
         return sorted(each.name for each in entries if each.name.startswith(beginning) and each.is_dir())
     return []
 
 
 def names(path: str, descriptor: int | None = None) -> list[str]:
-    """Returns the names of files and subdirectories in a directory, in any order. Empty if the directory is
-    unreadable.
-    """
+    """Returns the names of files and subdirectories in a directory, in any order. Empty if unreadable."""
     with suppress(OSError), _folder(path, descriptor) as folder:
         return os.listdir(folder)
     return []
@@ -92,9 +84,7 @@ def _folder(path: str, descriptor: int | None) -> Iterator[int]:
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, and creates a missing file. Does nothing for the superuser in another user's
-    directory.
-    """
+    """Sets a file's time to now, or creates it. Does nothing for the superuser in another user's directory."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)
@@ -111,9 +101,7 @@ def stamp(path: str, *, create: bool) -> float:
 
 
 def open_lock(path: str, flags: int) -> int:
-    """Opens a file that all users of a table write. If the superuser creates the file, the directory's owner owns
-    it.
-    """
+    """Opens a file that all users write. A file that the superuser creates belongs to the directory's owner."""
     folder, leaf = os.path.split(path)
     root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
@@ -132,9 +120,7 @@ def open_lock_in(folder: int, name: str, flags: int) -> int:
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
-    """Removes a file, and returns its size in bytes. Raises FileNotFoundError or NotADirectoryError, also for a
-    link.
-    """
+    """Removes a file. Returns its size in bytes. Raises FileNotFoundError, NotADirectoryError, also for links."""
     with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
@@ -177,13 +163,9 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields the descriptor of a file's directory, and the file's name in this directory.
+    """Yields the descriptor of a file's directory, and the file's name. Follows no links.
 
-    Opens the directories one by one without following links. ``below``: an open descriptor of the root.
-
-    Raises:
-        FileNotFoundError: a directory of the path is missing.
-        OSError: a directory of the path is a symbolic link.
+    ``below``: a descriptor of the root. Raises FileNotFoundError for a missing directory, OSError for a link.
     """
     folders, _, leaf = name.rpartition("/")
     if below is not None and not folders:

@@ -22,15 +22,12 @@ _TEXTS_AND_BYTES = [
 
 
 def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
-    """Opens a Parquet file for reading. Read the file with ``use_threads=False``. See ``Folder.parquet``.
+    """Opens a Parquet file. Read the file with ``use_threads=False``. See ``Folder.parquet``.
 
     Arrow verifies checksums at 3.3 GB/s. So ``lease().arrow()`` is 4 to 28 % slower, but a receive is not slower.
 
-    Args:
-        columns: the required columns. Missing columns of ``layout.ADDED`` are read as NULL.
-
-    Raises:
-        ArrowException, OSError: the file is damaged, or lacks a column.
+    ``columns``: the required columns. Missing columns of ``layout.ADDED`` are read as NULL. Raises ArrowException
+    or OSError if the file is damaged, or lacks a column.
     """
     try:
         # instants of 96 bits, as Spark writes them, have years that nanoseconds cannot count
@@ -113,9 +110,7 @@ def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """True if the type ``found`` can be read as the type ``expected``. Spark and delta-rs write some types
-    differently.
-    """
+    """True if the type ``found`` can be read as ``expected``. Spark and delta-rs write some types differently."""
     if pa.types.is_struct(expected):
         return pa.types.is_struct(found) and all(
             found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)

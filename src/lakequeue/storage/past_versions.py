@@ -52,9 +52,7 @@ def version_at(store: Store, path: str, instant: int) -> int | None:
 
 
 def opened(store: Store, path: str, version: int) -> Table:
-    """Opens an earlier version of a table, read-only. Raises FileNotFoundError if the log no longer has the
-    version.
-    """
+    """Opens an earlier version, read-only. Raises FileNotFoundError if the log no longer has the version."""
     try:
         return Table(store, path, version)
     except LogTrimmed as error:

@@ -1,6 +1,4 @@
-"""The kinds of object stores, by the scheme of a root's URI. A new kind of store needs only another
-``Provider``.
-"""
+"""The kinds of object stores, by the scheme of a root's URI. A new kind needs only another ``Provider``."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ class Provider:
     has_container: bool = False
     """True if a root has a container before an ``@``. For other stores, the text before an ``@`` may be secret."""
     credentials: tuple[str, ...] = ()
-    """Options that give credentials or their source. Without these options, the machine's metadata service is
-    asked.
-    """
+    """Options that give credentials or their source. Without them, the machine's metadata service is asked."""
     hadoop: str = ""
     """Hadoop module with which Spark reaches the store. Empty if Spark needs another URI of the root."""
     hadoop_scheme: str = ""
@@ -40,9 +36,7 @@ class Provider:
     spark_overwrites: bool = False
     """True if Spark may lose one of two commits. Spark's log store checks for a file, and then writes it."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
-    """Function that converts a root's options to settings of Spark's file system. None if Spark has its own
-    credentials.
-    """
+    """Converts a root's options to settings of Spark's file system. None if Spark has its own credentials."""
 
 
 _S3A = "org.apache.hadoop.fs.s3a"

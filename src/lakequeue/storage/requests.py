@@ -1,12 +1,11 @@
 """Requests to a shard's ledger on an object store. One process commits the requests of all processes.
 
 A process that loses several races posts its request as a file. The process with the oldest file commits all
-waiting requests. The log entry of this commit has the answers. No request is applied twice, because log entries
-name the requests that they apply.
+waiting requests. Its log entry has the answers, and names the requests, so no request is applied twice.
 
-The name of a request's file begins with the ledger version that its process knew. So only later entries can apply
-the request. A request expires after ``VERSIONS`` ledger versions or ``RECENT`` seconds. Until then, other
-processes may apply the request, even if its own process stopped waiting.
+A file's name begins with the ledger version that its process knew, so only later entries can apply the request. A
+request expires after ``VERSIONS`` ledger versions or ``RECENT`` seconds. Until then, other processes may apply the
+request, even if its own process stopped waiting.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ RECENT = 10.0
 MOST = 100
 """Maximum number of other processes' requests in one commit. Further requests wait for the next commit."""
 LOOKS = 8
-"""Maximum reads of the log without a new entry. After these reads, a process commits although an older request
-waits.
-"""
+"""Maximum reads of the log without a new entry, before a process commits although an older request waits."""
 SURE = 0.7
 """Minimum seconds between two checks that the log was not replaced. ``look_and_list`` makes these checks."""
 FIRST = 2
@@ -74,9 +71,7 @@ class WaitingRequest:
 
 
 def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | None = None) -> PostedRequest:
-    """Writes a request, and removes the earlier request ``last``.
-
-    ``text`` makes the request's content from the token of the newest log entry.
+    """Writes a request, made by ``text`` from the newest entry's token. Removes the request ``last``.
 
     Raises:
         QueueClientError: the write failed, but other processes may find the file; ``outcome_unknown`` is set.
@@ -99,9 +94,7 @@ def post(table: Table, text: Callable[[str | None], str], last: PostedRequest | 
 
 
 def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[ListedFile]:
-    """Loads at most ``most`` new commits of the ledger. Meanwhile, lists the files of requests, and returns the
-    list.
-    """
+    """Loads at most ``most`` new commits of the ledger. Returns the request files, which are listed meanwhile."""
     after = _begin(max(0, min(posted.since, table.version - VERSIONS)))
     return look_and_list(table, most, lambda: table.folder.files(FOLDER, after))
 
@@ -109,9 +102,8 @@ def look(table: Table, posted: PostedRequest, most: float = math.inf) -> list[Li
 def look_and_list(table: Table, most: float, files: Callable[[], Iterable[ListedFile]]) -> list[ListedFile]:
     """Loads at most ``most`` new commits, and calls ``files`` at the same time. Returns the files.
 
-    Reads the next ``FIRST`` commits concurrently, which takes half the time. If ``most`` is 1, reads a single
-    commit. Reads further commits if a file was posted at a newer version. Also reads further commits after
-    ``LATELY`` seconds without a check of the log.
+    Unless ``most`` is 1, reads ``FIRST`` commits concurrently, in half the time. Reads on if a file was posted at
+    a newer version, or after ``LATELY`` seconds without a check of the log.
     """
     found: list[ListedFile] = []
     before, seconds = table.version, abs(time.time() - table.state.confirmed_at)
@@ -138,8 +130,7 @@ def pause(began: float) -> None:
 def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
     """Returns the answers of all commits since ``posted`` was posted, by request id.
 
-    Raises:
-        QueueClientError: the log was replaced, or no longer has these commits; ``outcome_unknown`` is set.
+    Raises QueueClientError if the log was replaced or lacks commits; ``outcome_unknown`` is set.
     """
     if table.lineage is not posted.lineage:
         raise unknown("the log is another one")
@@ -150,9 +141,7 @@ def answers(table: Table, posted: PostedRequest) -> Mapping[str, Any]:
 
 
 def fitting(table: Table, posted: PostedRequest, listed: list[ListedFile]) -> list[WaitingRequest]:
-    """Returns other processes' requests that a commit may apply, oldest first. Empty if ``posted`` is not listed
-    or expired.
-    """
+    """Returns other requests that a commit may apply, oldest first. Empty if ``posted`` is unlisted or expired."""
     known = table.version - len(table.state.latest)
     after = max(known, table.version - VERSIONS)
     mine = next((each.modified for each in listed if each.name == posted.name), None)
@@ -179,9 +168,7 @@ def is_of(table: Table, waiting: WaitingRequest, token: str | None) -> bool:
 
 
 def _begin(version: int) -> str:
-    """Returns the beginning of the names of requests that were posted at ``version``. The names sort by
-    version.
-    """
+    """Returns how the names of requests that were posted at ``version`` begin. The names sort by version."""
     return f"{FOLDER}/{version:020}"
 
 

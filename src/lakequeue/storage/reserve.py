@@ -34,22 +34,16 @@ class Space(NamedTuple):
     """Maximum number of files that the file system can hold."""
 
     def lacks_bytes(self, least: int) -> bool:
-        """True if fewer than ``least`` bytes are free. Always False if more than the share ``LEAST_FREE`` of all
-        bytes is free.
-        """
+        """True if fewer than ``least`` bytes, and at most the share ``LEAST_FREE`` of all bytes, are free."""
         return self.free_bytes < min(least, LEAST_FREE * self.size_bytes)
 
     def lacks_files(self, least: int) -> bool:
-        """True if fewer than ``least`` files are free. Always False if more than the share ``LEAST_FREE`` of all
-        files is free.
-        """
+        """True if fewer than ``least`` files, and at most the share ``LEAST_FREE`` of all files, are free."""
         return self.free_files is not None and self.free_files < min(least, LEAST_FREE * self.size_files)
 
 
 def space_of(path: str) -> Space | None:
-    """Returns the total and free space of a path's file system. Returns None if the path is remote or does not
-    exist.
-    """
+    """Returns the total and free space of a path's file system, or None for a remote or missing path."""
     local = local_path(path)
     if local is None or not os.path.isdir(local):
         return None
@@ -60,9 +54,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Frees the reserve of a full disk during the block. After the block, reserves the space again if enough is
-    free.
-    """
+    """Frees the reserve of a full disk during the block. Reserves the space again afterwards, if possible."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield

@@ -21,9 +21,7 @@ EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def root_of(root: str | os.PathLike[str]) -> str:
-    """Returns a root as an absolute path or a URI, without a trailing slash. Raises InvalidParameterValue for
-    other values.
-    """
+    """Returns a root as an absolute path or a URI without trailing slash. Raises InvalidParameterValue."""
     text = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
         raise _refused(root, "Must be a path or URI")
@@ -67,9 +65,7 @@ def _remote(uri: str) -> str:
 
 
 def obstacle(path: str) -> str | None:
-    """Returns why a local path cannot be a root. Returns None if the path can be a root. The path need not
-    exist.
-    """
+    """Returns why a local path cannot be a root, or None if it can. The path need not exist."""
     above = path
     while True:
         try:
@@ -87,9 +83,7 @@ def obstacle(path: str) -> str | None:
 
 
 def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
-    """Returns why a local root is unsafe: other users own a part of the root, or may write to it. Returns None if
-    safe.
-    """
+    """Returns why a local root is unsafe, because other users own a part or may write to it. None if safe."""
     if not os.path.isdir(path):
         return None
     root = os.stat(path)

@@ -1,6 +1,4 @@
-"""The ``schedules`` table of a root, with one row for each schedule. Each change replaces the table's only file
-(JOB-7).
-"""
+"""A root's ``schedules`` table, with a row for each schedule. Each change replaces the only file (JOB-7)."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Function that takes all schedules, and returns the changed schedules by id. The value None removes a
-schedule.
-"""
+"""Takes all schedules, and returns the changed schedules by id. The value None removes a schedule."""
 
 
 class ScheduleTable:
@@ -41,16 +37,12 @@ class ScheduleTable:
         """The stored rows, as an Arrow table."""
 
     def rows(self) -> list[Schedule]:
-        """Returns all schedules, of every region. Raises DamagedTable if lakequeue cannot have written the
-        rows.
-        """
+        """Returns the schedules of every region. Raises DamagedTable if lakequeue cannot have written them."""
         with self._lock, self._dropping():
             return self._rows()
 
     def change(self, change: ScheduleChange) -> list[Schedule]:
-        """Applies a change to the newest rows, and returns all rows. Raises RequestThrottled after too many lost
-        races.
-        """
+        """Changes the newest rows, and returns all rows. Raises RequestThrottled after too many lost races."""
 
         def decide(table: Table) -> Decision[tuple[int, list[Schedule], pa.Table]]:
             found = self._rows()
@@ -112,9 +104,7 @@ class ScheduleTable:
 
 
 def unreadable(engine: Engine, root: str) -> str | None:
-    """Returns why the rows of schedules cannot be read. Returns None if they can, or if the table does not
-    exist.
-    """
+    """Returns why the rows of schedules cannot be read. None if they can, or if the table does not exist."""
     try:
         ScheduleTable(engine, root).rows()
     except DamagedTable as error:

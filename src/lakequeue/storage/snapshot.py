@@ -33,9 +33,7 @@ _log = logging.getLogger("lakequeue")
 _ONE_BY_ONE = 2
 """Number of new entries on an object store that are read one by one. If there are more, the log is listed."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds between two checks that a log on an object store was not replaced: for a growing log, and for an idle
-log.
-"""
+"""Seconds between checks that a log on an object store was not replaced: for growing logs, and idle logs."""
 _LEARNED = 100
 """Maximum number of entries that ``learn`` stores, and of newest entries in memory."""
 _ANCHORS = (0.3, 5.0)
@@ -64,9 +62,7 @@ _OTHER = "is not what this process read: a backup was restored, or a repair was 
 
 
 class ReplacedLog(DamagedTable):
-    """Raised if the log is not the log that this process read. A backup was restored, or the table was repaired
-    (DUR-80).
-    """
+    """Raised if another log replaced the log that was read, as after a restore or a repair (DUR-80)."""
 
     in_place = False
     """True if a commit of this process left an entry in the log that replaced the known log."""
@@ -94,9 +90,7 @@ class _Anchor:
         self._begun = self._moved = time.monotonic()
 
     def move(self, version: int) -> None:
-        """Moves the anchor, if due, to the version that the last move stored. Stores ``version`` for the next
-        move.
-        """
+        """Moves the anchor, if due, to the version stored by the last move, and stores ``version``."""
         now = time.monotonic()
         if now - self._moved >= min(self._longest, (now - self._begun) / 4):
             self.version, self._next, self._moved = self._next, version, now
@@ -113,20 +107,15 @@ class Snapshot(TableState):
     """A version of a table, read from its log. ``follow`` applies newer commits."""
 
     def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
-        """Loads a version of the table. None loads the newest version. With ``put_back``, ignores entries behind a
-        gap.
+        """Loads a version, by default the newest. With ``put_back``, ignores entries behind a gap.
 
-        Raises:
-            FileNotFoundError: the table does not exist.
-            LogTrimmed: entries were removed during the load. Try again.
+        Raises FileNotFoundError if there is no table, LogTrimmed if entries were removed during the load.
         """
         super().__init__()
         self._folder = folder
         self._put_back = put_back
         self.strays: list[int] = []
-        """Versions of a local table that a restore left over, in order (DUR-86). The log does not include these
-        versions.
-        """
+        """Versions that a restore left over in a local table (DUR-86), in order. The log omits them."""
         self._learned: dict[int, Entry] = {}
         # The last entry that was learned, until it was seen in the log.
         self._last_learned: tuple[int, Entry] | None = None
@@ -134,9 +123,7 @@ class Snapshot(TableState):
         self.mark: Mark = ()
         """Identity of the file of this version's log entry."""
         self.was_copied = False
-        """True if an entry's file was replaced by a copy, maybe from a backup. The caller then checks the root's
-        other tables.
-        """
+        """True if an entry's file was replaced by a copy. The caller then checks the root's other tables."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
@@ -175,8 +162,7 @@ class Snapshot(TableState):
         """Identity of the entry at which the log was last checked. Used on object stores."""
 
     def follow(self, most: float = math.inf, at_once: int = 1) -> bool:
-        """Applies new commits. Returns True if commits were read from the log, because ``learn`` had not stored
-        them.
+        """Applies new commits. Returns True if commits were read that ``learn`` had not stored.
 
         Args:
             most: maximum number of commits that are read one by one.
@@ -207,16 +193,12 @@ class Snapshot(TableState):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Raises DamagedTable if the end of the log is now before ``send``. Offsets were then given twice
-        (DUR-85).
-        """
+        """Raises DamagedTable if the log ends before ``send``, because offsets were given twice (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, check_at: float | None, most: float, at_once: int, base: _EntryId) -> None:
-        """Applies up to ``most`` new commits. After ``check_at`` commits, checks that the log still has the entry
-        ``base``.
-        """
+        """Applies up to ``most`` commits. After ``check_at`` commits, checks that the log has ``base``."""
         followed = 0
         while followed < most:
             if self._folder.local is None and followed >= _ONE_BY_ONE:
@@ -232,9 +214,7 @@ class Snapshot(TableState):
             self._expect(base, self._folder)
 
     def _following(self, base: _EntryId | None, at_once: int) -> Iterator[Entry]:
-        """Yields the entries of the next versions, like ``upcoming``. If ``base`` is given, first checks that the
-        log has ``base``.
-        """
+        """Yields entries like ``upcoming``. If ``base`` is given, first checks that the log has ``base``."""
         if base is None:
             return self.upcoming(at_once)
         known = {each.version: each for each in (self._checked, base)}
@@ -254,9 +234,7 @@ class Snapshot(TableState):
             raise LogTrimmed(f"{self._folder.uri} has no entry {version}")
 
     def is_in_log(self, folder: Folder) -> bool:
-        """True if a local log has this version's entry. False if trimmed. Raises ReplacedLog if the log has
-        another entry.
-        """
+        """True if a local log has this entry, False if trimmed. Raises ReplacedLog if there is another entry."""
         try:
             self._expect(self._entry_id, folder)
         except LogTrimmed:
@@ -274,9 +252,7 @@ class Snapshot(TableState):
         self._young_until = time.monotonic() + 2 * _ANCHORS[1]
 
     def is_anchored(self, folder: LocalFolder) -> bool:
-        """False if a local log has lost an anchor or one of its first entries. Trimmed entries do not count as
-        lost.
-        """
+        """False if a local log lost an anchor or one of its first entries, other than by trimming."""
         known = [anchor.version for anchor in self._anchors]
         known += self._first if time.monotonic() < self._young_until else ()
         for anchor in self._anchors:
@@ -315,9 +291,7 @@ class Snapshot(TableState):
         self._compare(base, found)
 
     def _compare(self, base: _EntryId, found: Mark) -> None:
-        """Checks that the file ``found`` holds the entry ``base`` that was read. Raises LogTrimmed or
-        ReplacedLog.
-        """
+        """Raises LogTrimmed or ReplacedLog unless the file ``found`` holds the entry ``base`` that was read."""
         if found != base.mark:
             # The file was copied, or the file system has renumbered its files.
             if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
@@ -330,9 +304,7 @@ class Snapshot(TableState):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Raises ReplacedLog if the log lacks this process's last commit. The cache already has the commit's
-        messages.
-        """
+        """Raises ReplacedLog if the log lacks this process's last commit, which the cache has already."""
         if committed is None:
             return
         version, entry = committed
@@ -345,9 +317,7 @@ class Snapshot(TableState):
             self._last_learned = None
 
     def _catch_up(self, base: _EntryId) -> None:
-        """Applies new commits with a single listing of the log. Raises LogTrimmed or ReplacedLog if the log has
-        lost ``base``.
-        """
+        """Applies new commits after one listing. Raises LogTrimmed or ReplacedLog if the log lost ``base``."""
         known = base if self._folder.local is not None else self._checked
         # Starts after the name that sorts right before it.
         entries = listed(self._folder, f"{LOG}/{known.version:020}").entries
@@ -382,22 +352,16 @@ class Snapshot(TableState):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version before the entries in memory. Also returns the files that these entries added, by
-        name.
-        """
+        """Returns the version before the entries in memory, and the files that the entries added, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
-        """Returns the files that were added after ``version``, by name. Raises FileNotFoundError if an entry was
-        trimmed.
-        """
+        """Returns the files added after ``version``, by name. Raises FileNotFoundError for a trimmed entry."""
         return {file.name: file for entry in self._since(version) for file in entry.added}
 
     def answers_since(self, version: int) -> dict[str, Any]:
-        """Returns the answers to requests in entries after ``version``. Raises FileNotFoundError if an entry was
-        trimmed.
-        """
+        """Returns answers to requests after ``version``. Raises FileNotFoundError for a trimmed entry."""
         return {id: answer for entry in self._since(version) for id, answer in entry.answers.items()}
 
     def _since(self, version: int) -> list[Entry]:
@@ -417,9 +381,7 @@ class Snapshot(TableState):
         raise FileNotFoundError(entry_name(self.version + 1))
 
     def upcoming(self, most: int) -> Iterator[Entry]:
-        """Yields the entries of up to ``most`` next versions, all read at once. Apply each entry before you take
-        the next one.
-        """
+        """Yields the entries of up to ``most`` next versions. Apply each entry before you take the next."""
         return self._leading(self._folder.for_each(self._found, self._versions(most)))
 
     def _versions(self, most: int) -> range:
@@ -469,9 +431,7 @@ class Snapshot(TableState):
         return (self._put_back and by_lakequeue) or is_left_over(self._folder, found)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for other
-        entries.
-        """
+        """Adds local entries that a restore left over to ``strays`` (DUR-86). Raises DamagedTable for others."""
         if self._folder.local is None or any(entry.base is None for _, entry in found):
             raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
         self.strays = sorted({*self.strays, *(number for number, _ in found)})

@@ -33,11 +33,9 @@ _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping
 
 
 class VersionRows:
-    """The rows that a version of a table adds. Every process divides the rows into the same pieces.
+    """The rows that a version of a table adds, in pieces, which are equal in every process.
 
-    Attributes:
-        schema: the columns, including the columns of a change feed.
-        pieces: number of pieces. 0 if there are no rows.
+    ``schema`` includes the columns of a change feed. ``pieces``: number of pieces, 0 without rows.
     """
 
     def __init__(self, table: SourceTable, change: SourceChange, feed: bool) -> None:
@@ -58,9 +56,7 @@ class VersionRows:
         self._reading: Iterator[pa.RecordBatch] = iter(())
 
     def piece(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a piece. Pieces are numbered from 0. Each piece begins where the piece before
-        ends.
-        """
+        """Yields the rows of the piece ``number``, counted from 0. Pieces follow each other without gaps."""
         first = number * self._piece
         if first != self._next or not first:
             self._reading = self._read(first)

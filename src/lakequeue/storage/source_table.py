@@ -1,7 +1,4 @@
-"""A user's Delta table as a source: its versions, and the files with the rows that each version adds.
-
-Log entries are read here, because ``deltalake`` does not return the actions of one version.
-"""
+"""A user's Delta table as a source: its versions, and the files with the rows that each version adds."""
 
 from __future__ import annotations
 
@@ -72,9 +69,7 @@ class SourceFile:
         return rows - len(self.without) if self.only is None else len(self.only)
 
     def chosen(self, first: int, rows: int) -> Positions | None:
-        """Returns the indexes of the changed rows in a batch. None means all rows. ``first``: the batch's first
-        row in the file.
-        """
+        """Returns the changed rows' indexes in a batch, None for all. ``first``: the batch's first row."""
         if self.only is None and not len(self.without):
             return None
         given = self.without if self.only is None else self.only
@@ -107,9 +102,7 @@ class SourceTable:
         self._options = store.delta_options
 
     def state(self, version: int | None = None) -> SourceVersion:
-        """Returns the metadata of a version. None means the newest version. Raises QueueClientError if the table
-        is unreadable.
-        """
+        """Returns a version's metadata, by default the newest. Raises QueueClientError if unreadable."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -142,8 +135,7 @@ class SourceTable:
         return range(first, first + length)
 
     def version_at(self, instant: datetime, newest: SourceVersion) -> int:
-        """Returns the first version committed at ``instant`` or later. Without such a version, returns the newest
-        version plus 1.
+        """Returns the first version committed at ``instant`` or later, else the newest version plus 1.
 
         Raises QueueClientError if the version may be trimmed.
         """
@@ -168,7 +160,6 @@ class SourceTable:
         """Reads the log entry of a version.
 
         Args:
-            version: the version to read.
             before: metadata of this version or of the version before.
             changes: ``appends``, or ``feed`` for the rows of the change feed.
             skip: True to leave out a version that does more than append.
@@ -240,11 +231,7 @@ class SourceTable:
         return files
 
     def _deleted(self, version: int, names: Collection[str]) -> dict[str, Positions]:
-        """Returns the positions of rows that a version's deletion vectors delete, by file name.
-
-        Raises:
-            QueueClientError: the version or a deletion vector cannot be read.
-        """
+        """Returns the positions of rows that deletion vectors delete, by file. Raises QueueClientError."""
         if not names:
             return {}
         from deltalake import DeltaTable

@@ -1,6 +1,4 @@
-"""The ``stats`` table, with one row for each queue and minute. Plots of this table reach further back than the
-logs.
-"""
+"""The ``stats`` table, with a row for each queue and minute. Its plots reach further back than the logs."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ _BUSY = "the table of statistics is being changed too often; nothing was changed
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``. Skips queues that have a row for the minute. Returns the number of
-    new rows.
-    """
+    """Appends rows for the minute of ``now``, except of queues that have one. Returns the number of rows."""
     table = _open(engine, root)
     minute = now // MINUTE
 
@@ -39,9 +35,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Returns the application ids of queues that have rows for minutes after ``now``. ``key``: only this queue,
-    None for all.
-    """
+    """Returns application ids of queues with rows for minutes after ``now``. ``key``: None for all queues."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]

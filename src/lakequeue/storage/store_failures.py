@@ -1,6 +1,4 @@
-"""Explains failures of object stores in one line without secrets: the cause, the request, and the setting to
-change.
-"""
+"""Explains failures of object stores in one line without secrets: cause, request, and setting to change."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3's codes for two concurrent requests for one object. obstore calls the status 409 of these codes "already
-exists".
-"""
+"""S3's codes for concurrent requests for one object. obstore calls their status 409 "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -103,9 +99,7 @@ def first_line(error: BaseException) -> str:
 
 
 def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
-    """Returns the error for a ``call`` that gives up. Other processes may still commit the ``part`` of the
-    call.
-    """
+    """Returns the error for an abandoned ``call``. Other processes may still commit the call's ``part``."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a {call} is unknown: other processes may commit its {part} ({text}); {SAFE_TO_REPEAT}",
@@ -114,8 +108,7 @@ def left_to_others(call: str, part: str, reason: object) -> QueueClientError:
 
 
 def failure_left_to_others(error: Exception, unknown: Callable[[object], QueueClientError]) -> Exception:
-    """Returns the error to raise for ``error`` of a failed call. Other processes may still commit a part of the
-    call.
+    """Returns the error for a failed call. Other processes may still commit a part of the call.
 
     ``unknown`` makes the error for an unknown outcome from a reason. See ``left_to_others``.
     """
@@ -136,9 +129,7 @@ def is_full(line: str) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """True if repeating the call cannot help. False for expired credentials, because the environment may renew
-    them.
-    """
+    """True if repeating the call cannot help. False for expired credentials, which may be renewed."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
@@ -171,9 +162,7 @@ def was_repeated(error: BaseException) -> bool:
 
 
 def unanswered_version(error: BaseException, next_version: int) -> int | None:
-    """Returns the version that a late request of a failed commit may still create. Returns None if no request can
-    arrive.
-    """
+    """Returns the version that a failed commit's late request may still create, or None."""
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
     if tried is None or tried[1] not in ("PUT", "POST"):

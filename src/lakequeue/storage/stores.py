@@ -104,7 +104,6 @@ class Store:
     """A root's storage and its options. Options never show in ``repr``.
 
     Args:
-        root: local path or URI.
         options: options by the names that delta-rs uses. Environment variables apply too.
         durability: ``power`` or ``process``. None takes the environment's value, else ``power`` (DUR-1).
         network_file_system: True to permit a root on a network file system.
@@ -173,9 +172,7 @@ class Store:
         return self._opened(path, lambda: self._client(path))
 
     def check(self) -> None:
-        """Checks the options without a request to storage. Raises InvalidParameterValue if an option is unknown or
-        invalid.
-        """
+        """Checks the options without a request. Raises InvalidParameterValue for a wrong name or value."""
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
@@ -202,9 +199,7 @@ class Store:
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Raises QueueClientError if storage overwrites a file on creation, because two writers would lose
-        commits.
-        """
+        """Raises QueueClientError if storage overwrites files on creation, as writers would lose commits."""
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return

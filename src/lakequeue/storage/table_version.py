@@ -26,9 +26,7 @@ class TableVersion:
         self._rows: dict[str, pa.Table] = {}
         """Rows of live files that the method ``rows`` keeps, by path."""
         self.written: dict[str, pa.Table] = {}
-        """Rows of files that this process wrote, by path. ``read_rows`` returns these rows without reading the
-        file.
-        """
+        """Rows of files that this process wrote, by path. ``read_rows`` uses them instead of the file."""
 
     @property
     def path(self) -> str:
@@ -47,9 +45,7 @@ class TableVersion:
         return self.state.files()
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Returns the rows of live files, as one table for each file. ``columns``: data columns to read, None for
-        all.
-        """
+        """Returns the rows of each live file as a table. ``columns``: data columns, or None for all."""
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
@@ -64,9 +60,7 @@ class TableVersion:
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of the rows ``first`` to ``last`` (inclusive) of a live file. Skips row groups without
-        these rows.
-        """
+        """Returns columns of a live file's rows ``first`` to ``last`` (inclusive). Skips other row groups."""
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
@@ -76,9 +70,7 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file. Raises DamagedTable if the file was changed. Raises the error of ``lost`` if the file
-        is missing.
-        """
+        """Opens a live file. Raises DamagedTable if it was changed, and the error of ``lost`` if missing."""
         try:
             with self.folder.parquet(file.name, file.size) as parquet:
                 if parquet.metadata.num_rows != file.rows:

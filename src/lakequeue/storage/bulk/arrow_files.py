@@ -48,9 +48,7 @@ def check_order(schema: pa.Schema, order_by: str | None) -> None:
 
 
 def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Sorts the rows of a FIFO queue by message group, in parts on disk. Yields the shard and the sorted rows of
-    each part.
-    """
+    """Sorts the rows of a FIFO queue by message group, in parts on disk. Yields each part's shard and rows."""
     parts = fifo.shards * -(-PARTS // fifo.shards)
     with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
         paths: dict[int, str] = {}
@@ -122,8 +120,6 @@ def write_partition(
     """Checks and writes one partition of a bulk send. Holds about one row group in memory.
 
     Args:
-        messages: folder for the files, from ``staging.messages``.
-        staging: the attempt at the send.
         partition: number of the partition. If a partition is written twice, pass only one result to ``gather``.
         batches: the rows. ``check_columns`` must have accepted the columns.
         in_order: True if the rows of a FIFO queue are already sorted, as complete message groups of one shard.
@@ -183,9 +179,7 @@ def _settle(
 
 
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
-    """Checks and writes the rows of a bulk send, but commits nothing. Returns the manifest, and the number of
-    refused rows.
-    """
+    """Checks and writes rows, but commits nothing. Returns the manifest, and the number of refused rows."""
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)
     refused = checked.refused
@@ -208,9 +202,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Groups pieces of rows into files of about ``size`` bytes. The caller must read all pieces of a file before
-    the next file.
-    """
+    """Groups rows into files of about ``size`` bytes. The caller must read a whole file before the next one."""
 
     def of_file(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         taken = first.nbytes
@@ -223,9 +215,7 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """Checks and numbers the rows of a partition. Iterating yields the rows. Rows that break rules go to
-    ``refused``.
-    """
+    """Checks, numbers and yields the rows of a partition. Rows that break rules go to ``refused``."""
 
     def __init__(
         self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
@@ -265,9 +255,7 @@ class CheckedRows:
 def write_sorted(
     messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
-    """Writes the rows of a FIFO queue, sorted by message group. Calls ``check``, which may raise, before each
-    part.
-    """
+    """Writes the rows of a FIFO queue by message group. Calls ``check``, which may raise, before each part."""
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []
@@ -372,9 +360,7 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 
 
 def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
-    """Writes numbered rows into a temporary file, for sorting later. Returns an empty list if there are no
-    rows.
-    """
+    """Writes numbered rows into a temporary file, for sorting. Returns an empty list if there are no rows."""
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
     first, count = next(rows, None), 0
     if first is None:

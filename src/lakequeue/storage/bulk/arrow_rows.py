@@ -56,9 +56,7 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Returns the name that Spark gives to an Arrow type, or Arrow's name. A list of key-value pairs counts as a
-    map.
-    """
+    """Returns Spark's name of an Arrow type, or else Arrow's name. A list of key-value pairs counts as a map."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if pa.types.is_map(type_):
@@ -205,9 +203,7 @@ _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
 def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
-    """Returns, for each broken rule, a mask of the rows that break the rule. ``given``: columns that the caller
-    sent.
-    """
+    """Returns, for each broken rule, a mask of the wrong rows. ``given``: columns that the caller sent."""
     found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
 

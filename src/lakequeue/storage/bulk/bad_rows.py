@@ -60,9 +60,7 @@ class BadRows:
     table: str | None = None
 
     def prepare(self) -> None:
-        """Creates the table for diverted rows, if missing. Raises InvalidOptions if an existing table has other
-        columns.
-        """
+        """Creates the table for diverted rows, if missing. Raises InvalidOptions for wrong columns."""
         if self.table is None:
             return
         engine = Engine(self.store)
@@ -79,9 +77,7 @@ class BadRows:
         Without a table, only logs the refused rows. Call ``divert`` before ``write_manifest``.
 
         Args:
-            messages: the folder of the files.
             files: files from ``RefusedRows``.
-            key: key of the send.
             by: text that names the queue and its rules. A repetition of the send has equal ``key`` and ``by``.
             said: text for the program's log, with the broken rules and their numbers of rows.
         """
@@ -122,9 +118,7 @@ class RefusedRows:
     def removed_from(
         self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
     ) -> pa.RecordBatch:
-        """Takes out the rows that break rules, and returns the other rows. ``broken``: for each broken rule, a
-        mask of its rows.
-        """
+        """Removes the rows that break rules. ``broken``: for each broken rule, a mask of its rows."""
         said = [
             pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
             for rule in rules

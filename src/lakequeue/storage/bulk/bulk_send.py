@@ -1,7 +1,6 @@
-"""Sends many rows as files. Files are written once, and then committed to each shard.
+"""Sends many rows as files, which are written once, and then committed to each shard.
 
-Each commit carries the send's application id. The manifest of the send names the shards. So any process can commit
-files that an interrupted send left.
+Each commit has the send's application id. Any process can commit files that an interrupted send left.
 """
 
 from __future__ import annotations
@@ -91,9 +90,7 @@ def abandoned(target: SendTarget) -> list[Manifest]:
 
 
 def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
-    """Removes old manifests, except of sends that reached only some shards. Returns the files of these sends, by
-    shard.
-    """
+    """Removes old manifests. Keeps sends that reached only some shards, and returns their files by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
     for manifest in manifests.manifests(target.tables):

@@ -20,9 +20,7 @@ from lakequeue.storage.engines.data_files import DataFile, placed
 from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 
 PATIENCE = 4
-"""Number of attempts to remove duplicates while small sends of this process go on. Small sends wait during the
-last attempt.
-"""
+"""Maximum attempts to remove duplicates while small sends go on. Small sends wait during the last attempt."""
 
 
 class ShardCommit:
@@ -67,9 +65,7 @@ class ShardCommit:
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
-        """Decides which files to add. The answer is None if new duplicates must be removed first, and ``patient``
-        is True.
-        """
+        """Decides which files to add. If ``patient``, answers None if new duplicates must be removed first."""
         table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
         instant = here.now()
         if manifest.reached(table):

@@ -30,9 +30,7 @@ def opened_at(table: Table, now: int) -> int:
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
-    """Returns the files with only the first message of each deduplication id. Rewrites files that have repeated
-    ids.
-    """
+    """Returns the files without messages that repeat a deduplication id. Rewrites files that have repetitions."""
     keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
@@ -118,9 +116,7 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Returns messages from offset ``first`` on. Each message was sent after ``horizon``, and has a deduplication
-    id.
-    """
+    """Returns messages from offset ``first`` on that have a deduplication id and were sent after ``horizon``."""
     parts = [_SENT.empty_table()]
     for begin, sent, rows in sent_after(table, first, horizon):
         offsets = np.arange(begin, begin + len(sent))

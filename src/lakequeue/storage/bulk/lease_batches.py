@@ -63,9 +63,7 @@ class LeasePlace(NamedTuple):
 
 @attrs.frozen
 class LeaseColumns:
-    """Values from which the receipt handles of a lease are computed. Spark's query plans may show
-    ``lease_key``.
-    """
+    """Values from which a lease's receipt handles are computed. Spark's plans may show ``lease_key``."""
 
     key: str
     lease_id: str
@@ -74,9 +72,7 @@ class LeaseColumns:
 
 
 def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseColumns) -> DataFrame:
-    """Returns the messages of a lease, with the columns of ``Lease.messages``. Spark reads the files without the
-    Delta log.
-    """
+    """Returns the messages of a lease, as in ``Lease.messages``. Spark reads the files without the Delta log."""
     from pyspark.sql import functions as F
 
     whole, parts = [place for place in places if place.whole], [place for place in places if not place.whole]
@@ -205,10 +201,7 @@ def message_table(messages: Sequence[Message]) -> pa.Table:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns the schema of ``columns``, in their order. None means all of ``SCHEMA``.
-
-    Raises InvalidParameterValue for an unknown name.
-    """
+    """Returns the schema of ``columns``, None for all. Raises InvalidParameterValue for an unknown name."""
     if columns is None:
         return SCHEMA
     names = [columns] if isinstance(columns, str) else columns
@@ -231,9 +224,7 @@ def files_of(places: Iterable[LeasePlace]) -> list[list[LeasePlace]]:
 def read_places(
     store: Store, places: Sequence[LeasePlace], lease: LeaseColumns, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages at places of one file, by row group. Omits erased messages if the batches have
-    ``body``.
-    """
+    """Yields the messages at places of a file, by row group. If ``body`` is read, omits erased messages."""
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)
@@ -301,9 +292,7 @@ class _PlacedRows(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
-    """Yields the rows, the first position and the places of each row group. A file of another program counts as
-    one row group.
-    """
+    """Yields the rows, first position and places of each row group. Another program's file is one row group."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
@@ -317,9 +306,7 @@ def _rows_by_group(
 def _row_groups(
     file: pq.ParquetFile, places: Sequence[LeasePlace]
 ) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
-    """Yields each row group that has messages of the lease: its number, its first position, and its rows by
-    place.
-    """
+    """Yields the number, first position and rows by place of each row group with messages of the lease."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
     first = 0  # of the places that do not end before the row group

@@ -137,9 +137,7 @@ class RowRules:
         return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
-        """Raises InvalidMessageContents if only characters are wrong, InvalidParameterValue if other rules are
-        broken.
-        """
+        """Raises InvalidMessageContents if only characters are wrong, otherwise InvalidParameterValue."""
         rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue
@@ -147,9 +145,7 @@ class RowRules:
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
-    """Corrects the case of column names, so that they are spelled as in ``messages``. Returns the names and
-    ``order_by``.
-    """
+    """Returns column names and ``order_by``, with upper and lower case as in ``messages``."""
     known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
@@ -161,7 +157,6 @@ def check_columns(attributes: QueueAttributes, columns: Sequence[tuple[str, str]
     """Refuses columns that cannot make messages of a queue.
 
     Args:
-        attributes: attributes of the queue.
         columns: names and types. Types have the names that Spark uses.
         order_by: a further column, which must exist.
 

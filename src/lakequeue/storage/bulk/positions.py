@@ -15,8 +15,6 @@ def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int],
     """Advances a relay's position in the first shard's log. Never moves the position back.
 
     Args:
-        app_id: the application id of the relay's stream.
-        version: the new position.
         more: further application ids with their versions.
         first: True to change nothing if a position exists already.
     """

@@ -1,7 +1,6 @@
-"""The record of the files that a relay has sent. The record has numbered parts in the queue's directory.
+"""The record of the files that a relay has sent, in numbered parts in the queue's directory.
 
-Only one process can create the part of a number, and thereby decides the files of a batch. Merged parts contain
-only digests of the files. A part is ignored if a merged part covers its number.
+A process decides the files of a batch by creating its part. Merged parts have only digests of the files.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ class SentFiles:
         self.last = max([end, *batches])
 
     def decide(self, number: int, files: pa.Table) -> bool:
-        """Creates the part of a batch, and thereby decides its files. Returns False if another process was
-        faster.
-        """
+        """Decides the files of a batch by creating its part. Returns False if another process was faster."""
         output = pa.BufferOutputStream()
         write_table(files, output)
         return self._folder.create(_batch(number), output.getvalue().to_pybytes()) is not None
@@ -105,9 +102,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges parts if there are many. Leaves the part of the newest batch, because this batch may not be sent
-        yet.
-        """
+        """Merges parts if there are many. Leaves the newest batch's part, because the batch may not be sent."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]
@@ -168,9 +163,7 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Divides files by digest into buckets, and writes each bucket as an Arrow file. Yields the buckets with their
-    paths.
-    """
+    """Divides files by digest into buckets. Yields the path of each bucket's Arrow file."""
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:

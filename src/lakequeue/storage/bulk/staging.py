@@ -82,9 +82,7 @@ class Staging:
     """One attempt at writing the files of a bulk send. Can be passed to other processes.
 
     Attributes:
-        key: the key of the send.
         shards: all shards, in the order in which they get files. New files are written below the first shard.
-        rules: the rules for the rows.
         folder: directory of this attempt, relative to a shard's ``messages`` table.
         bad_rows: treatment of rows that break a rule. None if such rows end the send.
     """
@@ -100,9 +98,7 @@ class Staging:
         return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
 
     def of_key(self, key: SendKey, attempt: str) -> Staging:
-        """Returns an attempt at the send ``key``. All processes that write files of the send must pass the same
-        ``attempt``.
-        """
+        """Returns an attempt at the send ``key``. All processes of the attempt must pass the same ``attempt``."""
         return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
@@ -110,9 +106,7 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Calls ``write``, and stores a manifest of the written files. Returns the manifest of an earlier attempt,
-        if there is one.
-        """
+        """Calls ``write``, and stores a manifest. Returns the manifest of an earlier attempt, if there is one."""
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
         try:

@@ -32,9 +32,7 @@ def case_matters(spark: SparkSession) -> bool:
 
 
 def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
-    """Spells columns as in ``messages`` if the session ignores case. Returns the DataFrame and its order
-    column.
-    """
+    """Spells columns as in ``messages`` if the session ignores case. Returns the DataFrame and ``order_by``."""
     if case_matters(df.sparkSession):
         return df, order_by
     names, order_by = spelled(df.columns, order_by)
@@ -71,9 +69,7 @@ class TaskWriter:
 
 
 def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
-    """Writes a DataFrame in one pass, with message groups in order (FIF-1). Raises InvalidParameterValue for
-    unreadable rows.
-    """
+    """Writes rows, with message groups in order (FIF-1). Raises InvalidParameterValue for unreadable rows."""
     fifo = staging.rules.fifo
     try:
         writer = TaskWriter(store, tables.uri, staging, fifo is not None)

@@ -1,6 +1,4 @@
-"""Appends the rows of a Spark DataFrame to a delivery table. Tasks write files, and this process commits them
-(TAB-30).
-"""
+"""Appends a Spark DataFrame's rows to a delivery table. Tasks write files, this process commits (TAB-30)."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ if TYPE_CHECKING:
 _PIECE = 128 << 20
 """Bytes of rows that a task collects before it writes a file."""
 _OLD = 3_600
-"""Seconds after which uncommitted files are checked before their commit. ``VACUUM`` may have removed older
-files.
-"""
+"""Seconds after which uncommitted files are checked before a commit, as ``VACUUM`` may have removed them."""
 _NOBODY = DeliveryIdentity("rows", 1, "", 0)
 """Placeholder identity for appends to a task's temporary table."""
 
@@ -58,12 +54,8 @@ class TaskFiles:
 class RowsTask:
     """Writes the rows of a Spark task into files, without opening the delivery table. Can be pickled.
 
-    Rows go through a temporary table. The temporary table has the same columns and constraints, and raises the
-    same errors.
-
-    Attributes:
-        store: store of the delivery table.
-        log: first entry of the temporary table's log.
+    The rows go through a temporary table with the same columns and constraints, which raises the same errors. The
+    first entry of the temporary table's log is ``log``.
     """
 
     store: Store
@@ -132,13 +124,10 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class FrameRows:
-    """The rows of a DataFrame to append. The DataFrame is computed only once, unless the table changes.
+    """The rows of a DataFrame to append, computed only once, unless the table changes.
 
-    ``merge_schema``: True if the table gets new columns of the DataFrame.
-
-    Raises:
-        QueueClientError: the DataFrame's session was stopped.
-        RowsRefused: two columns have the same name.
+    ``merge_schema``: True to add new columns. Raises QueueClientError for a stopped session, RowsRefused for two
+    columns of one name.
     """
 
     def __init__(self, df: DataFrame, merge_schema: bool) -> None:
@@ -170,9 +159,7 @@ class FrameRows:
 
         Writes the files again if a file is gone, or if the table's columns or properties changed.
 
-        Raises:
-            RowsRefused: the table does not accept a row.
-            TableUnavailable: a file cannot be written.
+        Raises RowsRefused if the table does not accept a row, TableUnavailable if a file cannot be written.
         """
         log = first_entry(snapshot, snapshot.handle.schema().to_json())
         if log not in self._fits or self._are_gone(snapshot):
@@ -212,9 +199,7 @@ class FrameRows:
 
 
 def first_entry(snapshot: DeltaDeliverySnapshot, columns: str) -> str:
-    """Returns the first log entry of an empty table with the delivery table's properties. ``columns``: the schema
-    as JSON.
-    """
+    """Returns the first log entry of an empty delivery table. ``columns``: the schema as JSON."""
     protocol, metadata = snapshot.handle.protocol(), snapshot.handle.metadata()
     versions: dict[str, Any] = {
         "minReaderVersion": protocol.min_reader_version,

@@ -16,8 +16,7 @@ def is_frame(rows: object) -> bool:
 
 
 def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
-    """Converts a handler's result to an Arrow table. ``schema``: the delivery table's schema, used for rows that
-    are dicts.
+    """Converts a handler's result to a table. ``schema``: the delivery table's schema, for rows as dicts.
 
     Raises:
         RowsRefused: a value does not fit its column.
@@ -67,9 +66,7 @@ def new_schema(rows: pa.Table) -> pa.Schema:
 
 
 def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Table:
-    """Returns the rows with the columns and types of a table. Raises RowsRefused, which names the column, if a
-    value does not fit.
-    """
+    """Converts rows to a table's columns and types. Raises RowsRefused, with the column, for a wrong value."""
     names = set(schema.names)
     extra = [name for name in rows.column_names if name not in names]
     if extra and not merge_schema:
@@ -92,9 +89,7 @@ def columns_of(rows: pa.Table, schema: pa.Schema, merge_schema: bool) -> pa.Tabl
 
 
 def refused_columns(rows: pa.Table, configuration: Mapping[str, str], text: str) -> RowsRefused:
-    """Returns the error for rows that break a constraint of the table. The error names the constraints and their
-    columns.
-    """
+    """Returns the error for rows that break constraints. The error names the constraints and their columns."""
     prefix = "delta.constraints."
     constraints = {name[len(prefix) :]: sql for name, sql in configuration.items() if name.startswith(prefix)}
     known = [name for name in rows.column_names if any(_mentions(sql, name) for sql in constraints.values())]

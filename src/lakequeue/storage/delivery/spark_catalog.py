@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def location(spark: SparkSession, name: str) -> str | None:
-    """Returns the path or URI of a Delta table in a catalog. Returns None if there is no table. Raises
-    TableUnavailable.
-    """
+    """Returns the path or URI of a Delta table in a catalog, or None if missing. Raises TableUnavailable."""
     from pyspark.errors import PySparkException
 
     try:

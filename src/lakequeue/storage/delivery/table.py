@@ -44,9 +44,7 @@ _FORGETS = (
     f"`lakequeue decide QUEUE`, then run ALTER TABLE … UNSET TBLPROPERTIES ('{_RETENTION}')"
 )
 _SEARCHED = 2_000
-"""Maximum number of newest log entries that are searched for a delivery's commit. Older commits count as
-unknown.
-"""
+"""Maximum number of newest log entries to search for a delivery's commit. Older commits count as unknown."""
 _KEPT = 16
 """Maximum number of snapshots kept for the next deliveries. Each delivering thread uses its own snapshot."""
 _TRIES = 5
@@ -99,9 +97,7 @@ class DeltaDeliveryTable:
         return self.store.folder(self.uri)
 
     def read(self) -> DeltaDeliverySnapshot | None:
-        """Returns the newest snapshot. Returns None if the table does not exist. Raises TableUnavailable,
-        UnsupportedTable.
-        """
+        """Returns the newest snapshot, or None without a table. Raises TableUnavailable, UnsupportedTable."""
         if is_inside(self.uri, self._root):
             raise UnsupportedTable(self.uri, "it is inside the root of the queue")
         with self._errors():
@@ -112,9 +108,7 @@ class DeltaDeliveryTable:
         return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
     def latest(self) -> DeltaDeliverySnapshot | None:
-        """Returns a kept snapshot if it is still the newest. Otherwise reads the newest. Threads never share a
-        snapshot.
-        """
+        """Returns the newest snapshot, without reading it if it was kept. Threads never share a snapshot."""
         with suppress(IndexError):
             known = self._kept.pop()
             if known.mark is not None and self._mark(known.version) == known.mark:
@@ -126,9 +120,7 @@ class DeltaDeliveryTable:
         self._kept.append(snapshot)
 
     def _mark(self, version: int) -> object:
-        """Returns a value that changes if the log entry of ``version`` is replaced. Returns None if there is no
-        such entry.
-        """
+        """Returns a value that changes if this version's log entry is replaced, or None without an entry."""
         with self._errors():
             try:
                 return self._folder.entry(entry_name(version))[1:]
@@ -174,9 +166,7 @@ class DeltaDeliveryTable:
             return all(map(self._folder.exists, names))
 
     def sync(self, version: int) -> None:
-        """Syncs new log entries and their files to a local disk (TAB-24). ``version``: the newest entry to
-        sync.
-        """
+        """Syncs new log entries up to ``version``, and their files, to a local disk (TAB-24)."""
         folder = self._folder
         if folder.local is None or not self.store.syncs or version <= self._synced:
             return
@@ -249,11 +239,10 @@ class DeltaDeliverySnapshot:
         return self._versions[app_id]
 
     def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
-        """Finds the commit of a delivery or of its block. Returns the version of ``app_id`` in the commit, and the
-        lease id.
+        """Returns the version of ``app_id`` in the commit of a delivery or its block, and the lease id.
 
-        The lease id is None if the user made the commit. Returns ``(-1, None)`` if the whole log has no such
-        commit. Returns None if unknown, because older log entries were not searched.
+        The lease id is None in a user's commit. Returns ``(-1, None)`` if there is no such commit, or None if
+        older entries were not searched.
         """
         newest = self.version
         for number in range(newest, max(-1, newest - _SEARCHED), -1):

@@ -39,9 +39,7 @@ class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
-    """Application ids with the versions on which the decision relies. An id that was never committed has version
-    0.
-    """
+    """Application ids with the versions on which the decision relies. Version 0 means never committed."""
     ids: Ids
     """Application ids with the versions that the commit sets."""
     write: Callable[[Ids, str], None]
@@ -69,9 +67,7 @@ class Ended(Enum):
 
 
 class Commit:
-    """A commit in progress. The caller must lock the table's handle from the decision until the outcome is
-    known.
-    """
+    """A commit in progress. The caller must lock the table's handle from the decision until the outcome."""
 
     def __init__(self, table: Table, change: Change[object]) -> None:
         """Prepares a commit on the loaded snapshot of a table."""
@@ -113,9 +109,7 @@ class Commit:
         return ended
 
     def give_up(self) -> None:
-        """Raises QueueClientError if an attempt may still land. After the error, the change must not be
-        repeated.
-        """
+        """Raises QueueClientError if an attempt may still land. The change must then not be repeated."""
         if self._table.version < self._unanswered_version:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
@@ -126,9 +120,7 @@ class Commit:
         return same and all(self._table.transaction(app_id) == version for app_id, version in fence)
 
     def _may_commit(self) -> bool:
-        """True if the fence holds, and the log still has the loaded snapshot's entry. If False, loads the newest
-        snapshot.
-        """
+        """True if the fence holds, and the log still has the snapshot. If not, loads the newest snapshot."""
         table = self._table
         try:
             # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
@@ -198,14 +190,10 @@ class Commit:
 
 
 def is_base_in_log(table: Table) -> bool:
-    """True if decisions on the loaded snapshot may be committed (DUR-80). The log must still have the snapshot's
-    entry.
+    """True if the log still has the entry of the loaded snapshot, so that decisions may be committed (DUR-80).
 
     On object stores, checks the log every ``OLDEST_BASE`` seconds. Returns False if the log then has a newer
-    version.
-
-    Raises:
-        ReplacedLog: the log was replaced.
+    version. Raises ReplacedLog.
     """
     if local_path(table.path) is not None:
         return table.is_intact()
@@ -216,9 +204,7 @@ def is_base_in_log(table: Table) -> bool:
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
-    """True if a commit after version ``base`` has the token. Raises QueueClientError if the log does not show the
-    outcome.
-    """
+    """True if a commit after version ``base`` has the token. Raises QueueClientError if that is unknown."""
     try:
         table.refresh()
         landed = table.landed(token, base)

@@ -11,9 +11,7 @@ LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
 
 
 class LostRace(Exception):
-    """Raised if another commit came first. The caller loads the newest snapshot, decides again, and repeats the
-    commit.
-    """
+    """Raised if another commit came first. The caller decides again on the newest snapshot, and commits."""
 
 
 class StaleSnapshot(LostRace, FileNotFoundError):
@@ -21,9 +19,7 @@ class StaleSnapshot(LostRace, FileNotFoundError):
 
 
 class StaleAttributes(Exception):
-    """Raised if the queue's attributes changed after messages were validated. The caller validates the messages
-    again.
-    """
+    """Raised if the queue's attributes changed since messages were validated. The caller validates again."""
 
 
 _FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)

@@ -19,9 +19,7 @@ def new_token(counts: Mapping[str, int], lost: int) -> str:
 
 
 def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
-    """Counts readable commits, and the races lost before them. Reads the last ``most`` versions up to
-    ``version``.
-    """
+    """Counts readable commits, and races lost before them, in the last ``most`` versions up to ``version``."""
 
     def lost(number: int) -> int | None:
         try:

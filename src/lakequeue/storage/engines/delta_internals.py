@@ -1,7 +1,6 @@
 """Accesses Delta's log and transactions through py4j. Their interfaces are not public.
 
-Only ``engine="spark"`` uses this module, and no other module knows Delta's classes. Other releases of Delta may
-have other classes. docs/operation/spark.md lists the releases that were tried.
+Only ``engine="spark"`` uses this module. docs/operation/spark.md lists the releases of Delta that were tried.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_TOKEN = 3
-"""Number of parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns,
-predicate.
-"""
+"""Number of parameters of ``DeltaOperations.Write`` before the token: mode, partition columns, predicate."""
 
 
 _SESSION = {
@@ -37,9 +34,7 @@ _SESSION = {
 
 
 def require(spark: SparkSession) -> None:
-    """Raises QueueClientError if a session cannot commit through Delta. The session may be remote, or have no
-    Delta.
-    """
+    """Raises QueueClientError if a session cannot commit through Delta, for example a remote session."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         raise QueueClientError(
@@ -70,9 +65,7 @@ class SparkDeltaLog:
             return self._java.update(False, self._none, self._none)
 
     def removals(self, snapshot: Any, partition: Mapping[str, Sequence[int | bool | str]]) -> list[Any]:
-        """Returns the actions that remove a snapshot's files with these partition values. ``commit`` takes the
-        actions.
-        """
+        """Returns the actions for ``commit`` that remove a snapshot's files with these partition values."""
         texts = {name: set(map(partition_text, among)) for name, among in partition.items()}
 
         def is_among(file: Any) -> bool:
@@ -93,11 +86,9 @@ class SparkDeltaLog:
         """Commits on a snapshot. Delta checks for conflicts with every later commit.
 
         Args:
-            snapshot: snapshot on which the change was decided.
             actions: actions of Delta's log as JSON, or results of ``removals``.
             frames: rows to write and add.
             app_ids: application ids. A later commit with an equal id is a conflict.
-            token: user metadata of the commit.
         """
         with active(self._session):
             transaction = self._java.startTransaction(self._none, self._some(snapshot))
@@ -119,11 +110,7 @@ class SparkDeltaLog:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
 
     def _operation(self, token: str) -> Any:
-        """Returns ``DeltaOperations.Write(mode, partitionBy, predicate, userMetadata, ...)``, which the table's
-        history shows.
-
-        Newer releases of Delta have more parameters at the end, all optional.
-        """
+        """Returns ``DeltaOperations.Write``, which the history shows. Newer releases have more parameters."""
         name = "org.apache.spark.sql.delta.DeltaOperations$Write"
         [constructor] = _class(self._jvm, name).getConstructors()
         more = [self._none] * (constructor.getParameterCount() - _BEFORE_TOKEN - 1)

@@ -1,10 +1,9 @@
 """Turns to commit to a table on a local disk. While one process has the turn and commits, other processes wait.
 
-Turns only save work, because the fence refuses stale commits. A process that commits without a turn may lose a
-race. See docs/internals/fence.md.
+Turns only save work. The fence refuses stale commits. See docs/internals/fence.md.
 
-There are two locks. The process that has the turn holds one lock. The process that is next in line holds the other
-lock. So no process takes two turns in a row while another process waits.
+The process that has the turn holds one lock. The next process in line holds another lock, so no process takes two
+turns in a row while another process waits.
 """
 
 from __future__ import annotations
@@ -21,17 +20,13 @@ from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
-"""Seconds to wait for a sign of life from the process that has the turn. After that, waiting processes go on
-without a turn.
-"""
+"""Seconds without a sign of life from the process in turn, after which processes go on without a turn."""
 FRESH = 0.05
 """Minimum seconds between two signs of life of a process. Each sign is a write to the disk."""
 LONGEST = 5.0
 """Maximum seconds for which a process waits for a turn. After this time, the process commits without a turn."""
 POLL = 0.001
-"""Maximum seconds of the first pauses between attempts of the next process in line. Later processes pause up to
-three times as long.
-"""
+"""Maximum seconds of the next process's first pauses. Later processes pause up to three times as long."""
 PATIENCE = 1 / 16
 """Maximum pause between two attempts to take the turn. The value is a share of the time waited."""
 
@@ -58,8 +53,8 @@ def turn(
 ) -> Iterator[DiskTurn]:
     """Waits for the turn to commit, and holds the turn during the block. Reentrant.
 
-    The block runs without the turn after ``longest`` seconds, or once ``until()`` returns True. The wait also ends
-    if the process that has the turn shows no sign of life.
+    The block runs without the turn after ``longest`` seconds, once ``until()`` returns True, or if the process
+    that has the turn shows no sign of life.
     """
     local = local_path(table_path) or ""
     try:

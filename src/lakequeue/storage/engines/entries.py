@@ -1,8 +1,6 @@
-"""Writes the entries of a Delta log for the point engine. An entry has one line of JSON for each action of a
-commit.
+"""Writes Delta log entries of the point engine by one request to an object store. delta-rs needs five.
 
-Writing an entry takes one request to an object store, where delta-rs needs five. The request fails if any commit
-came after the snapshot.
+The request fails if any commit came after the snapshot.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ def entry(
     base: TableState | None = None,
     answers: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Returns the actions of a commit. The entry names ``base`` as the version before (DUR-86).
-
-    ``answers``: answers to the requests that the commit applies, by request, as a JSON object.
-    """
+    """Returns the actions of a commit on the version ``base`` (DUR-86). ``answers``: JSON object by request."""
     now = _now()
     return _with_info(
         operation,

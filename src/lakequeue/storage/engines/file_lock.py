@@ -13,16 +13,13 @@ from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
-    """A file lock that belongs to one open descriptor, so threads exclude each other, too. Not thread-safe.
+    """A file lock of one open descriptor, which also excludes other threads. Not thread-safe.
 
-    The lock ends when the process ends, or when this object is deleted. Closing another descriptor of the file
-    does not release the lock.
+    The lock ends with the process or this object. Closing another descriptor does not release the lock.
     """
 
     def __init__(self, path: str, folder: int | None = None) -> None:
-        """Stores the path of the lock's file, without opening the file. ``folder``: descriptor of the opened
-        directory.
-        """
+        """Does not open the lock's file at ``path``. ``folder``: descriptor of the opened directory."""
         self.path = path
         self._folder = folder
         self.exclusive: bool | None = None
@@ -30,11 +27,9 @@ class FileLock:
         self._file: FileIO | None = None
 
     def take(self, *, exclusive: bool) -> bool:
-        """Takes the lock without waiting. Returns False if another holder has the lock, or if the lock's file was
-        replaced.
+        """Takes the lock without waiting. Returns False if the lock is held, or if its file was replaced.
 
-        Raises:
-            OSError: the file cannot be opened. The directory is never created.
+        Raises OSError if the file cannot be opened. The directory is never created.
         """
         file = self._file
         if file is None:
@@ -56,9 +51,7 @@ class FileLock:
         return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
-        """Records the time in the lock's file, for waiting processes. Does nothing unless the lock is held
-        exclusively.
-        """
+        """Records the time in the lock's file, for waiting processes. Does nothing without the exclusive lock."""
         if self._file is not None and self.exclusive:
             os.utime(self._file.fileno())
 

@@ -1,10 +1,7 @@
 """The commit lock of a table on local disks, between threads and between processes.
 
-Commits of the point engine hold the lock shared. Removing log entries or files needs the lock exclusively. So
-nothing is removed during a commit. Commits through Spark also hold the lock exclusively, because Spark may
-overwrite a concurrent entry on ``file://``. Object stores need no lock.
-
-Every wait has a deadline, because the process that holds the lock may be stopped.
+The point engine commits under the shared lock. Removals, and commits through Spark, need the exclusive lock. Spark
+may overwrite a concurrent entry on ``file://``. Object stores need no lock.
 """
 
 from __future__ import annotations
@@ -41,8 +38,7 @@ def committing(
 ) -> Iterator[None]:
     """Holds the table's commit lock during the block. Does nothing on object stores.
 
-    A thread may nest blocks, but a shared lock cannot become exclusive. ``folder``: descriptor of the table's
-    directory.
+    A thread may nest blocks, but a shared lock cannot become exclusive. ``folder``: descriptor of the directory.
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds. None means ``PATIENCE``.

@@ -1,7 +1,6 @@
 """Keeps logs short: writes checkpoints, and removes old log entries.
 
-A checkpoint holds one version of a table as a Parquet file. Checkpoints do not name removed files. ``cleaning``
-keeps removed files for a time.
+A checkpoint is a version of a table as a Parquet file. ``cleaning`` keeps removed files for a time.
 """
 
 from __future__ import annotations
@@ -91,13 +90,11 @@ _log = logging.getLogger("lakequeue")
 
 
 def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
-    """Removes log entries below the newest checkpoint that is old enough, oldest first. Returns their number and
-    size.
+    """Removes log entries below the newest checkpoint that is old enough. Returns their number and size.
 
-    On local disks, a checkpoint is old enough after ``retention.log_minutes``. A younger checkpoint is also old
-    enough if ``LOG_ENTRIES`` entries follow it. The age of the checkpoint counts, not the age of its commit. On
-    object stores, both must have an age of ``retention.remote_log_minutes``. Missing and unreadable checkpoints
-    are ignored (DUR-3).
+    On local disks, a checkpoint is old enough after ``retention.log_minutes``, or if ``LOG_ENTRIES`` entries
+    follow it. On object stores, the checkpoint and its commit must have an age of
+    ``retention.remote_log_minutes``. Missing and unreadable checkpoints are ignored (DUR-3).
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
@@ -147,8 +144,7 @@ def _found(table: Folder) -> tuple[Collection[int], dict[int, ListedFile]]:
 
 
 def trim_below(table: Folder, version: int) -> Freed:
-    """Removes the part of a local log below a version. Does nothing unless this or a later version has a
-    checkpoint.
+    """Removes a local log below a version, if this or a later version has a checkpoint.
 
     Returns the number and size of the removed files. The caller must hold the exclusive lock.
     """

@@ -14,9 +14,7 @@ import pyarrow.compute as pc
 from lakequeue.storage.delta_log import LiveFile
 
 MANY_FILES = 16
-"""Maximum number of a partition's files without key statistics. If there are more, a MERGE joins these files into
-one.
-"""
+"""Maximum number of a partition's files without key statistics. With more files, a MERGE joins them."""
 _JOINED_ROWS = 256
 """Maximum rows of a file that a MERGE joins. Joining larger files would make small changes slow."""
 _MANY_EDGES = 16
@@ -44,8 +42,6 @@ def rewrites(
     Args:
         source: rows with a column ``op``. ``put`` inserts or replaces the row of a key. ``del`` deletes the row.
         key: column with unique values within a partition.
-        partitions: partition columns.
-        files: the live files of the table.
         read: reads the rows of a file, without its partition columns.
     """
     for values, changes in _by_partition(source, partitions):

@@ -1,8 +1,4 @@
-"""The point engine, which commits to one Delta table in milliseconds, without a JVM.
-
-The engine writes data files through Arrow. ``entries`` and ``log_trimming`` write the log, ``delta_log`` reads the
-log.
-"""
+"""The point engine, which commits to one Delta table in milliseconds, without a JVM."""
 
 from __future__ import annotations
 
@@ -56,8 +52,7 @@ _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup wa
 class Table(TableVersion):
     """A handle on one Delta table. Not thread-safe.
 
-    All reads refer to the loaded snapshot. ``refresh`` and commits load a newer snapshot. Both engines read
-    through this class.
+    All reads refer to the loaded snapshot. ``refresh`` and commits load a newer snapshot.
 
     A commit raises ``LostRace`` if another commit came first. After another error, ``landed`` returns True if the
     commit landed in spite of the error.
@@ -68,9 +63,7 @@ class Table(TableVersion):
     state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
-        """Opens a version of the table. None opens the newest version. A handle on an older version is
-        read-only.
-        """
+        """Opens a version of the table, by default the newest. A handle on an older version is read-only."""
         self.store = store
         self.folder = self._writes = store.folder(path)
         folder = self.folder
@@ -83,15 +76,12 @@ class Table(TableVersion):
         self._last_written: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:
-        """Loads the newest snapshot. Raises ReplacedLog if the log was replaced. The caller then opens another
-        handle.
-        """
+        """Loads the newest snapshot. Raises ReplacedLog if the caller must open another handle."""
         self.look()
         self.sync_entries()
 
     def look(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Loads the newest snapshot without fsync. A power cut may undo the loaded entries until ``sync_entries``
-        is called.
+        """Loads the newest snapshot. Until ``sync_entries``, a power cut may undo the loaded entries.
 
         ``most`` and ``at_once`` are arguments of ``Snapshot.follow``.
         """
@@ -104,9 +94,7 @@ class Table(TableVersion):
             self._unsynced = False
 
     def confirm(self, most: float = math.inf, at_once: int = 1) -> None:
-        """Loads the newest snapshot, and always checks if the log was replaced. Takes the arguments of
-        ``look``.
-        """
+        """Loads the newest snapshot, and always checks if the log was replaced. Arguments as in ``look``."""
         self._follow(partial(Snapshot.confirm, most=most, at_once=at_once))
         self.sync_entries()
 
@@ -121,9 +109,7 @@ class Table(TableVersion):
         self._note_copy()
 
     def _note_copy(self) -> bool:
-        """Replaces ``lineage`` if files of the log proved to be copies, as after a restore. Returns True in this
-        case.
-        """
+        """Replaces ``lineage``, and returns True, if files of the log are copies, as after a restore."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.lineage = object() if copied else self.lineage
         return copied
@@ -141,18 +127,14 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_intact(self) -> bool:
-        """True if a local log still has the entry of the loaded version. A copy of the entry's file counts as
-        missing.
+        """True if a local log still has the entry of the loaded version, and the file is no copy.
 
-        Raises:
-            ReplacedLog: the log has another entry of this version.
+        Raises ReplacedLog if the log has another entry of this version.
         """
         return self.state.is_in_log(self._writes) and not self._note_copy()
 
     def set_aside(self) -> None:
-        """Removes log entries that a restore left over (DUR-86). The caller holds a local table's exclusive
-        lock.
-        """
+        """Removes entries that a restore left over (DUR-86). The caller holds a local table's exclusive lock."""
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
         strays = self._load(lambda: Snapshot(self._writes, put_back=self.path in self.store.restored)).strays
@@ -168,9 +150,7 @@ class Table(TableVersion):
         _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
-        """Adopts the last commit of ``other``, another handle of this process, without reading the log.
-        Thread-safe.
-        """
+        """Adopts the last commit of another handle of this process, without reading the log. Thread-safe."""
         if other._last_written is not None:
             self.state.learn(*other._last_written)
 
@@ -211,11 +191,9 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Replaces the rows whose partition values are among ``partition``, by ``rows``. ``rows`` may be empty or
-        lazy.
+        """Replaces the rows whose partition values are among ``partition``, by ``rows``.
 
         Each table of ``rows`` becomes a file. A table must not be empty, and must not have rows of two partitions.
-        ``answers`` is an argument of ``entries.entry``.
         """
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]
@@ -230,9 +208,7 @@ class Table(TableVersion):
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
-        """Replaces files by a new file for each table of ``rows``. Fails if any other commit came after the
-        snapshot.
-        """
+        """Replaces files by a file for each table of ``rows``. Fails if a commit came after the snapshot."""
         added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 
@@ -244,11 +220,9 @@ class Table(TableVersion):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges ``source`` into the table. ``source`` has the table's columns, and a column ``op`` (``put`` or
-        ``del``).
+        """Merges ``source``, which has a column ``op`` (``put`` or ``del``), into the table.
 
-        Rows match if ``key`` and the partition columns are equal. The method ``rows`` keeps the new files' rows in
-        memory. ``answers`` is an argument of ``entries.entry``.
+        Rows match if ``key`` and the partition columns are equal. ``rows`` keeps the new files' rows in memory.
         """
         partitions = self.state.partitions
         added, removed, contents = [], [], {}
@@ -294,9 +268,7 @@ class Table(TableVersion):
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
     def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls ``read``, which reads the table. If files were removed meanwhile, refreshes the table and calls
-        ``read`` again.
-        """
+        """Returns the result of ``read``. If files were removed meanwhile, refreshes and reads again."""
         return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
@@ -313,10 +285,7 @@ class Table(TableVersion):
         fits: Callable[[Entry], bool] | None = None,
         answers: str | None = None,
     ) -> None:
-        """Creates the log entry after the loaded version.
-
-        If another entry has this version, calls ``fits`` with the other entry. If ``fits`` accepts, tries the next
-        version.
+        """Creates the log entry after the loaded version, or later if ``fits`` accepts the entries between.
 
         Raises:
             LostRace: another commit came first.
@@ -464,7 +433,7 @@ def write_rows(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition as a file below the table. Commits nothing. ``data`` has no partition columns.
+    """Writes rows without partition columns as a file of one partition. Commits nothing.
 
     A file with a given ``name`` is not synced. ``Table.add`` syncs the file before the commit.
     """

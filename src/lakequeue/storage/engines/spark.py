@@ -1,7 +1,7 @@
 """The Spark engine, whose tables commit through Delta. It serves as a reference for the point engine.
 
-Commits use Delta's optimistic transaction on the loaded version. Delta checks each commit against every later
-commit. Only MERGE starts its own transaction. The fence of a MERGE is a check for stale application ids.
+Delta checks each commit against every later commit. Only MERGE starts its own transaction, whose fence is a check
+for stale application ids.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ _ROW_ORDER = ("position", "first_offset")
 
 
 class SparkTable(Table):
-    """A handle on one Delta table, which commits through Spark and reads without the JVM. Other sessions may
-    commit, too.
-    """
+    """A handle on one Delta table. Commits through Spark, and reads without the JVM. Other sessions may commit."""
 
     commits_alone = True
 
@@ -44,9 +42,7 @@ class SparkTable(Table):
         self._session = new_session(spark)
         self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
-        """Delta's snapshot, from which commits start. It is never newer than ``version``, so that Delta sees later
-        commits.
-        """
+        """Delta's snapshot, on which commits start. Never newer than ``version``, so Delta sees later commits."""
         super().__init__(store, path)
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
@@ -82,10 +78,7 @@ class SparkTable(Table):
         token: str,
         answers: str | None = None,
     ) -> None:
-        """Merges with the first id of ``transactions`` as fence. Delta's MERGE takes only one application id.
-
-        Each commit must raise the version of this id by one.
-        """
+        """Merges with the first of ``transactions`` as fence. Each commit must raise the id's version by one."""
         from delta.tables import DeltaTable
 
         app_id, version = next(iter(transactions.items()))

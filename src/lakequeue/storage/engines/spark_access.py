@@ -35,12 +35,8 @@ _RIGHTS = ("aws.credentials.provider", "access.key", "secret.key", "session.toke
 def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
     """Returns the Maven coordinates of the file system that Spark needs for a root. Empty for a local root.
 
-    Args:
-        scheme: scheme of the root, from ``scheme_of``.
-        hadoop: release of Hadoop in Spark. None for the newest Spark.
-
-    Raises:
-        QueueClientError: this release of Hadoop lacks the file system.
+    ``hadoop``: release of Hadoop in Spark, None for the newest. Raises QueueClientError if it lacks the file
+    system.
     """
     provider, hadoop = PROVIDERS.get(scheme), hadoop or _NEWEST
     if provider is None or not provider.hadoop:
@@ -75,14 +71,12 @@ def is_stopped(spark: SparkSession) -> bool:
 def allow(spark: SparkSession, store: Store) -> None:
     """Lets a session reach a root on an object store. Does nothing for a local root.
 
-    Spark takes its rights from its Hadoop configuration. On S3, this function adds credentials, endpoint and
-    region to the configuration. The values come from the root's ``storage_options``. They apply only to the root's
-    bucket (``fs.s3a.bucket.<bucket>.…``). Spark sends these settings to the executors. Any code of the driver can
-    read the settings. Plans, logs and ``SparkConf`` do not contain the settings. All other options stay in the
-    driver.
+    On S3, adds the root's credentials, endpoint and region to Spark's Hadoop configuration, for the root's bucket
+    only. Spark sends these settings to the executors. Any code of the driver can read them, but plans, logs and
+    ``SparkConf`` do not contain them. All other options stay in the driver.
 
-    The session's own settings for the bucket take precedence. If several roots have options for a bucket, the
-    first options stay in use. Credentials that expire need a provider in the session.
+    The session's own settings for the bucket take precedence, as do the first options for a bucket. Credentials
+    that expire need a provider in the session.
 
     Raises:
         QueueClientError: Spark lacks the file system, or needs another name of the root.
@@ -111,11 +105,7 @@ def allow(spark: SparkSession, store: Store) -> None:
 
 
 def require_atomic_commits(store: Store) -> None:
-    """Refuses stores on which two commits through Spark could overwrite each other.
-
-    Raises:
-        QueueClientError: the root is on S3.
-    """
+    """Raises QueueClientError on S3, where two commits through Spark could overwrite each other."""
     provider = PROVIDERS.get(scheme_of(store.root))
     if provider is not None and provider.spark_overwrites:
         raise QueueClientError(

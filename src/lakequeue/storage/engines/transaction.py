@@ -1,7 +1,6 @@
 """Runs one transaction: decides on a snapshot, commits, and decides again after each lost race.
 
-Callers only decide. A decision is an ``Answer``, ``Change``, ``FoundChange``, or ``Stale``. The result is
-``Committed`` or ``Answered``. See docs/internals/fence.md.
+Callers only decide. See docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ class FoundChange(Generic[_T_co]):
 
 @attrs.frozen
 class Stale:
-    """A decision that the loaded snapshot is too old. The newest snapshot is loaded, and the caller decides
-    again.
-    """
+    """A decision that the loaded snapshot is too old. The caller decides again on the newest snapshot."""
 
 
 Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
@@ -76,16 +73,14 @@ def transact(
 ) -> Committed[_T] | Answered[_T]:
     """Decides on the loaded snapshot, and commits the change. ``decide`` gets the number of lost races.
 
-    ``decide`` is called again after a lost race, and if ``decide`` returned ``Stale``. ``decide`` is also called
-    again if files of the snapshot were removed, or if an answer relied on an old snapshot. Each new call uses the
-    newest snapshot. See docs/internals/fence.md.
+    ``decide`` is called again on the newest snapshot after a lost race, or if the snapshot proves too old. See
+    docs/internals/fence.md.
 
     Args:
         table: the handle, locked by the caller.
         decide: makes the decision. Changes nothing in storage.
         busy: text of the error after too many lost races.
         fresh: True if the loaded snapshot was read within the caller's operation.
-        turns: turns of the processes that commit to the table. By default, nobody waits.
 
     Raises:
         RequestThrottled: too many races were lost; nothing was changed (ERR-9). ``lost_races`` is the count.
@@ -137,10 +132,7 @@ def transact(
 
 
 def commit(table: Table, change: Change[object]) -> bool:
-    """Commits a change, and repeats the commit while its fence holds. Returns False if the race is lost.
-
-    After a lost race, the newest snapshot is loaded.
-    """
+    """Commits while the fence holds. Returns False, with the newest snapshot loaded, if the race is lost."""
     trying = Commit(table, change)
     for number in range(REPEATS):
         ended = trying.attempt()

@@ -2,13 +2,11 @@
 
 Turns only save work, because the fence refuses stale commits. On a disk, turns are locks. See ``disk_turn``.
 
-Object stores have no lock that ends with its holder. There, the last committer can commit again at once. Other
-processes must first read the new commit. In a measurement, another process lost 26 races. So a process that lost a
-race pauses before its next commits. A process that never loses a race would never pause. So each loser commits an
-empty entry. The winner then loses its next race, and pauses, too.
+Object stores have no lock that ends with its holder. There, the last committer can commit again at once, before
+another process has read the new commit. So a process that lost a race pauses before its next commits. Each loser
+commits an empty entry, so that the winner loses its next race, and pauses, too.
 
-Receivers on object stores need no pauses, because they commit each other's requests. See ``storage.requests``. If
-a receiver still commits alone, the empty entry makes the receiver post requests, too.
+Receivers on object stores commit each other's requests, and need no pauses. See ``storage.requests``.
 """
 
 from __future__ import annotations
@@ -41,9 +39,7 @@ class Turns:
     """The turns of this process to commit to one table. This base class never waits. Not thread-safe."""
 
     moved = False
-    """True if another process has committed meanwhile. A commit on the loaded snapshot would then lose its
-    race.
-    """
+    """True if another process has committed. A commit on the loaded snapshot would then lose its race."""
     waited = False
     """True if this process had to wait for the turn of another process."""
 
@@ -52,11 +48,9 @@ class Turns:
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for a turn to commit, and keeps the turn during the block. Yields True if the loaded snapshot is
-        old.
+        """Waits for a turn to commit, for the block. Yields True if the loaded snapshot is old.
 
-        Choose the requests of the commit inside the block. If ``later``, entering the block does not wait, but
-        ``take`` waits.
+        Choose the requests of the commit inside the block. If ``later``, only ``take`` waits.
         """
         with self._held:
             yield self._begin(table, later)
@@ -72,15 +66,11 @@ class Turns:
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """Returns a context for the commit itself. Subclasses measure the commit's duration, or give signs of
-        life.
-        """
+        """Returns a context for the commit, in which subclasses measure the commit, or show signs of life."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Records the lost race number ``lost`` of a call. Returns True if the caller must load the newest
-        snapshot.
-        """
+        """Records the lost race number ``lost``. Returns True if the caller must load the newest snapshot."""
         return False
 
     def end(self) -> None:
@@ -122,9 +112,7 @@ class StoreTurns(Turns):
         """Number of pauses that this process must still make. At most one pause comes before each commit."""
 
     def _begin(self, table: Table | None, later: bool) -> bool:
-        """Pauses if this process made the last commit, and another process wants to commit. Returns True after a
-        pause.
-        """
+        """Pauses if this process committed last, and another wants to commit. Returns True after a pause."""
         if table is None:
             return False
         asked, known = table.transaction(layout.TURN_ID), self._asked
@@ -139,9 +127,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn once in ``ASK_AFTER`` lost races. Returns False, because the newest snapshot is already
-        loaded.
-        """
+        """Asks for a turn once in ``ASK_AFTER`` races. Returns False, as the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER == 0:
@@ -200,9 +186,7 @@ class _DiskTurns(Turns):
 
 
 class _AloneTurns(Turns):
-    """Exclusive access after a lost race, for commits through Spark. Their decisions take a second, too long for
-    turns.
-    """
+    """Exclusive access after a lost race, for commits through Spark, whose decisions take a second."""
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

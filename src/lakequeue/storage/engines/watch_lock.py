@@ -1,5 +1,4 @@
-"""The lock of the process that watches a queue's logs. The watcher wakes the other waiting processes of the
-machine.
+"""The lock of the process that watches a queue's logs, and wakes the machine's other waiting processes.
 
 The lock only saves work. A process that finds no recent stamp of the lock checks the logs itself.
 """
@@ -31,9 +30,7 @@ class WatchLock(FileLock):
         return False
 
     def trusted_for(self, seconds: float) -> float:
-        """Returns the seconds until the lock's last stamp is ``seconds`` old. Returns 0.0 if the stamp is
-        older.
-        """
+        """Returns the seconds until the lock's last stamp is ``seconds`` old, or 0.0 if it is older."""
         with suppress(OSError):
             age = time.time() - os.stat(self.path).st_mtime
             return max(0.0, seconds - age) if age >= 0 else 0.0

@@ -16,9 +16,7 @@ FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:
-    """Returns why a local table cannot be locked, and what this means for a repair. Returns None if the table can
-    be locked.
-    """
+    """Returns why a local table cannot be locked, and what this means for a repair. None if it can be locked."""
     local = local_path(table)
     if local is None or not os.path.isdir(local):
         return None

@@ -170,9 +170,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
-    """Returns the first version that does not continue the log, and all later versions. A restore leaves such
-    versions.
-    """
+    """Returns the first version that does not continue the log, and later ones, which a restore left over."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -188,10 +186,7 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """Returns the version of the newest readable checkpoint. Without a checkpoint, returns 0 or None.
-
-    0 means that entry 0 exists.
-    """
+    """Returns the version of the newest readable checkpoint, or 0 if entry 0 exists, or else None."""
     return max(checkpoints, default=0 if 0 in entries else None)
 
 

@@ -26,9 +26,7 @@ class LedgerRows:
 
 
 def read_ledger(table: TableVersion) -> LedgerRows:
-    """Reads a version of a ledger. Raises DamagedTable if files are missing or torn, or if rows contradict each
-    other.
-    """
+    """Reads a version of a ledger. Raises DamagedTable if files are missing or torn, or if rows are wrong."""
     if table.state.lost_files:
         raise DamagedTable(table.path, None, "another program removed files from it")
     head, runs, history = Ledger(cast(Table, table)).load()
@@ -39,9 +37,7 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """Returns the newest version of a ledger that can be read completely. Returns None if there is no such
-    version.
-    """
+    """Returns the newest version of a ledger that can be read completely, or None."""
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

@@ -44,17 +44,11 @@ class FoundFile:
     sent: Range | None = None
     """Send times of the file's first message and newest message, in microseconds. None if unknown."""
     doubt: str | None = None
-    """How the rows contradict the log's statistics. None if they agree. Either the rows or the statistics may be
-    right.
-    """
+    """How the rows contradict the log's statistics, or None. Either the rows or the statistics may be right."""
     disorder: str | None = None
-    """How the send times of the rows contradict each other, or the opening of their segment. None if the times
-    fit.
-    """
+    """How the send times contradict each other or their segment's opening. None if the times fit."""
     harmless: bool = False
-    """True if another program rewrote the file without a loss. Readers sort the file's rows, and drop repeated
-    rows.
-    """
+    """True if another program rewrote the file without a loss. Readers sort such rows, and drop repetitions."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
     """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
 
@@ -126,9 +120,7 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """Reads all columns. Returns positions, the columns ``_COUNTED``, and ``blank``, which is True for rows
-    without a body.
-    """
+    """Reads positions, the columns ``_COUNTED``, and ``blank``, which is True for rows without a body."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
@@ -189,9 +181,7 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Returns the messages that a repair would lose. One of ``kept_files`` has another message at the same
-    offset.
-    """
+    """Returns messages that a repair would lose, because ``kept_files`` has other messages at their offsets."""
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
     others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]
@@ -216,9 +206,7 @@ def _ids(folder: Folder, found: FoundFile) -> list[str | None]:
 
 
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
-    """Returns the ranges of offsets from ``low`` to ``end`` (exclusive) that ``present`` lacks. ``present`` is
-    sorted.
-    """
+    """Returns ranges of offsets from ``low`` to ``end`` (exclusive) that the sorted ``present`` lacks."""
     return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])
 
 

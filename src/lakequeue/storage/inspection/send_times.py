@@ -18,8 +18,8 @@ Known = tuple[int, int]
 def misdated(files: Sequence[FoundFile]) -> Iterator[tuple[FoundFile, str]]:
     """Yields each sound file with impossible send times, and the reason.
 
-    In a sound log, send times never decrease with the offset. A segment is in one piece. All files of a segment
-    name the same opening time. The opening time is the send time of the segment's first message.
+    Send times never decrease with the offset. A segment is in one piece, and all its files name one opening time,
+    the send time of its first message.
     """
     newest, base, opened = 0, -1, dict[int, int]()
     for each in sorted(files, key=lambda file: file.first):
@@ -66,10 +66,7 @@ def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
 
 
 def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
-    """Returns the earliest and the latest possible send time of some messages. A time is None if unknown.
-
-    Send times never decrease with the offset, so known send times limit the unknown send times.
-    """
+    """Returns the earliest and the latest possible send time of messages. Each is None if unknown."""
     first, last = messages
     earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)
     latest = min((from_micros(at) for offset, at in known if offset >= last), default=None)

@@ -34,9 +34,7 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds by which a last commit may be ahead of this machine's clock. A check reports commits further
-ahead.
-"""
+"""Microseconds by which a last commit may be ahead of this machine's clock, without being reported."""
 
 
 @attrs.frozen
@@ -91,15 +89,12 @@ class FoundShard:
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger knows the last removal of bodies. False if the ledger is unreadable, or from an older
-        backup.
-        """
+        """True if the ledger knows the last removal of bodies. False if unreadable, or from an older backup."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """Returns the first offset that the log must have. The floor of ``ledger`` counts if it is lower than the
-        log's files.
+        """Returns the first offset that the log must have: of its files, or the lower floor of ``ledger``.
 
         The floor of an older ledger counts only if entries of the log are unreadable.
         """

@@ -1,6 +1,4 @@
-"""Finds the data files whose log entries are unreadable. Each file is complete, because its entry was written
-later.
-"""
+"""Finds data files with unreadable log entries. Each file is complete, because its entry was written later."""
 
 from __future__ import annotations
 
@@ -42,11 +40,10 @@ def rejoined(
 ) -> list[FoundFile]:
     """Returns unnamed files that fit at missing offsets or at the end of the log.
 
-    A fitting file continues the log's positions and send times. All files of a segment must name the same opening
-    time. No other file may fit at the same place. The log must not have the ids of the file's messages.
+    A fitting file continues positions, send times and its segment's opening time. The log lacks its message ids,
+    and no other file fits at the place.
 
     Args:
-        log: the log with unreadable entries.
         kept: the log's sound files.
         missing: offsets that are in no sound file.
         end: the end offset if there is no sound file.
@@ -82,9 +79,7 @@ def _fitting(
     last: int | None,
     clock: int,
 ) -> tuple[_Candidate, FoundFile] | None:
-    """Returns the only candidate that fits at offset ``first``. Returns None if no candidate fits, or several
-    candidates do.
-    """
+    """Returns the candidate that fits at offset ``first``. Returns None unless exactly one candidate fits."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     after = min((each for each in files if each.first > first), key=_last, default=None)
     since = _since(files, first, clock)
@@ -101,9 +96,7 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Returns the ids of messages by offset, from live and removed files. ``messages``: ascending ranges of
-    offsets.
-    """
+    """Returns message ids by offset, from live and removed files. ``messages``: ascending ranges of offsets."""
     wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}
@@ -149,9 +142,7 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 def _segment(
     candidate: _Candidate, before: FoundFile | None, after: FoundFile | None, first: int
 ) -> tuple[int, int] | None:
-    """Returns the base offset and opening time of a candidate's segment. Returns None if it does not fit at
-    ``first``.
-    """
+    """Returns a segment's base offset and opening time, or None if the candidate does not fit at ``first``."""
     segment = None
     if candidate.positions[0] == 0:
         segment = first, int(candidate.sent_at[0])
@@ -180,9 +171,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """Returns the send time of the message before an offset. If unknown, returns the earliest possible send
-    time.
-    """
+    """Returns the send time of the message before an offset, or the earliest possible time if unknown."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]

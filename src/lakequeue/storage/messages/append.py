@@ -63,9 +63,7 @@ class OpenSegment:
 
 @attrs.frozen
 class _Loaded:
-    """The end of the log in the loaded snapshot. Replaced as a whole, because an interrupt could leave a
-    mixture.
-    """
+    """The end of the log in the loaded snapshot. Replaced as a whole, as an interrupt could mix two ends."""
 
     version: int
     send_version: int
@@ -164,9 +162,7 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns a change that appends messages. Call the change's value after the commit. Raises
-        QueueDoesNotExist.
-        """
+        """Returns a change that appends messages. After the commit, call its value. Raises QueueDoesNotExist."""
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
@@ -204,9 +200,7 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged. Never True on a disk without fsync, where a power cut may leave torn
-        files.
-        """
+        """True if the next send is staged. False on disks without fsync, where a power cut may tear files."""
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
@@ -227,7 +221,7 @@ class Appender:
         return not staged.too_old and staged.lineage is self.table.lineage
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """Returns the messages of a staged send, or None if the send is not committed.
+        """Returns a staged send's messages, or None if the send is not committed.
 
         Raises:
             QueueClientError: the log no longer shows the outcome; ``outcome_unknown`` is set.
@@ -245,11 +239,9 @@ class Appender:
         return None
 
     def await_turn(self, staged: StagedSend) -> Appended | Sequence[DataFile]:
-        """Waits on an object store until another process has added a staged file. Also returns if this process
-        should add the file.
+        """Waits on an object store until another process has added a staged file, or this process should.
 
-        Returns:
-            The messages, if another process added the file. Otherwise, other files to add in the same commit.
+        Returns the messages if the file was added. Otherwise, other files to add in the same commit.
         """
         looks, most, listed = 0, math.inf, partial(staged_sends.listed, self.table, staged, staged_sends.VERSIONS)
         while True:
@@ -299,9 +291,7 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Returns the messages of a committed staged send. ``before``: number of staged files in the log before
-        the commit.
-        """
+        """Returns a committed staged send's messages. ``before``: number of staged files before the commit."""
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")
@@ -328,15 +318,11 @@ class Appender:
         return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good. Appends that were prepared on older snapshots then
-        fail.
-        """
+        """Returns the change that closes the log for good. Appends on older snapshots then fail."""
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
-        """Returns the change that announces a version of the queue's attributes to all senders. Adds no
-        messages.
-        """
+        """Returns the change that announces a version of the queue's attributes to all senders."""
         # Announcements do not move the end. Without this fence, the older of two might land last.
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._empty(fence, {layout.ATTRIBUTES_ID: version})

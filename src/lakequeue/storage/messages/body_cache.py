@@ -65,9 +65,7 @@ class BodyCache:
                 table.folder.for_each(lambda each: self._fetch(table, log, *each), missing)
 
     def _missing(self, log: ShardLog, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns, for each file, the first range of ``spans`` that is not cached. Stops at a quarter of the cache
-        budget.
-        """
+        """Returns each file's first range of ``spans`` that is not cached, up to a quarter of the budget."""
         found: dict[int, tuple[int, int]] = {}
         size = 0
         for first, last in spans:
@@ -84,9 +82,7 @@ class BodyCache:
             self._lineage = table.lineage
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from offset ``first`` on, at most to ``last``. Returns None if the log no longer has
-        ``first``.
-        """
+        """Returns messages from ``first`` on, at most to ``last``. None if the log no longer has ``first``."""
         self._follow(table)
         found = self._known(first)
         if found is None:

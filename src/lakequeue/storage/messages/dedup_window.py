@@ -32,8 +32,7 @@ def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Yields, for each file, the messages sent after ``horizon``: first offset, send times, and rows with groups
-    and ids.
+    """Yields each file's messages after ``horizon``: first offset, send times, rows with groups and ids.
 
     A message from another queue has no id (DDP-16).
     """
@@ -57,10 +56,7 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Finds messages of the last ``micros`` microseconds by the hashes of their deduplication keys.
-
-    Verify each found offset, because hashes may collide.
-    """
+    """Finds messages of the last ``micros`` microseconds by hashes of deduplication keys, which may collide."""
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group
@@ -93,9 +89,7 @@ class DedupWindow:
         self._begin = max(self._begin, offset)
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
-        """Adds messages that were sent at one instant, from offset ``first`` on. Skips messages with the key
-        None.
-        """
+        """Adds messages sent at one instant, from offset ``first`` on. Skips messages with the key None."""
         self._instants.append(sent_at)
         self._firsts.append(first)
         self._add_keys(first, keys)
@@ -110,9 +104,7 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Adds messages that were appended to the log since the last call. Skips messages sent before the
-        window.
-        """
+        """Adds messages that were appended since the last call. Skips messages sent before the window."""
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end
@@ -133,9 +125,7 @@ class DedupWindow:
 
 
 class _Offsets:
-    """Hash table of offsets with open addressing, which takes 16 bytes for each place. A dictionary took 100 to
-    200 bytes.
-    """
+    """Hash table of offsets, with 16 bytes for each place. A dictionary took 100 to 200 bytes."""
 
     def __init__(self) -> None:
         self._hashes, self._offsets = _empty(_LEAST)

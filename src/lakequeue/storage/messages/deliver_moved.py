@@ -1,6 +1,4 @@
-"""Appends the messages of each move to a log exactly once. The log records the last move from each source
-shard.
-"""
+"""Appends each move's messages to a log exactly once. The log records the last move of each source shard."""
 
 from __future__ import annotations
 
@@ -29,23 +27,18 @@ class MoveSource:
 
 
 def arrived(table: Table, source: MoveSource) -> bool:
-    """True if the loaded snapshot of a target shard has this move. Later moves from the same source shard also
-    count.
-    """
+    """True if the loaded snapshot of a target shard has this move, or a later move from the source shard."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 CheckClock = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit. Takes the instant of this commit, the instant of the last commit, and the
-table.
-"""
+"""Checks the clock before a commit. Takes the instants of this commit and the last commit, and the table."""
 
 
 def deliver(
     table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], check_clock: CheckClock
 ) -> bool:
-    """Appends messages to a shard of the target, unless the move has arrived. Returns True if the commit closed a
-    segment.
+    """Appends messages to a shard, unless the move has arrived. True if the commit closed a segment.
 
     Raises:
         QueueDoesNotExist: the target was deleted.

@@ -1,7 +1,4 @@
-"""Empties the rows of messages that a ledger has forgotten, or that were erased.
-
-Rows keep their places, because readers find messages by row. A ledger never remembers a forgotten message again.
-"""
+"""Empties the rows of forgotten or erased messages. Rows stay, because readers find messages by row."""
 
 from __future__ import annotations
 
@@ -45,9 +42,7 @@ class ForgottenMessages:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Clears the content of the forgotten messages in ``rows``. Keeps messages sent at ``sent_before`` or
-        later.
-        """
+        """Clears the content of forgotten messages. Keeps messages sent at ``sent_before`` or later."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

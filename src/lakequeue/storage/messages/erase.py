@@ -27,7 +27,6 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     """Clears the rows of a message in the newest snapshot. Returns True if there was content to clear.
 
     Args:
-        table: a handle on ``messages`` that nothing else uses.
         offsets: offsets of the message, from ``find_message.offsets_of``.
         keep_from: instant. Messages sent later keep their deduplication ids and groups (DDP-1, DDP-14).
 

@@ -1,8 +1,7 @@
 """Keeps the log of a shard in few files: drops, merges and empties segments.
 
-Segments below the floor are dropped. The floor is the first stored offset. The last segment is still open for
-appends. It is replaced only after an hour without a send, or if it is below the floor. Replacing it conflicts with
-appends. The version of the application id ``files`` fences all commits.
+Segments below the floor, the first stored offset, are dropped. The last segment is open for appends, and replaced
+only if idle for an hour or below the floor. The application id ``files`` fences all commits.
 """
 
 from __future__ import annotations
@@ -63,11 +62,9 @@ def merge_recent(
     confirm: Callable[[], None] = lambda: None,
     least: int | None = None,
 ) -> None:
-    """Drops closed segments below ``floor``, and merges the newest small segments. Called after a send closed a
-    segment.
+    """Drops closed segments below ``floor``. Merges the newest small segments. Called after a segment closed.
 
     Args:
-        table: a handle on ``messages``, locked by the caller.
         floor: a floor that the ledger has committed. May be out of date.
         drop_before: instant. Segments with messages sent at this instant or later stay (RET-11).
         confirm: called right before a commit. Raises an error if an older ledger was restored.
@@ -88,7 +85,6 @@ def merge_all(
     """Drops, merges, cuts and empties segments, for the compactor. Returns the numbers of replaced segments.
 
     Args:
-        table: a handle on ``messages`` that nothing else uses.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
         announce: records in the ledger that bodies will be removed. Takes the number of the last removal, and
@@ -125,9 +121,7 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that rewrites the segment that holds ``offset``. ``change`` turns old rows into new
-    rows.
-    """
+    """Returns the change that applies ``change`` to the rows of the segment that holds ``offset``."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -158,9 +152,7 @@ class _LogSegments:
     segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
-    """For each closed segment, the opening time of the next segment. No message of the closed segment was sent
-    later.
-    """
+    """Latest possible send time in each closed segment: the opening time of the next segment."""
     open_one: SegmentFiles | None
     number: int
     """Version of the application id ``files``."""
@@ -236,9 +228,7 @@ def _next_step(
 
 
 def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
-    """Returns the newest segments, as long as they are small. Stops at a bulk send, because the compactor merges
-    bulk sends.
-    """
+    """Returns the newest segments that are small. Stops at a bulk send, which the compactor merges."""
     found: list[SegmentFiles] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
@@ -272,9 +262,7 @@ def _merge(segments: list[SegmentFiles]) -> _MergeStep:
 def _open_step(
     table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
 ) -> _MergeStep | None:
-    """Returns the step that drops or rewrites the open segment, or None. A rewrite keeps the base, which senders
-    may know.
-    """
+    """Returns the step that drops or rewrites the open segment, or None. A rewrite keeps the segment's base."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -299,9 +287,7 @@ def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
 
 
 def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
-    """Returns a step that drops a segment's rows below the floor. Returns None if no segment would lose half of
-    its rows.
-    """
+    """Returns a step that drops a segment's rows below the floor. None if no segment would lose half its rows."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -317,9 +303,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a step that empties at least half of a segment's rows, or None. ``done``: first offsets of segments
-    to skip.
-    """
+    """Returns a step that empties at least half of a segment's rows, or None. ``done``: segments to skip."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last
@@ -347,9 +331,7 @@ def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | 
 
 
 def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
-    """Returns a function that reads a segment's rows. Reads a bulk send in pieces, because it may exceed the
-    memory.
-    """
+    """Returns a function that reads a segment's rows. A bulk send is read in pieces, to limit memory."""
     if segment[0].bulk:
         return lambda table: (rows for file in segment for rows in FilePieces(file, file.first)(table))
     return lambda table: [_merged(table, [segment])]

@@ -77,9 +77,7 @@ _ARRAYS_BYTES = 6 * 1024
 
 
 class FileColumns(NamedTuple):
-    """Columns of a file in memory, about 10 bytes a message. Times are in microseconds. ``group`` has indexes of
-    ``names``.
-    """
+    """Columns of a file, about 10 bytes a message. Times are in microseconds. ``group`` indexes ``names``."""
 
     sent_at: Integers
     delay: Integers
@@ -115,9 +113,7 @@ class LogFile:
     emptied: int
     """Number of emptied messages in the file, from the file's statistics. See ``emptied_rows``."""
     group: str | None
-    """Message group of all messages, or an empty text for no group. None if there are several groups, or if
-    unknown.
-    """
+    """Message group of all messages, empty for no group. None if there are several groups, or if unknown."""
     more: tuple[LiveFile, ...] = ()
     """Other files of the segment, if another program rewrote the segment. A row may be in any of these files."""
 
@@ -151,12 +147,10 @@ class LogFile:
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns the rows with offsets ``first`` to ``last``, in order (DUR-5). Returns all rows by default.
+        """Returns the rows with offsets ``first`` to ``last``, by default all rows, in order (DUR-5).
 
-        Always adds the column ``position``.
-
-        Raises:
-            DamagedTable: messages are missing, or two messages have the same offset.
+        Always adds the column ``position``. Raises DamagedTable if messages are missing, or two messages have the
+        same offset.
         """
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
@@ -270,9 +264,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log with all messages that were sent until ``instant``. Also keeps messages below offset
-        ``reached``.
-        """
+        """Returns the log of messages sent until ``instant``. Keeps messages below offset ``reached``."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns, self._load)
@@ -350,9 +342,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yields the messages of ``spans`` by file: names of groups, the index of each message's group, and the
-        offsets.
-        """
+        """Yields the messages of ``spans`` by file: group names, each message's group index, and offsets."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -385,9 +375,7 @@ class LogReader:
         self._loaded = table.version, table.lineage
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the newest log, as the same object if nothing changed. ``sure``: True to use
-        ``Table.confirm``.
-        """
+        """Returns the newest log, the same object if unchanged. ``sure``: True to use ``Table.confirm``."""
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
@@ -458,9 +446,7 @@ _known: dict[str, FileColumns] = {}
 
 
 def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyType({})) -> list[LogFile]:
-    """Returns the live files of ``messages`` by offset. Reuses files in ``known``. Raises DamagedTable for gaps
-    (DUR-5).
-    """
+    """Returns the live files by offset, from ``known`` where possible. Raises DamagedTable for gaps (DUR-5)."""
     try:
         files = [
             old if (old := known.get(file.path)) is not None and old.file is file else LogFile.of(file)
@@ -484,9 +470,7 @@ def log_files(table: TableVersion, known: Mapping[str, LogFile] = MappingProxyTy
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that lacks rows or begins at a wrong offset, and the right offset. Returns None if
-    all files fit.
-    """
+    """Returns the first file that lacks rows or begins at a wrong offset, and the right offset, or None."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))

@@ -1,12 +1,12 @@
 """Commits the sends of several processes at once.
 
-A process that lost a race, or waits for a turn on a disk, stages its messages. Staging writes a file that fits any
-offset. The next process that commits adds staged files to its log entry, each as a segment. On object stores, the
-sender of the oldest file commits. Other senders only read the log, so nobody loses a race.
+A process that lost a race, or waits for a turn on a disk, stages its messages in a file that fits any offset. The
+next process that commits adds staged files, each as a segment. On object stores, the sender of the oldest file
+commits, and other senders only read the log.
 
 No file is added twice, because log entries name the files that they add. A file's name begins with the log version
-that the sender knew. So only later entries need to be searched. Other processes may add a file for ``RECENT``
-seconds. A sender that stops waiting sooner does not know the outcome (DUR-25). See docs/internals/fence.md.
+that the sender knew, so only later entries are searched. Other processes may add a file for ``RECENT`` seconds. A
+sender that stops waiting sooner does not know the outcome (DUR-25). See docs/internals/fence.md.
 """
 
 from __future__ import annotations
@@ -107,8 +107,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def listed(table: Table, own: StagedSend, ahead: int = 0) -> list[ListedFile]:
-    """Lists the staged files that a commit may add, with the sender's own file. Returns no files if the listing
-    fails.
+    """Lists the staged files that a commit may add, ``own`` included. Empty if the listing fails.
 
     ``ahead``: also lists files that were staged at up to this many later versions.
     """

@@ -66,9 +66,7 @@ def _tasks_set_back(text: str | None, now: int) -> str | None:
 
 
 def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
-    """Returns each file with an instant after ``now``. Also counts the file's messages that were sent after
-    ``now``.
-    """
+    """Returns each file with an instant after ``now``, and the number of its messages sent after ``now``."""
     found = []
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]

@@ -56,9 +56,7 @@ def repaired_ledger(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
-    """Returns the steps that write ``rows`` as the ledger. A Delta log without a beginning is first moved
-    aside.
-    """
+    """Returns the steps that write ``rows`` as the ledger. First moves a log without a beginning aside."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last

@@ -38,9 +38,7 @@ class NeighbourSegment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
-    """Returns a step that makes running compactions fail. These compactions may have used the unrepaired
-    ledger.
-    """
+    """Returns a step that makes running compactions fail, because they may know the unrepaired ledger."""
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
 
@@ -67,9 +65,7 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 def log_step(
     engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
 ) -> RepairStep | None:
-    """Returns the step that writes each offset exactly once, with empty rows for lost messages. None if the log is
-    complete.
-    """
+    """Returns the step that writes each offset once, with empty rows for lost messages. None if not needed."""
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
@@ -195,9 +191,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> NeighbourSegment:
-    """Returns the segment for a lost message at offset ``first``. Takes the segment from the neighbouring
-    files.
-    """
+    """Returns the segment of the neighbouring files, for a lost message at offset ``first``."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])

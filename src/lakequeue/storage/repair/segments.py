@@ -19,10 +19,9 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 
 def segments_steps(engine: Engine, found: FoundShard, version: int) -> list[RepairStep]:
-    """Returns the step that repairs segments with contradictory send times or openings.
+    """Returns the step that repairs segments with contradictory send times or openings, or no step.
 
-    The commit on ``version`` puts each file of these segments into a new segment. Earlier steps must have removed
-    repeated offsets. Returns an empty list if no segment is wrong, or if no repair helps. See ``doubts``.
+    Each file of these segments gets a new segment. Earlier steps must have removed repeated offsets.
     """
     openings = {tuple(map(each.file.partition.get, layout.MESSAGE_PARTITIONS)) for each in found.files}
     wrong = [each.file.name for each, _ in misdated(kept_files(found.files))]

@@ -49,9 +49,7 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
 def files_step(
     engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> RepairStep:
-    """Returns the step that replaces ``files`` by a commit on ``version``. Each table of ``rows`` becomes a new
-    file.
-    """
+    """Returns the step that replaces ``files`` on ``version`` by a new file for each table of ``rows``."""
 
     def apply() -> None:
         table = engine.open(path)
