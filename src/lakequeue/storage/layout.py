@@ -334,7 +334,9 @@ EMPTYING_ID = "emptying"
 ATTRIBUTES_ID = "attributes"
 """Application id on ``messages``. Its version is the attributes version that senders must know."""
 PAUSE_ID = "pause"
-"""Application id of the longest pause between commits, in seconds. Pauses under a day do not count."""
+"""Application id on ``messages`` and ``receipts``. Its version is the longest pause between commits, in seconds.
+Pauses of less than a day do not count.
+"""
 RECEIPTS_ID = "receipts"
 """Application id on ``receipts``. Its version is the epoch of the ledger. The head row repeats the epoch."""
 

@@ -163,7 +163,7 @@ def _digest(path: str, size: int, time: int) -> bytes:
 
 
 def _spilled(found: Iterable[tuple[str, int, int]], directory: str) -> Iterator[tuple[int, str]]:
-    """Divides files by digest into buckets. Yields the path of each bucket's Arrow file."""
+    """Divides files by digest into buckets. Yields each bucket with the path of its Arrow file."""
     paths: dict[int, str] = {}
     rest = iter(found)
     with ExitStack() as opened:
