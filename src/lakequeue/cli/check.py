@@ -68,9 +68,7 @@ def doctor(
 
 
 def health_lines(health: RootHealth, pasted: Callable[[str], str]) -> Iterator[str]:
-    """Yields the lines of ``doctor``: the verdict, then each problem with a cure, most urgent first. ``pasted`` is
-    ``Session.pasted``.
-    """
+    """Yields the lines of ``doctor``: the verdict, then each problem with a cure, most urgent first."""
     advice, damage = [*health.advice()], _by_place(each for each in health.findings if each.damage)
     urgent = sum(each.urgent for each in advice)
     warnings = len(advice) - urgent + sum(not each.damage for each in health.findings)

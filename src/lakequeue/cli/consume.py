@@ -167,9 +167,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer gracefully at the first SIGTERM or SIGINT. The second signal stops the consumer at once.
-    The third signal kills the process.
-    """
+    """Stops the consumer at the first SIGTERM or SIGINT, at once at the second. The third kills the process."""
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []

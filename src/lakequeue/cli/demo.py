@@ -50,11 +50,8 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console, w
     """Runs the demo. Returns exit code 0 if all messages end as planned. Otherwise returns 3.
 
     Args:
-        root: root of the queue ``lakequeue-demo``, which is replaced if it exists. None means a temporary
-            directory.
-        input_dir: directory with ``.py`` files. None means the files of the package pyspark, or of lakequeue
-            without Spark.
-        with_spark: True to process the messages in Spark.
+        root: root of the queue ``lakequeue-demo``, which is replaced if it exists; None for a temporary root.
+        input_dir: directory of ``.py`` files; None for the package pyspark, or lakequeue without Spark.
 
     Raises:
         InvalidOptions: ``input_dir`` is not a directory, or contains no Python file.

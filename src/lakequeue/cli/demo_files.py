@@ -42,9 +42,7 @@ def package_directory(name: str) -> Path:
 
 
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
-    """Returns the body and group of each Python file, and the number of skipped files. Raises InvalidOptions if
-    there is no Python file.
-    """
+    """Returns each file's body and group, and the number of skipped files. Raises InvalidOptions without files."""
     if not where.is_dir():
         raise InvalidOptions([f"--input {where}: not a directory"])
     entries: list[tuple[str, str]] = []

@@ -1,9 +1,8 @@
 """The command that moves all messages to another queue.
 
-Between queues of one kind, the drain is a redrive. A redrive neither loses nor repeats a message. From a standard
-queue to a FIFO queue, the drain moves batches. Each batch is received, sent and deleted. The message ids become
-deduplication ids. If the drain crashes, the last batch becomes visible after ``HOLD`` seconds. A second drain
-within five minutes adds nothing twice: the FIFO queue knows the ids.
+Between queues of one kind, the drain is a redrive. From a standard queue to a FIFO queue, the drain receives,
+sends and deletes batches. The message ids become deduplication ids, so that a second drain within five minutes of
+a crash adds nothing twice. The last batch becomes visible after ``HOLD`` seconds.
 """
 
 from __future__ import annotations
@@ -107,9 +106,7 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Pauses a FIFO queue during the drain, to keep the order. If the drain crashes, the next drain ends the
-    pause.
-    """
+    """Pauses a FIFO queue during the drain, to keep the order. After a crash, the next drain ends the pause."""
     reason = f"it is drained into {to}"
     if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
         yield
@@ -188,9 +185,7 @@ def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> Sen
 
 
 def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
-    """Returns a function that finds the group of a message. The function raises InvalidParameterValue for messages
-    without a group.
-    """
+    """Returns a function that finds a message's group, or raises InvalidParameterValue without a group."""
 
     def found(message: Message) -> object:
         if group is not None:

@@ -68,9 +68,7 @@ def export(
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yields a function that writes a line to standard output or to a file. The file appears only when it is
-    complete.
-    """
+    """Yields a function that writes a line to standard output or a file, which appears only when complete."""
     if out is None:
         with suppress(OutputClosed):  # `export | head` has read enough
             yield session.line

@@ -160,9 +160,7 @@ def opened_root(
 
 
 def wait(query: StreamingQuery, report: Callable[[StreamingQuery], None] = lambda query: None) -> bool:
-    """Waits until a query ends, and returns True. On SIGTERM or SIGINT, stops the query and returns False. Calls
-    ``report`` each second, and when the query ends.
-    """
+    """Waits for a query's end, and calls ``report`` each second. Returns False if a signal stopped the query."""
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
@@ -191,9 +189,7 @@ class BatchLines:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Returns a policy that extends a lease when half of its timeout is left. Returns None for a timeout of 0
-    seconds.
-    """
+    """Returns a policy that extends a lease at half of its timeout, or None for a timeout of 0 seconds."""
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS
@@ -201,9 +197,7 @@ def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
 
 
 class Progress:
-    """Ends a job whose batches fail repeatedly without getting smaller. By default, never ends a job whose queue
-    has a dead-letter queue.
-    """
+    """Ends a job that fails repeatedly without smaller batches. By default, a dead-letter queue prevents this."""
 
     def __init__(self, queue: Queue, give_up_after: int | None) -> None:
         self._most = give_up_after or (math.inf if queue.dead_letter_queue else 3)

@@ -52,8 +52,7 @@ def send_lines(
     Args:
         stream: lines in UTF-8. Empty lines and a byte order mark are skipped.
         parse: makes an entry from a line and its number. Raises QueueServiceError to refuse a line.
-        sent: called with the result of each batch, and the number of bytes read. The ids in the result are line
-            numbers.
+        sent: called with each batch's result, whose ids are line numbers, and the number of bytes read.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
@@ -166,9 +165,7 @@ class Reader:
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry:
-        """Parses a line as an entry, with the line number as its id. Raises QueueServiceError for an invalid
-        line.
-        """
+        """Parses a line as an entry with the line number as id. Raises QueueServiceError for an invalid line."""
         return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:

@@ -38,9 +38,7 @@ def rewind(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make deleted messages visible again, if sent at an instant or later. First show the number of messages, and
-    ask.
-    """
+    """Make deleted messages visible again, if sent at an instant or later. First show their number, and ask."""
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
     rewound, wanted = ctx.obj.queue(queue), to if to is not None else Moment(ago=ago)
@@ -63,9 +61,7 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the instant of the rewind, and True if the instant was corrected. An ``ago`` that the queue's ranges
-    allow is corrected to the earliest possible instant.
-    """
+    """Returns the instant of the rewind, and True if an ``ago`` was corrected to the earliest instant."""
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])
@@ -85,9 +81,7 @@ def redrive(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move messages of a dead-letter queue back to their source queues. First show the number of messages, and
-    ask.
-    """
+    """Move messages of a dead-letter queue back to their source queues. First show their number, and ask."""
     source = ctx.obj.queue(queue)
     destination = None if to is None else ctx.obj.queue(to)
     condition, parameters = chosen(where, parameter, error)

@@ -134,9 +134,7 @@ def chosen(where: str | None, parameters: list[str] | None, error: str | None) -
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses texts of the form NAME=VALUE. Refuses a repeated name. With ``secret``, errors show no values, and
-    the last value of a name counts.
-    """
+    """Parses texts NAME=VALUE. Refuses a repeated name; with ``secret``, takes the last and hides values."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")

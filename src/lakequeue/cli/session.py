@@ -22,9 +22,7 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of commands."""
 
 spares_pandas = False
-"""True if commands keep Arrow from importing pandas. False once a user's code is imported, because the code may
-use pandas.
-"""
+"""True if commands keep Arrow from importing pandas. False once a user's code, which may use it, is imported."""
 
 
 @attrs.define

@@ -161,9 +161,7 @@ def _place(error: Exception) -> str:
 
 
 def _plain(found: pa.Table) -> pa.Table:
-    """Converts columns of a result: integer sums to integers, and times of day to texts. Instants become UTC, with
-    at most microseconds.
-    """
+    """Converts integer sums to integers, times of day to texts, and instants to UTC with microseconds."""
     import pyarrow as pa
 
     types = pa.types

@@ -1,6 +1,4 @@
-"""The program of a worker process that evaluates SQL conditions. It imports only DuckDB and Arrow, so that it
-starts quickly.
-"""
+"""Program of a worker process that evaluates SQL conditions. Imports only DuckDB and Arrow, to start quickly."""
 
 from __future__ import annotations
 
@@ -89,15 +87,11 @@ class Refused(Exception):
 
 
 class Exhausted(Refused):
-    """Raised if a condition needs too much memory. The worker ends after it, because the memory may never be
-    freed.
-    """
+    """Raised if a condition needs too much memory. The worker ends then, to free the memory."""
 
 
 def sealed(**more: str) -> duckdb.DuckDBPyConnection:
-    """Opens a DuckDB database in memory, with time zone UTC. SQL in the database cannot reach files, network,
-    extensions or settings.
-    """
+    """Opens a DuckDB database in memory, in UTC, without access to files, network, extensions or settings."""
     connection = duckdb.connect(":memory:", config={**_SETTINGS, **more})
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
@@ -117,7 +111,6 @@ class Evaluator:
 
         Args:
             columns: an empty table with the allowed columns.
-            values: values of the condition's parameters.
 
         Raises:
             Refused: the text is not one boolean expression of allowed parts over the columns.
@@ -147,9 +140,7 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
-        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if the condition fails
-        on a row.
-        """
+        """Returns a byte for each row: 1 if the condition is true, else 0. Raises Refused if a row fails."""
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 
@@ -223,9 +214,7 @@ def _first_line(error: Exception | str) -> str:
 
 
 def limit(memory: int) -> None:
-    """Limits the data of this process to ``memory`` bytes, and forbids files and core dumps. Does nothing on
-    systems without such limits.
-    """
+    """Limits this process to ``memory`` bytes, and forbids files and core dumps, where the system can."""
     with suppress(ImportError):  # not POSIX
         import resource
 
@@ -250,18 +239,14 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Returns True if this process uses more than half of ``memory`` bytes. The next request may then fail. Always
-    False where Linux's /proc is missing.
-    """
+    """Returns True if this process uses over half of ``memory`` bytes. Always False without Linux's /proc."""
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests, until there are no more. A request is a line of JSON and an Arrow stream. An answer is a
-    line of JSON and bytes.
-    """
+    """Answers requests: each is a line of JSON and an Arrow stream, and each answer a line of JSON and bytes."""
     begin = json.loads(requests.readline())
     limit(begin["memory"])
     if begin["nice"]:
@@ -311,9 +296,7 @@ def reply(replies: BinaryIO, document: dict[str, Any], marks: bytes = b"") -> No
 
 
 def own_output() -> BinaryIO:
-    """Returns the standard output, which is reserved for replies. Everything else that this process prints is
-    discarded.
-    """
+    """Reserves the standard output for replies, and returns it. Discards all other output of this process."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return replies

@@ -28,9 +28,7 @@ WAIT_SECONDS = 60.0
 START_SECONDS = 60.0
 """Maximum seconds that a worker may take to start. A slower worker is killed."""
 SECONDS = 10.0
-"""Maximum seconds that a worker may take for a batch of messages. A usual filter needs a few hundredths of a
-second.
-"""
+"""Maximum seconds that a worker may take for a batch of messages. A filter usually needs hundredths."""
 MEMORY = 768 * 2**20
 """Maximum bytes of data in a worker. A new worker already has a quarter of these bytes."""
 IDLE = 60.0
@@ -132,9 +130,7 @@ class Worker:
             self._process.wait(_END_SECONDS)
 
     def end(self) -> str:
-        """Kills the worker if it still runs. Returns the signal that ended the worker, or the last line of its
-        errors.
-        """
+        """Kills the worker. Returns the signal that ended the worker, or the last line of its errors."""
         self._process.kill()
         _, errors = self._process.communicate()
         status = self._process.returncode

@@ -28,12 +28,7 @@ except ModuleNotFoundError as error:
 
 
 class LakeQueueHook(BaseHook):
-    """Opens the root that an Airflow connection names. The host of the connection is the root. Its password has
-    the storage options as JSON.
-
-    Args:
-        lakequeue_conn_id: id of the connection.
-    """
+    """Opens the root in an Airflow connection's host. The password has the storage options as JSON."""
 
     conn_name_attr = "lakequeue_conn_id"
     default_conn_name = DEFAULT_CONNECTION
@@ -58,18 +53,14 @@ class LakeQueueHook(BaseHook):
         return LakeQueue(root, storage_options=options)
 
     def get_conn(self) -> LakeQueue:
-        """Returns the connection's root. Raises InvalidOptions, which names the invalid fields of the
-        connection.
-        """
+        """Returns the connection's root. Raises InvalidOptions, which names the invalid fields."""
         return self._lake
 
     def queue(self, name: str) -> Queue:
         return self._lake.queue(name)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Tries to read the root. Returns True if the root can be read, and a text for Airflow's connection
-        form.
-        """
+        """Tries to read the root. Returns True on success, and a text for Airflow's connection form."""
         try:
             self._lake.list_queues(limit=1)
         except LakeQueueError as error:

@@ -105,9 +105,7 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives messages for asset watchers. Deletes a message after its event was stored, unless ``delete`` is
-    False. Errors of receives are logged, not raised.
-    """
+    """Receives messages for watchers. Deletes each after its event is stored, if ``delete``. Logs errors."""
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
         self._deletes, self._arguments = delete, arguments
@@ -115,9 +113,7 @@ class _Watch(SharedStreamProducer):
         self._claimed: dict[str, str] = {}
         """Newest receipt handle by message id, for messages whose event is not stored yet."""
         self._stored: dict[str, str] = {}
-        """Newest receipt handle by message id, for messages whose event is stored. These messages must be
-        deleted.
-        """
+        """Newest receipt handle by message id, for messages to delete because their event is stored."""
         self._settled = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], str]]:
@@ -175,9 +171,7 @@ async def _received(
     visibility_timeout: float | None,
     passing: tuple[type[Exception], ...],
 ) -> AsyncIterator[tuple[aio.Queue, list[aio.Message]]]:
-    """Yields batches of messages without end. Logs errors of the types ``passing``, and tries again after a
-    pause.
-    """
+    """Yields batches of messages without end. Logs errors of types ``passing``, and tries again after a pause."""
     failures = 0
     while True:
         try:
@@ -198,9 +192,7 @@ async def _received(
 
 
 def root_of(connection: Any) -> tuple[str, dict[str, str]]:
-    """Returns the root and the storage options of an Airflow connection. Raises InvalidOptions with a text that
-    shows none of the connection's values.
-    """
+    """Returns a connection's root and storage options. Raises InvalidOptions without showing any values."""
     problems: list[str] = []
     options: Any = None
     if not connection.host:

@@ -1,7 +1,6 @@
 """Celery without a broker: a kombu transport over the queues of a root. See docs/guides/celery.md.
 
-Importing this module registers addresses such as ``lakequeue:////data/queues`` and
-``lakequeue://s3/bucket/queues``. The body of a message is kombu's message as JSON.
+Importing this module registers ``lakequeue:////data/queues`` and ``lakequeue://s3/bucket/queues`` as addresses.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "b
 
 
 class _ForkRelay(BaseManager):
-    """Lets the forked children of a worker send through the worker. lakequeue itself does not work after a
-    fork.
-    """
+    """Lets forked children of a worker send through the worker, because lakequeue fails after a fork."""
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
     """Id of the process that runs the relay, and the relay's address and key. The id is 0 if no relay runs."""
@@ -80,9 +77,7 @@ _ForkRelay.register("broker", callable=_broker, exposed=_SERVED)
 
 
 class Channel(virtual.Channel):
-    """A kombu channel, with a consumer for each consumed queue. The channel's prefetch count limits each
-    consumer.
-    """
+    """A kombu channel with a consumer for each consumed queue. Its prefetch count limits each consumer."""
 
     supports_fanout = True
 
@@ -98,9 +93,7 @@ class Channel(virtual.Channel):
 
     @property
     def _receiving(self) -> Broker:
-        """The broker of this process. Raises UnsupportedOperation in a forked child of a worker, which cannot
-        receive.
-        """
+        """The broker of this process. Raises UnsupportedOperation in a worker's child, which cannot receive."""
         if not isinstance(self.broker, Broker):
             raise UnsupportedOperation("a process that was forked from a worker can send, but not receive")
         return self.broker

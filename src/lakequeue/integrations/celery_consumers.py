@@ -27,9 +27,7 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Maximum seconds that a worker holds a task until the task's ETA. A task with a later ETA is sent again with a
-delay.
-"""
+"""Maximum seconds that a worker holds a task until its ETA. Later tasks are sent again with a delay."""
 UNLIMITED = 1_000
 """Maximum number of messages that a consumer holds if it has no prefetch count."""
 _SETTLING = 10
@@ -83,9 +81,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Passes a kombu message to the callback, or raises ``message`` if it is an error. Returns False if this
-        subscription no longer holds the message.
-        """
+        """Passes a message to the callback, or raises an error. Returns False if the message is no longer held."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -113,9 +109,7 @@ class Subscription:
         return True
 
     def cancel(self) -> None:
-        """Stops receiving, and makes undelivered messages visible. The subscription ends when all delivered
-        messages are settled.
-        """
+        """Stops receiving, and makes undelivered messages visible. Ends when delivered messages are settled."""
         self._cancelled = True
         self.consumer.pause()
         for tag in set(self._held) - self._delivered:
@@ -192,9 +186,7 @@ class Undeliverable(Malformed):
 
 
 def _in_worker() -> bool:
-    """Returns True if the caller is a Celery worker. In other programs, errors of callbacks must reach the
-    caller.
-    """
+    """Returns True in a Celery worker. In other programs, errors of callbacks must reach the caller."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
         frame = frame.f_back
@@ -202,9 +194,7 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """Logs a malformed message. Returns True if the queue has a dead-letter queue for it. If False, the caller
-    must delete the message.
-    """
+    """Logs a malformed message. Returns True if a dead-letter queue will get it; else the caller deletes it."""
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)

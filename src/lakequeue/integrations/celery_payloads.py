@@ -25,9 +25,7 @@ from lakequeue import Message
 
 _LARGEST = 64 * 2**20
 _MOST = 1_000_000
-"""Maximum number of lists, objects and elements in decompressed JSON. Without it, 64 MiB of ``[],`` would take 1.5
-GB of memory.
-"""
+"""Maximum lists, objects and elements in decompressed JSON: 64 MiB of ``[],`` would take 1.5 GB of memory."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
 """Matches JSON strings, and each ``[``, ``{`` and ``,`` outside of strings. Only the latter are captured."""
 
@@ -36,9 +34,7 @@ _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Classes by the function with which kombu decompresses. Each class decompresses in parts, which limits the
-output.
-"""
+"""Classes by kombu's decompressing function. They decompress in parts, which limits the output."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
@@ -88,9 +84,7 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds ``args``, ``kwargs`` and ``options`` to a follow-up task that lacks them, because Celery needs them.
-    Returns True if a part was missing.
-    """
+    """Adds missing ``args``, ``kwargs`` and ``options`` to a follow-up task. Returns True if any was missing."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
@@ -171,9 +165,7 @@ def is_compressed(payload: dict[str, Any]) -> bool:
 
 
 def checked(payload: dict[str, Any]) -> None:
-    """Decodes and checks the body of a kombu message. Replaces a compressed body in ``payload`` by the
-    decompressed body. Raises Malformed with a text that names the problem.
-    """
+    """Decodes and checks a message's body. Decompresses the body in ``payload``. Raises Malformed."""
     with _malformed():
         headers, properties, body = payload["headers"], payload["properties"], payload["body"]
         kind, encoding = payload.get("content-type"), payload.get("content-encoding")
@@ -205,9 +197,7 @@ def checked(payload: dict[str, Any]) -> None:
 
 
 def _check(table: _Table, found: dict[str, Any]) -> None:
-    """Checks the fields that a table names. Raises Malformed for a wrong field, and removes fields that are
-    null.
-    """
+    """Checks the fields that a table names. Raises Malformed for a wrong field, and removes null fields."""
     for name in table.keys() & found.keys():
         if found[name] is None:
             del found[name]
@@ -260,9 +250,7 @@ def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_name(found: object) -> bool:
-    """Returns True if a value can be the name or id of a task. Other values crash a worker that has a result
-    store.
-    """
+    """Returns True for a task's name or id. Other values crash a worker that has a result store."""
     return isinstance(found, str) and len(found) < 256 and found.isprintable()
 
 
@@ -272,9 +260,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Gives a message a new delivery tag, and returns the tag. Otherwise, copies of kombu's message would share
-    one tag.
-    """
+    """Gives a message a new delivery tag, and returns the tag. Copies would share kombu's tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges

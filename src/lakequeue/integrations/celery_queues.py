@@ -95,9 +95,7 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Checks that the root can be read. A root that does not exist yet is accepted. Raises QueueClientError if
-        the root cannot be read.
-        """
+        """Raises QueueClientError if the root cannot be read. A root that does not exist yet is accepted."""
         try:
             self._lake.list_queues(limit=1)
             self._new = False
@@ -136,10 +134,8 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message that becomes visible at ``eta``. A message whose delay is too long for the queue's
-        retention becomes visible earlier.
-
-        Raises UnsupportedOperation for a priority above 0 on a queue without priorities.
+        """Sends a message that becomes visible at ``eta``, or earlier if its retention would end before. Raises
+        UnsupportedOperation for a priority above 0 on a queue without priorities.
         """
 
         def send(queue: Queue) -> str:
@@ -155,9 +151,7 @@ class Broker:
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Returns the seconds until an ETA. Returns fewer seconds if the task could not run before its retention
-        ends.
-        """
+        """Returns the seconds until an ETA, or fewer if the task's retention would end before it could run."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -214,9 +208,7 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Returns the queues of a broadcast whose owners are alive. Deletes auto-delete queues whose owners are
-        dead.
-        """
+        """Returns a broadcast's queues whose owners are alive. Deletes auto-delete queues of dead owners."""
         living = set()
         for name in names:
             now = monotonic()
@@ -230,9 +222,7 @@ class Broker:
         return living
 
     def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
-        """Calls ``use`` with a queue, and returns the result. If the queue was deleted and created again, opens
-        the new queue.
-        """
+        """Calls ``use`` with a queue, or with its successor of the same name, and returns the result."""
         known = name in self._queues
         try:
             return use(self.queue(name))

@@ -283,9 +283,7 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Converts a duration to microseconds. Raises InvalidParameterValue if the duration is outside the attribute's
-    range. With ``zero``, 0 is allowed, too.
-    """
+    """Returns a duration in microseconds. Raises InvalidParameterValue outside the range, except 0 if ``zero``."""
     parameter = parameter or field
     try:
         micros = duration_micros(value)

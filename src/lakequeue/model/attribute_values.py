@@ -200,9 +200,7 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """Keyword arguments of ``LakeQueue.create_queue``. Arguments that are not in ``ChangeableAttributes`` are
-    fixed at creation.
-    """
+    """Keyword arguments of ``LakeQueue.create_queue``. The arguments declared here are fixed at creation."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     priorities: int

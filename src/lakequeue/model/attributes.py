@@ -63,10 +63,8 @@ _UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
 
 @attrs.frozen(kw_only=True)
 class QueueAttributes:
-    """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited.
-
-    ``create`` checks attributes; ``from_wire`` trusts stored attributes. A FIFO queue always deduplicates by its
-    first scope. A changed scope is shown, but has no effect (DDP-15).
+    """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited. A changed
+    deduplication scope of a FIFO queue is shown, but has no effect (DDP-15).
     """
 
     profile: str = _of("Profile", "text", fixed=True)
@@ -109,9 +107,7 @@ class QueueAttributes:
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id. None if the queue takes no ids
-    (JOB-6).
-    """
+    """Seconds for which a standard queue refuses a repeated deduplication id; None to take no ids (JOB-6)."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """True if a message's deletion frees its deduplication id."""
     paused: str | None = _of("Paused", "text", None)
@@ -135,12 +131,8 @@ class QueueAttributes:
     ) -> QueueAttributes:
         """Builds the attributes of a new queue. Defaults come from the profile (PRF-2).
 
-        Names may be snake_case or wire names. None or "unlimited" lifts a cap.
-
-        Raises:
-            InvalidAttributeName: an attribute does not exist on this kind of queue.
-            InvalidAttributeValue: a value is malformed or outside its range.
-            InvalidParameterValue: a redrive policy is malformed (DLQ-2, DLQ-6).
+        Names may be snake_case or wire names. None or "unlimited" lifts a cap. Raises InvalidAttributeName,
+        InvalidAttributeValue, or InvalidParameterValue for a malformed redrive policy (DLQ-2, DLQ-6).
         """
         arguments = {"profile": profile_name, "fifo": fifo} | arguments
         if "Profile" in arguments:
@@ -193,9 +185,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of arguments that differ from these attributes (QUE-15). Raises the errors of
-        ``create``.
-        """
+        """Returns the names of differing arguments (QUE-15). Raises the errors of ``create``."""
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
@@ -231,9 +221,7 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """Parses stored attributes. Raises QueueClientError if an attribute comes from a newer version
-        (DUR-71).
-        """
+        """Parses stored attributes. Raises QueueClientError if a newer version wrote an attribute (DUR-71)."""
         return _from_wire(tuple(wire.items()))
 
     @classmethod
@@ -266,9 +254,7 @@ class QueueAttributes:
 
     @property
     def dedup_window(self) -> int | None:
-        """Maximum age in microseconds of sends whose deduplication ids a new send looks up. None if the queue
-        takes no ids.
-        """
+        """Maximum age, in microseconds, of sends to search for a deduplication id. None without ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
@@ -376,9 +362,7 @@ class QueueAttributes:
         )
 
     def _check(self, arguments: Mapping[str, object]) -> None:
-        """Raises InvalidAttributeValue for the first wrong attribute. Checks the attributes in ``arguments``
-        first.
-        """
+        """Raises InvalidAttributeValue for the first wrong attribute. Checks ``arguments`` before the rest."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in arguments):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:

@@ -19,9 +19,7 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns class and text of an error. For a Spark error, returns class and text of the innermost informative
-    cause.
-    """
+    """Returns an error's class and text; for a Spark error, of the innermost informative cause."""
     try:
         text = str(error)
     except Exception:  # str() of the error fails

@@ -41,9 +41,7 @@ def shown_duration(seconds: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Parses a duration such as ``100ms``, ``5m`` or ``1h30m``. Returns seconds. Raises ValueError for other
-    texts.
-    """
+    """Parses a duration such as ``100ms``, ``5m`` or ``1h30m`` to seconds. Raises ValueError for other texts."""
     compact = text.lower().replace(" ", "")
     if not _TEXT.fullmatch(compact):
         raise ValueError(f"not a duration: {text!r}")

@@ -19,8 +19,6 @@ class ConsumerProcess:
     """A process that runs a consumer, or that was killed, as its last report describes it.
 
     Attributes:
-        host: name of the machine.
-        pid: process id on the machine.
         started_at: when ``run`` began.
         seen_at: when the process last wrote its file.
         handlers: number of running handler calls at ``seen_at``.
@@ -46,12 +44,8 @@ class ConsumerProcess:
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file, and whether it is old.
-
-    Attributes:
-        requests: number of storage requests by kind.
-        received: number of messages.
-        silent: True if the last report is too old for a running consumer. The file does not have this field.
+    """Content of the file. ``requests`` counts storage requests by kind, and ``received`` messages. ``silent`` is
+    not in the file: True if the last report is too old for a running consumer.
     """
 
     name: str

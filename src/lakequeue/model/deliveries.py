@@ -1,6 +1,4 @@
-"""Deliveries into a Delta table (TAB). The ledger has the marks of deliveries. The table has their application
-ids.
-"""
+"""Deliveries into a Delta table (TAB): the marks in the ledger, and the application ids in the table."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ def new_delivery_id() -> str:
 
 
 def parse_table(value: object) -> str:
-    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts. Also raises for passwords and
-    tokens.
-    """
+    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts, passwords and tokens."""
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
         raise ValueError("must be a path, a URI, or the name of a table in a catalog")
@@ -90,9 +86,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Returns ``now`` (microseconds) in milliseconds, which is above the present epoch of every ledger
-    (TAB-11).
-    """
+    """Converts microseconds to milliseconds, which are above the present epoch of every ledger (TAB-11)."""
     return now // 1_000
 
 

@@ -363,9 +363,7 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns the receipt handle of a message. Returns a receipt handle unchanged. Raises InvalidParameterValue
-    for any other argument.
-    """
+    """Returns the receipt handle of a message, or a handle unchanged. Else raises InvalidParameterValue."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."
@@ -374,9 +372,7 @@ def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
 
 
 def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
-    """Returns new message ids (RCP-2). They are UUIDs that sort by time, or CMQ's: ``Msg-`` and eight
-    characters.
-    """
+    """Returns new message ids (RCP-2): UUIDs that sort by time, or CMQ's ``Msg-`` and eight characters."""
     if format == "cmq":
         return ["Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8)) for _ in range(count)]
     # one call for all ids: each call releases the GIL, which took a third of the time of a batch
@@ -387,9 +383,7 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns the time in a message id, in microseconds, exact to milliseconds. Returns None if the id has no
-    time.
-    """
+    """Returns the time in a message id, in microseconds, exact to milliseconds; None for ids without time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 

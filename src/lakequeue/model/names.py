@@ -25,9 +25,7 @@ _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a let
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
-    """Returns the shard of a group: ``crc32`` of its id modulo the number of shards. Spark computes the same
-    shard.
-    """
+    """Returns a group's shard: ``crc32`` of its id modulo the number of shards, also computed by Spark."""
     return zlib.crc32(group_id.encode()) % shards
 
 
@@ -71,8 +69,6 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """Returns 20 digits, unique in a queue (SEQ-1, SEQ-3, SEQ-6). Sequence numbers grow with the offset, with
-    gaps.
-    """
+    """Returns 20 digits, unique in a queue, which grow with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

@@ -76,9 +76,8 @@ def resumed_at(since: str | None) -> datetime | None:
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
-    """Returns when each pause started, and when the queue was last resumed, as JSON with microseconds.
-
-    A pause in ``before`` keeps its start. ``earlier`` is the result of the previous call.
+    """Returns the starts of the pauses and of the last resume as JSON, in microseconds. A pause in ``before``
+    keeps its start. ``earlier`` is the result of the previous call.
     """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}

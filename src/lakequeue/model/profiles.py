@@ -147,9 +147,7 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """Returns an attribute's widest range over all profiles (PRF-2). Queues without ``ProfileStrict`` use this
-    range.
-    """
+    """Returns an attribute's widest range over all profiles, for queues without ``ProfileStrict`` (PRF-2)."""
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

@@ -1,7 +1,5 @@
-"""Rate limits as token buckets (JOB-11).
-
-A bucket is stored as the instant when it will be full. A message takes ``step`` nanoseconds from the bucket. The
-bucket holds ``burst`` steps. At most ``burst + w / step`` messages pass in any ``w`` nanoseconds.
+"""Rate limits as token buckets (JOB-11), stored as the instant when a bucket will be full. A bucket holds
+``burst`` steps. At most ``burst + w / step`` messages pass in any ``w`` nanoseconds.
 """
 
 from __future__ import annotations

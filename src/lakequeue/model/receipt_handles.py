@@ -1,7 +1,6 @@
-"""Receipt handles: format, signature and verification (RCP-9, RCP-15).
+"""Receipt handles: queue key, shard, offset, lease id and a MAC, as digits and letters (RCP-9, RCP-15).
 
-A handle contains queue key, shard, offset, lease id and a MAC, as digits and letters. Each lease has its own MAC
-key. Spark computes the handles of a lease without a key to other leases.
+Each lease has its own MAC key. Spark computes the handles of a lease without a key to other leases.
 """
 
 from __future__ import annotations

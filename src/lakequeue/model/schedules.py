@@ -102,10 +102,8 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule as stored after a send. Returns None if the schedule is removed.
-
-        ``sent`` is the schedule that sent, with its next due time, or None. This schedule may have changed
-        meanwhile. A changed schedule with a ``cron`` stays, and is next due after ``now``.
+        """Returns this schedule as stored after ``sent``, the schedule that sent or None. Returns None if this
+        schedule is removed. If it has changed meanwhile and has a ``cron``, it is next due after ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -118,9 +116,7 @@ class Schedule:
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a fast clock has moved the schedule ahead of the real time. ``last``: latest due time
-        sent.
-        """
+        """Returns True if a fast clock has moved the schedule ahead. ``last``: latest due time that was sent."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -129,9 +125,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule with ``created_at`` and ``last_due`` of at most ``now``. A schedule that is ahead
-        becomes due after ``now``.
-        """
+        """Returns the schedule with ``created_at`` and ``last_due`` up to ``now``, and if ahead, due after it."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

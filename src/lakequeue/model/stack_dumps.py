@@ -10,10 +10,7 @@ _answering = False
 
 
 def answer_signal() -> None:
-    """Prints the stacks of all threads to standard error on SIGUSR1, without Python code and without a stop.
-
-    Call it in a program that owns its signals. Does nothing if the program handles SIGUSR1, or has no such signal.
-    """
+    """Prints the stacks of all threads to standard error on SIGUSR1, unless the program handles SIGUSR1."""
     global _answering
     number = getattr(signal, "SIGUSR1", None)
     if number is None or sys.__stderr__ is None or signal.getsignal(number) is not signal.SIG_DFL:

@@ -17,9 +17,7 @@ class MessageState(str, Enum):
     DELAYED = "delayed"
     """Sent with a delay that has not ended. Never received."""
     HELD = "held"
-    """Sent while the queue had its maximum of delayed messages. Released when fewer messages are delayed
-    (INF-9).
-    """
+    """Sent at the maximum of delayed messages. Released when fewer messages are delayed (INF-9)."""
     DELETED = "deleted"
     """Deleted by a consumer. Final, unless a rewind makes the message visible again."""
     EXPIRED = "expired"

@@ -72,10 +72,8 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
 def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
     """Checks a message against the attributes of its queue (SND-1..15, DLY-3, DLY-4, MSA-3).
 
-    Raises:
-        MissingParameter: the body is missing, or the group id on a FIFO queue.
-        InvalidMessageContents: the body has characters that a message cannot carry.
-        InvalidParameterValue: another argument is out of range, or does not fit this kind of queue.
+    Raises MissingParameter, InvalidMessageContents for characters that a message cannot carry, or
+    InvalidParameterValue for any other argument.
     """
     with coded_for(attributes.profile):
         _check_required(entry, attributes)
@@ -84,9 +82,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks entries in the order of BAT-7. Returns a result for each entry (BAT-4). Raises an error if the call
-    is refused (BAT-5).
-    """
+    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4), or raises for all (BAT-5)."""
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):

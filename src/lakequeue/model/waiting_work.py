@@ -1,6 +1,4 @@
-"""Work as generators, which yield the instants until which they wait. A few threads run any number of
-generators.
-"""
+"""Work as generators, which yield the instants until which they wait. A few threads run all generators."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ Waits: TypeAlias = Generator[datetime, None, _T]
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
-    """Runs work and its waits in this thread. Returns the work's result. An error during a wait is raised in the
-    work.
-    """
+    """Runs work and its waits in this thread, and returns the result. Raises errors of a wait in the work."""
     resume: Callable[[], datetime] = partial(next, work)
     while True:
         try:
@@ -55,12 +51,8 @@ class _Piece:
 
 
 class WaitingThreads:
-    """Threads that run any number of generators. A waiting generator needs no thread. Thread-safe.
-
-    Args:
-        number: maximum number of threads. Threads end when no work is left.
-        name: name of the threads.
-        late: see ``Clock.participant``.
+    """Threads, at most ``number``, that run any number of generators. A waiting generator needs no thread. Threads
+    end when no work is left. For ``late``, see ``Clock.participant``. Thread-safe.
     """
 
     def __init__(self, clock: Clock, number: int, name: str, *, late: bool = False) -> None:

@@ -173,10 +173,8 @@ class Holds:
         return actions or [WaitUntil(self._until)]
 
     def _extended(self, event: Extended) -> list[Action]:
-        """Records the outcomes of an attempt. Ignores receipts that were dropped meanwhile (HBN-20).
-
-        A timeout is computed before its commit. A late commit may exceed the limit of twelve hours. Such a receipt
-        gets a second attempt.
+        """Records the outcomes of an attempt. Ignores receipts that were dropped meanwhile (HBN-20). A receipt
+        that a late commit brought above twelve hours gets a second attempt.
         """
         attempt, tight, lost = event.attempt, dict[str, int](), list[str]()
         for (key, timeout), verdict in zip(attempt.wanted.items(), event.verdicts, strict=True):

@@ -49,11 +49,9 @@ class Hold:
 
     @classmethod
     def fresh(cls, received_at: int, visible_at: int, now: int | None = None) -> Hold:
-        """Builds the state of a new receipt.
+        """Builds the state of a new receipt. Its start and end are by the queue's clock.
 
         Args:
-            received_at: start of the receipt, by the queue's clock.
-            visible_at: end of the receipt, by the queue's clock.
             now: the present by the holder's clock. None if the holder uses the queue's clock. A receipt that
                 starts after ``now`` is moved back.
         """
@@ -251,17 +249,13 @@ def renewed_timeout(remaining: int, timeout: int) -> int:
 
 
 def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
-    """Limits ``timeout`` to twelve hours after the receive (HBN-22, HNS-18). Rounds the limit down to whole
-    seconds.
-    """
+    """Limits ``timeout`` to twelve hours after the receive (HBN-22, HNS-18), rounded down to whole seconds."""
     left = hold.received_at + LONGEST_RECEIPT - now
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 
 
 def _not_below(options: object, name: str, other: str) -> Sequence[str]:
-    """Returns the problem if the duration ``name`` is not less than ``other``. Returns nothing if one of them is
-    invalid.
-    """
+    """Returns the problem if the duration ``name`` is not less than ``other``. Skips invalid durations."""
     value, limit = getattr(options, name), getattr(options, other)
     if _ANY(value) or _ANY(limit) or duration_micros(value) < duration_micros(limit):
         return ()

@@ -1,6 +1,4 @@
-"""Spark jobs and streams as producers and consumers of queues. This package needs pyspark, but does not
-import it.
-"""
+"""Spark jobs and streams as producers and consumers of queues. Needs pyspark, but does not import pyspark."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ _QUEUES_OF_A_TASK = 16
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Compacts one queue in this process, or all queues of the root. For all queues, uses tasks of ``spark`` if
-    the tasks can read the root.
-    """
+    """Compacts one queue, or all queues of the root with tasks of ``spark`` if these can read the root."""
     if queue is not None:
         return [lq.queue(queue).compact()]
     shared = spark is not None and frame_verbs.can_be_dealt(lq)
@@ -69,7 +67,6 @@ def compact_every(
 
     Args:
         lq: the root; its clock decides what has expired.
-        spark: the session of the query. Its tasks compact the queues.
         seconds: interval between the starts of two passes; a longer pass delays the next.
         report: called with the summaries of each pass. A failed pass is logged, and the next pass tries again.
         queue: name of the only queue to compact; None for all.

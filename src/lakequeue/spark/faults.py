@@ -14,9 +14,7 @@ _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Names of error classes of a faulty program, with and without Spark Connect. The program would fail with any
-messages.
-"""
+"""Error classes of a faulty program, with and without Spark Connect. It would fail with any messages."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
@@ -27,9 +25,7 @@ _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
 
 
 def of_program(error: BaseException) -> bool:
-    """Returns True for errors of analysis, parsing and types. With such an error, the program fails with any
-    messages.
-    """
+    """Returns True for errors of analysis, parsing and types, which come with any messages."""
     if isinstance(error, errors.InvalidOptions):
         return True
     if not of_spark(error):

@@ -117,9 +117,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], use: Use) -> SourceOptions:
-        """Parses options, whose names Spark passes in lower case. Raises InvalidOptions, which names all
-        problems.
-        """
+        """Parses options, whose names Spark passes in lower case. Raises InvalidOptions with all problems."""
         known = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
         storage: dict[str, str] = {}
         found: dict[str, Any] = {}
@@ -152,9 +150,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, queue: Queue) -> SourceOptions:
-        """Returns options with which other processes open the queue. Raises QueueClientError if the root has a
-        user's own clock.
-        """
+        """Returns options to open the queue elsewhere. Raises QueueClientError if the root has its own clock."""
         if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
         root, storage = place_of(queue)
@@ -185,9 +181,7 @@ class SourceOptions:
         return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
 
     def open_queue(self, spark: SparkSession | None = None) -> Queue:
-        """Opens the queue. Raises QueueDoesNotExist or QueueClientError. Raises InvalidOptions if the visibility
-        timeout is invalid.
-        """
+        """Opens the queue. Raises QueueDoesNotExist, QueueClientError, or InvalidOptions for a wrong timeout."""
         assert self.queue is not None
         try:
             queue = self.open_root(spark).queue(self.queue)

@@ -59,7 +59,6 @@ def results(messages: DataFrame, handle: Callable[[DataFrame], Any] | None, deli
     """Calls the function of a job. Returns the function's result in the form that ``process_lease`` expects.
 
     Args:
-        messages: ``Lease.messages``.
         handle: takes the messages, and returns results or a pair of results and failed messages. If the results
             are None, the messages are only deleted. Without a function, the messages are the results.
         delivers: True if the results are appended to the queue's delivery table.

@@ -129,9 +129,7 @@ def build_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source ``lakequeue`` in a session, also of Spark Connect. Makes plans hide the values of
-    ``storage.`` options.
-    """
+    """Registers the data source ``lakequeue`` in a session. Makes plans hide values of ``storage.`` options."""
     from pyspark.errors import AnalysisException
 
     from pyspark_lakequeue import DefaultSource
@@ -182,9 +180,7 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Collects the JVM's standard error in ``last`` until the JVM has started. Then forwards all lines except
-    noise.
-    """
+    """Collects the JVM's standard error in ``last`` until the JVM has started, then forwards it without noise."""
     while (line := lines.readline()) not in ("", _STARTED):
         last.append(line)
     for line in lines:
@@ -238,11 +234,8 @@ def excluded(scheme: str) -> tuple[str, ...]:
 def delta_jar(spark: str, delta: str) -> str:
     """Returns the Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
 
-    The jar has the release of delta-spark if possible, else the newest release for this Spark. The Python package
-    works with any jar for its Spark. Unknown releases are assumed to have jars.
-
-    Raises:
-        QueueClientError: no jar of Delta for this Spark is published.
+    The jar has the release of delta-spark if possible, else the newest release for this Spark, which works as
+    well. Raises QueueClientError if no jar of Delta for this Spark is published.
     """
     minor = ".".join(spark.split(".")[:2])
     known = JARS.get(minor, ())

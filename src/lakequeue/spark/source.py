@@ -46,9 +46,7 @@ _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads messages as SQL's table ``messages`` shows them, from the newest ledgers. Spark itself applies the
-    query's filters.
-    """
+    """Reads messages as SQL's table ``messages``, from the newest ledgers. Spark applies the query's filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
@@ -74,11 +72,10 @@ class QueueReader(datasource.DataSourceReader):
 
 
 class StreamLeases:
-    """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
+    """Receives from a queue, in a Python process next to the driver. A micro-batch is a lease.
 
-    This object runs in a Python process next to the driver, and extends leases. Spark makes one call at a time.
     Spark asks for the next offset only after it has committed the last batch. So ``latest_offset`` deletes the
-    lease of the last batch. Spark calls ``commit`` only with the next batch, maybe hours later.
+    lease of the last batch: Spark calls ``commit`` only with the next batch, maybe hours later.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -106,12 +103,9 @@ class StreamLeases:
 
     @one_line
     def latest_offset(self, start: Offset | None) -> Offset:
-        """Claims the next batch if there are messages. Returns the offset after the batch; ``start`` if there is
-        no batch.
+        """Claims the next batch. Returns the offset after the batch, or ``start`` if there is no batch.
 
-        Raises:
-            InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
-            QueueDoesNotExist: the queue was deleted.
+        Raises InvalidOptions for a checkpoint of another stream or queue, and QueueDoesNotExist.
         """
         start = self._reached if start is None else start  # Spark before 4.2 passes no start.
         self.commit(start)
@@ -145,9 +139,7 @@ class StreamLeases:
         return [(task, place | {"state": MessageState.IN_FLIGHT.value}) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """Returns the lease of a batch. Returns None if all messages of the lease were lost. Later batches receive
-        the lost messages again.
-        """
+        """Returns the lease of a batch, or None if all its messages were lost and will be received again."""
         lease_id = self._id(end)
         if lease_id in self._kept:
             return self._kept[lease_id][0]
@@ -160,9 +152,7 @@ class StreamLeases:
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes the messages of a finished batch. With a delivery table, ``process_lease`` has already deleted
-        them (TAB-31).
-        """
+        """Deletes the messages of a finished batch, unless ``process_lease`` has deleted them (TAB-31)."""
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
@@ -203,9 +193,7 @@ class WrittenPart(datasource.WriterCommitMessage):
 
 
 class _Writer:
-    """Sends rows in one commit per shard. Executors write with a copy of this object, and do not open the
-    queue.
-    """
+    """Sends rows in one commit per shard. Executors use copies of this object, which do not open the queue."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:

@@ -40,9 +40,7 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def error_in(text: str) -> LakeQueueError | None:
-    """Returns the lakequeue error that a text of Spark contains. Returns None if the text contains no such
-    error.
-    """
+    """Returns the lakequeue error that a text of Spark contains, or None if there is no such error."""
     match = _LINE.search(text)
     kind = match and getattr(errors, match[1], None)
     if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):
@@ -61,9 +59,7 @@ def schema(columns: pa.Schema = COLUMNS) -> StructType:
 
 
 def check(chosen: StructType) -> None:
-    """Checks the schema that a user chose. Raises InvalidOptions, which names unknown columns and columns of a
-    wrong type.
-    """
+    """Checks a user's schema. Raises InvalidOptions, which names unknown columns and columns of a wrong type."""
     known = {field.name: field.dataType.simpleString() for field in schema().fields}
     problems = [
         f"column {name} is {type_}, it must be {known[name]}"

@@ -263,9 +263,7 @@ def _logged(count: int, counts: LeaseCounts) -> LeaseCounts:
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Returns why a trigger is invalid; empty if it is valid. A remote session would report the error only after
-    the start.
-    """
+    """Returns why a trigger is invalid, if so. A remote session would report the error only after the start."""
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
@@ -288,9 +286,7 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Starts a query, and returns it when its sources run. If a source takes too long, starts the query again, at
-    most ``_STARTS`` times in all.
-    """
+    """Starts a query, and returns it when its sources run. Repeats slow starts, at most ``_STARTS`` in all."""
     from pyspark.errors import PySparkException, StreamingQueryException
 
     for left in reversed(range(_STARTS)):
