@@ -36,7 +36,8 @@ def check(ctx: CommandContext, queue: OptionalName = None) -> None:
         "findings": [attrs.asdict(each) for each in found],
         "versions": versions(),
     }
-    ctx.obj.answer(document, "\n".join([*map(finding_text, found), _verdict(found)]))
+    repair = ctx.obj.pasted(f"lakequeue repair {'--all' if queue is None else shlex.quote(queue)}")
+    ctx.obj.answer(document, "\n".join([*map(finding_text, found), _verdict(found, repair)]))
     if document["damaged"]:
         raise typer.Exit(REFUSED)
 
@@ -262,11 +263,10 @@ def finding_text(finding: Finding) -> str:
     )
 
 
-def _verdict(found: list[Finding]) -> str:
+def _verdict(found: list[Finding], repair: str) -> str:
     damaged = sum(each.damage for each in found)
     if damaged:
-        cure = "lakequeue repair --all shows its steps, and asks"
-        return f"{render.count(damaged, 'finding')} of damage; {cure} ({_used()})"
+        return f"{render.count(damaged, 'finding')} of damage; {repair} shows its steps, and asks ({_used()})"
     verdict = f"no damage, {render.count(len(found), 'warning')}" if found else "sound"
     return f"{verdict} ({_used()})"
 
