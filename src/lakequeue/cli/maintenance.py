@@ -133,7 +133,8 @@ def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
 
         ctx.obj.ask(f"Remove {render.lost(depth(purged))} from {queue}?")
     purged.purge()
-    ctx.obj.changed({"queue": queue, "purged": True}, f"queue {queue} is purged")
+    freed = f"a compaction frees its space, at once: {ctx.obj.pasted('lakequeue compact --now 0')}"
+    ctx.obj.changed({"queue": queue, "purged": True}, f"queue {queue} is purged; {freed}")
 
 
 def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
