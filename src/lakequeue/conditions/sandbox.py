@@ -28,7 +28,7 @@ WAIT_SECONDS = 60.0
 START_SECONDS = 60.0
 """Maximum seconds that a worker may take to start. A slower worker is killed."""
 SECONDS = 10.0
-"""Maximum seconds that a worker may take for a batch of messages. A filter usually needs hundredths."""
+"""Maximum seconds that a worker may take for a batch of messages. A filter usually needs a few hundredths."""
 MEMORY = 768 * 2**20
 """Maximum bytes of data in a worker. A new worker already has a quarter of these bytes."""
 IDLE = 60.0

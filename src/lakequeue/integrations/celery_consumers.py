@@ -109,7 +109,7 @@ class Subscription:
         return True
 
     def cancel(self) -> None:
-        """Stops receiving, and makes undelivered messages visible. Ends when delivered messages are settled."""
+        """Stops receiving. Makes undelivered messages visible, and ends when delivered messages are settled."""
         self._cancelled = True
         self.consumer.pause()
         for tag in set(self._held) - self._delivered:

@@ -125,7 +125,9 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Returns the schedule with ``created_at`` and ``last_due`` up to ``now``, and if ahead, due after it."""
+        """Limits ``created_at`` and ``last_due`` to ``now``. A schedule that is ahead becomes due after
+        ``now``.
+        """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

@@ -82,7 +82,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4), or raises for all (BAT-5)."""
+    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4), or refuses the call (BAT-5)."""
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):

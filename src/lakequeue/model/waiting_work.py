@@ -25,7 +25,7 @@ Waits: TypeAlias = Generator[datetime, None, _T]
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
-    """Runs work and its waits in this thread, and returns the result. Raises errors of a wait in the work."""
+    """Runs work and its waits in this thread, and returns its result. The work gets the errors of its waits."""
     resume: Callable[[], datetime] = partial(next, work)
     while True:
         try:

@@ -65,7 +65,7 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """Raised if a request is refused before it reaches a queue. ``retry_after``: seconds, or None."""
+    """Raised for a request refused before it reaches a queue. ``retry_after``: seconds until a retry, or None."""
 
     def __init__(
         self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None

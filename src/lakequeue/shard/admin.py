@@ -162,7 +162,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible, now or at an instant (JOB-12). May end receipts (RCP-7, RCP-8)."""
+    """Makes delayed messages visible, now or ``at`` (JOB-12). ``in_flight`` ends receipts (RCP-7, RCP-8)."""
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):

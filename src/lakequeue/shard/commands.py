@@ -159,7 +159,9 @@ class Discard:
 
 @attrs.frozen
 class Erase:
-    """Deletes messages that are not moving. Answers with their number, and True if messages were moving."""
+    """Deletes messages that are not moving to another queue. Answers with their number, and True if other messages
+    were moving. With ``for_good``, also deletes the messages from the history.
+    """
 
     spans: Spans
     for_good: bool = True
@@ -171,7 +173,7 @@ class MakeVisible:
 
     Attributes:
         in_flight: True to also end the receipts of messages in flight.
-        at: instant until which delayed and visible messages are hidden; None for now.
+        at: instant until which delayed and visible messages are hidden; None to show delayed messages now.
     """
 
     spans: Spans

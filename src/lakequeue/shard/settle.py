@@ -30,7 +30,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Deletes a message (RCP-10, DEL-9). Raises InvalidParameterValue for an old receipt if strict (RCP-7)."""
+    """Deletes a message (RCP-10, DEL-9). Strict queues raise InvalidParameterValue for old receipts (RCP-7)."""
     run = state.runs.at(command.offset)
     if run is None:
         return False, False

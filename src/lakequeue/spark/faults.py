@@ -14,7 +14,7 @@ _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Error classes of a faulty program, with and without Spark Connect. It would fail with any messages."""
+"""Error classes of a faulty program, also of Spark Connect. The program would fail with any messages."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
@@ -25,7 +25,7 @@ _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
 
 
 def of_program(error: BaseException) -> bool:
-    """Returns True for errors of analysis, parsing and types, which come with any messages."""
+    """Returns True for an error of analysis, parsing or types, with which the program fails on any messages."""
     if isinstance(error, errors.InvalidOptions):
         return True
     if not of_spark(error):

@@ -80,7 +80,7 @@ class _Seen:
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
-    """Returns a consumer's fields. ``slow``: holds messages for ``SLOW_TIMEOUTS`` or more visibility timeouts."""
+    """Returns a consumer's fields. ``slow``: it has held messages for ``SLOW_TIMEOUTS`` visibility timeouts."""
     least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
     oldest = consumer.oldest_receive
     return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}

@@ -31,7 +31,9 @@ class FifoShard(Protocol):
     attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Counts messages that were never received."""
+        """Returns the lowest stored offset from ``offset`` on. Messages that were never received are stored,
+        too.
+        """
 
     def visible_since(self, offset: int) -> int:
         """Returns the instant at which a message becomes visible. The instant may lie in the past."""
@@ -199,7 +201,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim take more of a group, unless the message at ``offset`` is not available."""
+        """Lets the current claim take more of a group if the message at ``offset`` is available, else no more."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)
