@@ -125,9 +125,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Limits ``created_at`` and ``last_due`` to ``now``. A schedule that is ahead becomes due after
-        ``now``.
-        """
+        """Limits ``created_at`` and ``last_due`` to ``now``. If the schedule is ahead, it is due after ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):

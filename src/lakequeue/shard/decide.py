@@ -50,8 +50,8 @@ from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""Factor. A shard with a cap counts as drained only if the cap exceeds the messages in flight times this
-factor.
+"""Factor. A shard with a cap counts as drained only if the cap exceeds this factor times the messages in
+flight.
 """
 
 

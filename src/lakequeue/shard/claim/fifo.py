@@ -31,9 +31,7 @@ class FifoShard(Protocol):
     attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
-        """Returns the lowest stored offset from ``offset`` on. Messages that were never received are stored,
-        too.
-        """
+        """Returns the lowest stored offset from ``offset`` on. Never-received messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
         """Returns the instant at which a message becomes visible. The instant may lie in the past."""
