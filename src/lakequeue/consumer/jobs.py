@@ -145,7 +145,9 @@ def rests_until(finished: Sequence[Done], claims_again: int, event: int | None) 
 
 
 def lingers_until(finished: Sequence[Done]) -> int:
-    """Returns until when finished messages may wait for a claim. 0 if they may not wait."""
+    """Returns the instant until which handled messages may stay unsettled for a claim. Returns 0 if they may
+    not.
+    """
     if any(done.due is not None for done in finished):
         return 0
     return min((done.until for done in finished if not done.job.context.lost), default=0)

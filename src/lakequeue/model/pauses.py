@@ -76,8 +76,8 @@ def resumed_at(since: str | None) -> datetime | None:
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int, earlier: str | None = None) -> str | None:
-    """Returns the starts of the pauses and of the last resume as JSON, in microseconds. A pause in ``before``
-    keeps its start. ``earlier`` is the result of the previous call.
+    """Returns JSON with the start of each pause, and with the last resume, in microseconds. A pause that was
+    already in ``before`` keeps its start. The argument ``earlier`` is the JSON of the previous call.
     """
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}

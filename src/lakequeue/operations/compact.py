@@ -153,7 +153,7 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Function that makes passes in other processes. Yields the index and the results of each finished pass."""
+"""Function that runs passes of queues in other processes. Yields the index and results of each finished pass."""
 
 
 def in_processes(processes: int) -> Deal:

@@ -388,7 +388,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Raises QueueClientError if the target has one of the queues, or files that no unfinished copy left."""
+    """Raises QueueClientError if the target has one of the queues. Only files of a killed copy may be there."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

@@ -58,7 +58,9 @@ class DeliveryTable(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> DeliverySnapshot | None:
-        """Returns the newest snapshot, maybe a kept snapshot of this thread. Returns None for no table."""
+        """Returns a snapshot of the table: the newest, or one that this thread keeps. Returns None for no
+        table.
+        """
         ...
 
     def keep(self, snapshot: Any) -> None:
@@ -267,8 +269,10 @@ def block_all(table: DeliveryTable, deliveries: Sequence[DeliveryIdentity]) -> N
 
 
 def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
-    """Decides a delivery whose receipt has ended (TAB-26). Returns False if only an operator can decide the
-    delivery. Raises TableUnavailable if nothing was decided.
+    """Decides a delivery whose receipt has ended (TAB-26). Returns False if this needs an operator.
+
+    Raises:
+        TableUnavailable: the table cannot be reached, so nothing is decided.
     """
     known = marked.table_id()
     if known is None:  # no append begins before the id is recorded, which needs the mark

@@ -246,8 +246,8 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Returns the indexes of the parts, such as files, in which rows may meet ``condition``. Each row of a part
-    meets at least one of the conditions that ``known`` has for the part.
+    """Returns the indexes of the parts, such as files, that may have rows for ``condition``. ``known`` has
+    conditions of each part: each row of the part meets one of them.
     """
     if condition is None:
         return list(range(len(known)))

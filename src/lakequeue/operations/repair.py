@@ -210,7 +210,9 @@ class _Before:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """Reports lost and repeated messages (DUR-36). ``left`` can be received after the repair."""
+        """Adds lost and repeated messages to a report (DUR-36). ``left``: offsets that can be received after the
+        repair.
+        """
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)

@@ -41,7 +41,9 @@ Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Groups items into groups of about ``most`` bytes, in order. Each item comes with its bytes."""
+    """Collects items into groups of about ``most`` bytes, in order. ``items`` has pairs of an item and its
+    bytes.
+    """
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:

@@ -51,7 +51,7 @@ _Columns = Iterable[Sequence[pa.Array]]
 
 
 def found_by(relation: str) -> pa.Schema:
-    """Returns the columns that the functions read: all except queue, region, shard and ``_LATE``."""
+    """Returns the columns that Spark's tasks read: all except queue, region, shard and ``_LATE``."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -122,7 +122,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """Yields the rows of a relation. Each piece or place in ``asked`` gives one value."""
+        """Yields the rows of a relation for the places in ``asked``, one array for each piece of a place."""
         if relation == "queues":
             yield from self._depths(asked)
             return
@@ -197,7 +197,9 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """Returns a column at the ``wanted`` offsets. Messages that ``rows`` lacks get NULL or an empty text."""
+    """Returns a column at the ``wanted`` offsets. A message that ``rows`` lacks gets NULL, and in a column of
+    texts "".
+    """
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)

@@ -67,7 +67,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns the messages that the rate limit allows, by the state in memory, or None if unknown."""
+        """Returns how many messages the rate limit allows, by the state in memory. Returns None if unknown."""
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 

@@ -96,7 +96,9 @@ class Application:
         self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog(), self.console.damage))
 
     def stop(self) -> None:
-        """Interrupts long polls and requests with a condition. Call this method before the server stops."""
+        """Ends the waits of long polls, and searches by SQL conditions. Call this method before the server
+        stops.
+        """
         self.endpoint.receives.stop()
         self.console.conditions.interrupts.stop()
 

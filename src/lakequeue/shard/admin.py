@@ -178,7 +178,9 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes a run's delayed messages, or with ``anew`` all, visible at an instant. Returns their number."""
+    """Makes a run's delayed messages visible ``at`` an instant; with ``anew`` all its messages. Returns their
+    number.
+    """
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:

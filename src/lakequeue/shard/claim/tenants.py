@@ -115,7 +115,7 @@ class Tenants:
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Adds messages to their groups. The messages may have become available."""
+        """Adds messages to their groups, once they have perhaps become available."""
         changed = set()
         for group, piece in self._shard.log.groups(spans):
             self._count += 1

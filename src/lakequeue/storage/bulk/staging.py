@@ -106,7 +106,9 @@ class Staging:
         return tables / f"{self.shards[0]}/messages"
 
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
-        """Calls ``write``, and stores a manifest. Returns the manifest of an earlier attempt, if there is one."""
+        """Calls ``write``, and stores a manifest of the files. If an earlier attempt did, returns that manifest
+        instead.
+        """
         first, fifo = self.shards[0], self.rules.fifo
         messages = self.messages(tables)
         try:

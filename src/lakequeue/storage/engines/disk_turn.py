@@ -53,8 +53,8 @@ def turn(
 ) -> Iterator[DiskTurn]:
     """Waits for the turn to commit, and holds the turn during the block. Reentrant.
 
-    The block runs without the turn after ``longest`` seconds, once ``until()`` returns True, or if the process
-    that has the turn shows no sign of life.
+    The wait ends without the turn after ``longest`` seconds, once ``until()`` returns True, or if the process that
+    has the turn shows no sign of life.
     """
     local = local_path(table_path) or ""
     try:
