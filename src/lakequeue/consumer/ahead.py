@@ -1,4 +1,4 @@
-"""Computes how many messages a consumer holds: messages in handlers, and messages claimed ahead for them."""
+"""Computes how many messages a consumer holds, in handlers and claimed ahead of their handlers."""
 
 from __future__ import annotations
 
@@ -8,34 +8,31 @@ from collections.abc import Sequence
 from lakequeue.model.messages import Message
 
 WINDOW = 250_000
-"""Minimum work to claim ahead, in microseconds of handler time. Usual rounds are shorter: some milliseconds."""
+"""Minimum work to claim ahead, in microseconds of handler time."""
 ROUNDS = 3
-"""Number of rounds for which the work claimed ahead lasts, each as long as the longest recent round. A round takes
-half a second or more on an object store with other processes.
-"""
+"""Rounds for which the work claimed ahead lasts. Each counts as long as the longest recent round."""
+# Four processes with four groups a hand, on an object store with 20 ms a request, reached 0.75 of their speed with
+# 1.5 rounds, 0.66 with 1. With 2, one of them got 0.4 to 0.7 of the mean.
 GROUP_ROUNDS, SCARCE_ROUNDS = 2.0, 1.5
-"""Number of average rounds for which the messages of a FIFO queue last, besides those in handlers; fewer while the
-queue has too few groups. Four processes with four groups a hand, on an object store with 20 ms a request, reached
-0.75 of their speed with 1.5 rounds, 0.66 with 1. With 2, one of them got 0.4 to 0.7 of the mean.
-"""
+"""Average rounds of work to claim ahead on a FIFO queue; ``SCARCE_ROUNDS`` after a claim that lacked messages."""
 BEHIND = 4
-"""Messages that no handler began are given back after this multiple of ``Ahead.window``."""
+"""Multiple of ``Ahead.window`` after which messages that no handler began are given back."""
 KNOWN_ROUNDS = 8
-"""The longest of this many recent rounds decides how much work is claimed ahead."""
+"""Number of remembered rounds. The longest of these decides how much work is claimed ahead."""
 GROWTH = 8
-"""``Ahead.capacity`` may grow by this factor from one round to the next."""
+"""Maximum factor by which ``Ahead.capacity`` grows from one round to the next."""
 MOST = 1_000
-"""Maximum number of messages that a consumer without ``prefetch`` claims ahead and handles."""
+"""Maximum number of messages that a consumer without ``prefetch`` holds, in handlers and claimed ahead."""
 MOST_BYTES = 32 << 20
-"""Maximum number of characters in the bodies that a consumer without ``prefetch`` holds, by their average size."""
+"""Maximum characters in the bodies that a consumer without ``prefetch`` holds, estimated by their average size."""
 
 
 class Ahead:
-    """Chooses how many messages a consumer holds. Not thread-safe.
+    """Chooses how many messages a consumer holds. Each round settles messages and claims others. Not thread-safe.
 
     Args:
-        hands: maximum number of handlers at a time.
-        prefetch: number of messages to claim ahead. None: computed from the last durations of handlers and rounds.
+        hands: maximum number of messages in handlers at a time.
+        prefetch: number of messages to claim ahead; None to compute it from the durations of handlers and rounds.
         longest: maximum microseconds after which messages that no handler began are given back.
         fifo: True if a held message blocks its group for other processes.
 
@@ -53,11 +50,11 @@ class Ahead:
         self.resize(hands)
 
     def resize(self, hands: int) -> None:
-        """Changes the number of handlers. Forgets how long handlers took, and limits ``capacity`` anew."""
+        """Changes how many messages are in handlers at a time. Forgets the durations of handlers."""
         self._hands = hands
         self._took: deque[int] = deque(maxlen=2 * hands)
         self._last = hands
-        """Last result of ``capacity``, which limits the growth of its next result."""
+        """Last result of ``capacity``. Limits the next result."""
 
     def received(self, messages: Sequence[Message]) -> None:
         """Records the average size of received messages."""
@@ -78,13 +75,13 @@ class Ahead:
 
     @property
     def window(self) -> int:
-        """Microseconds of work to claim ahead."""
+        """Microseconds of handler time to claim ahead."""
         # what ends during a round is held until the next one: with rounds of 2.5 s, 5 s of work were too little
         return min(max(WINDOW, ROUNDS * self.longest_round), self._longest * 3 // 4)
 
     @property
     def _work(self) -> int:
-        """Microseconds of work to hold. On FIFO queues no more than hands need, as it blocks groups."""
+        """Microseconds of handler time to hold. Less on a FIFO queue, because held messages block their groups."""
         if not self._fifo:
             return self.window
         handled = sum(self._took) // len(self._took)
@@ -97,18 +94,16 @@ class Ahead:
         return sum(self._rounds) // max(1, len(self._rounds))
 
     def gather(self, ready: int) -> int:
-        """Returns for how many microseconds finished messages may wait for others, to be settled in one commit.
-
-        On FIFO queues the next round begins while the ``ready`` messages, which no group blocks, last for it.
-        """
+        """Returns the maximum microseconds that finished messages wait, to settle more of these in one commit."""
         if not self._fifo:
             return self.longest_round
+        # the next round begins while the `ready` messages, which no group blocks, last for it
         lasts = ready * sum(self._took) // (self._hands * max(1, len(self._took)))
         return max(0, min(self.longest_round, lasts - self._mean_round))
 
     @property
     def behind(self) -> int:
-        """Messages that no handler began are given back after this many microseconds."""
+        """Microseconds after which messages that no handler began are given back."""
         return min(BEHIND * self.window, self._longest)
 
     def fell_behind(self) -> None:
@@ -117,7 +112,7 @@ class Ahead:
         self._last = self._hands
 
     def capacity(self, hands: int) -> int:
-        """Returns the maximum number of messages to hold now, handled or claimed ahead, for ``hands`` handlers."""
+        """Returns the maximum number of messages to hold now, if ``hands`` of these can be in handlers."""
         if self._prefetch is not None:
             return hands + self._prefetch
         if not self._took:

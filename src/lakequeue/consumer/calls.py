@@ -24,7 +24,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define(eq=False)
 class Call:
-    """A call of the handler: its times, what the handler returned or raised, and why messages failed."""
+    """A call of the handler: its start and duration, its result or error, and why messages failed."""
 
     began: int
     took: int = 0
@@ -38,8 +38,6 @@ class Calls:
     """The calls of the handler with messages of one queue. Thread-safe.
 
     Args:
-        options: the consumer's options for this queue.
-        observers: record the events of messages.
         now: returns the current instant, in microseconds.
         is_over: returns True if the receipt of a message has ended at an instant.
         report: called with the event and the instant at which a call ends.
@@ -59,7 +57,7 @@ class Calls:
 
     @property
     def work(self) -> Callable[[Sequence[Job]], Any]:
-        """Calls the handler with messages that a hand took; a coroutine function for an ``async def`` handler."""
+        """The function that calls the handler with messages. A coroutine function if the handler is one."""
         return self._work_async if is_async(self._options.handler) else self._work
 
     def _work(self, jobs: Sequence[Job]) -> None:
@@ -74,10 +72,7 @@ class Calls:
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Yields a call and the handler's arguments. Reports the end of the call after the block.
-
-        Leaves out messages whose receipt was lost or has timed out. Without any message, the arguments are empty.
-        """
+        """Yields a call and the handler's arguments; empty if all receipts ended. Then reports the call's end."""
         call, spans = Call(self._now()), dict[Job, AbstractContextManager[Any]]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         self.running.add(call)
@@ -123,7 +118,7 @@ class Calls:
         return self._options.shown(messages), contexts
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
-        """Returns a handler's error. A cancelled task gives LeaseLost or RuntimeError, which end no consumer."""
+        """Returns the handler's error. CancelledError becomes LeaseLost or RuntimeError, which end no consumer."""
         if not isinstance(error, asyncio.CancelledError):
             return error
         lost = all(job.context.lost for job in jobs)
@@ -136,7 +131,7 @@ class Calls:
         self._broken(error)
 
     def _outcome(self, job: Job, call: Call, result: object) -> Outcome:
-        """Returns the outcome of a message. Logs a failure, adds its reason, and notifies observers."""
+        """Returns the outcome of a message. Logs a failure, adds its reason to the call, notifies observers."""
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
         options = self._options
         if raised is None:

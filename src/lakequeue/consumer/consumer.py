@@ -40,7 +40,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class Consumer:
-    """Runs a handler for each message of a queue, or of several.
+    """Runs a handler for each message of a queue, or of several queues.
 
     Args:
         queue: the queue to receive from, or a list of queues that share the handlers (JOB-9).
@@ -48,30 +48,30 @@ class Consumer:
             ``async def`` in an event loop in a thread of its own.
         concurrency: maximum number of handlers at a time (HBN-18).
         batch: maximum number of messages in one call, 1 to 10,000. The handler then gets a list of messages and a
-            list of their contexts, and returns one outcome for all or a list of outcomes. A message that was
-            received before comes alone. A FIFO group has at most one message in a batch. None: the handler gets
-            one message and its context (JOB-4).
+            list of their contexts, and returns one outcome for all or a list of outcomes. Without a delivery
+            table, a message that was received before comes alone, and a batch has at most one message of a FIFO
+            group. None for calls with one message and its context (JOB-4).
         batch_wait: seconds for which a message waits for its batch to fill, 0 to 60; None for one second. With a
             delivery table: seconds from a claim of fewer messages than ``batch`` to the next claim.
         claim_interval: seconds from a claim that took all messages to the next claim, 0 to 60. The next claim then
-            takes more messages with one commit. None: one second on an object store, 0 on a disk (HBN-29).
+            takes more messages with one commit. None for one second on an object store, 0 on a disk (HBN-29).
         as_arrow: True to pass a batch as an Arrow table instead of a list of messages. The table has the columns
             of ``Lease.arrow`` except ``delay_seconds``, ``shard`` and ``offset``.
         merge_schema: True to add missing columns to the queue's delivery table.
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
             ``NoRenewal``, or your own ``Renewal``.
         retry_failed_at_once: True to make failed messages visible at once, False to make them visible at their
-            timeout. None: at once with ``ComputedRenewal``, else at the timeout (HBN-15).
+            timeout. None means at once with ``ComputedRenewal``, and otherwise at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None for the queue's wait time (HBN-17).
-        prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers finish in
-            three rounds. Messages that no handler began within four times that time are given back (HBN-23).
+        prefetch: maximum number of messages to claim ahead, 0 to 10,000. None for as many as the handlers finish
+            during three commits; messages that no handler began after twelve commits are then given back (HBN-23).
         outage: what to do while storage fails; by default, wait until storage works again.
         metrics_port: port at which ``run`` answers Prometheus; None for no port. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: seconds until failed messages become visible again, or a function that returns the seconds for
-            a number of receives, such as ``RetryBackoff``. None: ``retry_failed_at_once`` decides.
-        name: name of the consumer in the log, in the reasons of dead letters, and of messages in flight; None:
-            host and process id.
+            a number of receives, such as ``RetryBackoff``. With None, ``retry_failed_at_once`` decides.
+        name: name of the consumer in the log, in the reasons of dead letters, and at messages in flight; None for
+            the names of host and process: ``HOST-PID``.
         make_failed_messages_visible_immediately: another name of ``retry_failed_at_once``.
         weights: shares of several queues, 1 to 1,000 each. While all queues have messages, free handlers take
             messages in these proportions; None for equal shares.
@@ -147,14 +147,15 @@ class Consumer:
         self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
     def run(self, until_empty: bool = False) -> None:
-        """Consumes until stopped. Then running handlers get time to end, and all other messages are handed back.
+        """Receives and handles messages until ``stop``. Then running handlers get time to end, and all other
+        messages are handed back.
 
         If one of several queues can no longer be received from, the run continues with the other queues. The error
         is logged at once, and raised at the end of the run.
 
         Args:
-            until_empty: True to end the run after an empty receive while no message is active. Receives then do
-                not wait.
+            until_empty: True to end the run when a receive finds no message and all received messages are settled.
+                Receives then do not wait.
 
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).
@@ -198,7 +199,7 @@ class Consumer:
         return [call.began for loop in self._loops for call in loop.running.copy()]
 
     def _run_each(self, queue_loops: Sequence[RunLoop], until_empty: bool) -> None:
-        """Runs the loops of all queues in a few threads."""
+        """Runs the loops of all queues in a few threads. Raises an error of a loop after all loops have ended."""
         errors: list[BaseException] = []
         loops = WaitingThreads(self._clock, MOST_THREADS, "lakequeue queues")
 
@@ -229,7 +230,7 @@ class Consumer:
             raise min(errors, key=lambda error: isinstance(error, LakeQueueError))
 
     def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
-        """Ends ``run``: begins no further message, and hands back the messages that no handler began.
+        """Ends ``run``: no handler begins any more, and messages that no handler began are handed back.
 
         Returns at once, so that a signal handler may call it.
 

@@ -1,4 +1,4 @@
-"""A consumer of a queue with a delivery table: appends what its handler returns, each row once (TAB-29).
+"""A consumer of a queue with a delivery table: appends the rows that its handler returns, each row once (TAB-29).
 
 A batch has the messages of one claim in one shard, and runs in a thread of its own. Messages that failed are
 released before the append. If the table refuses the rows, the handler gets each half of the batch again, until the
@@ -41,7 +41,7 @@ _LONGEST_WAIT = 20 * MICROS
 _log = logging.getLogger("lakequeue")
 
 _Ends = dict[str, tuple[Outcome, BaseException | None]]
-"""By receipt handle: whether a message was delivered or failed, and its error."""
+"""Maps the receipt handle of a message to its outcome, and to the error or None."""
 
 
 @attrs.define(eq=False)
@@ -50,20 +50,15 @@ class _Batch:
 
     delivering: Delivering
     began: int
-    """Begin of the batch, in microseconds."""
+    """Instant before the claim of the batch, in microseconds."""
     contexts: list[Context] = attrs.field(factory=list)
-    """Contexts of the batch's messages, which are all lost together."""
+    """Contexts of the batch's messages, which share one ``lost`` event."""
     broken: set[str | None] = attrs.field(factory=set)
-    """FIFO groups in which a message failed. Their later messages are not delivered before that message."""
+    """FIFO groups in which a message failed. Later messages of these groups are not delivered in this batch."""
 
 
 class DeliveryLoop(RunLoop):
-    """Receives batches of one queue, and delivers their rows, during a run. Arguments: see ``RunLoop``.
-
-    Attributes:
-        handled, failed: number of messages of the run that were delivered, and that failed.
-        running: the batches that are being handled and delivered.
-    """
+    """Receives batches of one queue during a run, and delivers their rows. Takes the arguments of ``RunLoop``."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -105,7 +100,7 @@ class DeliveryLoop(RunLoop):
                 yield from wait_for_more(self.queue, until, self.interrupt, self.woken, idle)
 
     def _gather(self, since: int) -> Waits[None]:
-        """Waits until ``batch_wait`` after ``since``, or for a stop, so that the next claim gets more messages."""
+        """Waits until ``batch_wait`` after ``since``, or until a stop, so that the next claim gets more."""
         until = since + self._options.batch_wait_micros
         while self._now() < until and not self._stopping:
             yield from self._wait_until(until)
@@ -160,10 +155,7 @@ class DeliveryLoop(RunLoop):
             self.interrupt.set()
 
     def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
-        """Calls the handler, releases failed messages, appends the rows, and deletes the delivered messages.
-
-        If the table refuses the rows of several messages, handles each half again.
-        """
+        """Handles messages and delivers their rows. If the table refuses the rows, repeats this for each half."""
         done, again = dict[str, Context](), None
         left = [context for context in contexts if context.message.group_id not in batch.broken]
         with self._handling(left) as ends:
@@ -188,9 +180,7 @@ class DeliveryLoop(RunLoop):
     def _append(
         self, batch: _Batch, delivering: Delivering, done: Sequence[Context], rows: Any, ends: _Ends
     ) -> Iterable[tuple[Delivering, Sequence[Context]]] | None:
-        """Appends the rows, and deletes their messages. If the table refuses the rows, a single message fails, and
-        of several, the deliveries of their two halves are returned.
-        """
+        """Appends rows, and deletes their messages. Returns two halves to repeat if the table refuses the rows."""
         receipts = [each.message.receipt_handle for each in done]
         try:
             delivering.append(() if rows is None else rows, self._options.merge_schema)
@@ -226,7 +216,7 @@ class DeliveryLoop(RunLoop):
 
     @contextmanager
     def _handling(self, contexts: Sequence[Context]) -> Iterator[_Ends]:
-        """Yields a dict for how messages end, which observers get then. It lacks those to be handled again."""
+        """Yields a dict to fill with the ends of messages. Reports these ends to observers after the block."""
         began, ends = self._now(), _Ends()
 
         def report(message: Message) -> None:
@@ -248,7 +238,7 @@ class DeliveryLoop(RunLoop):
                 self.failed += len(ends) - done
 
     def _fails(self, batch: _Batch, message: Message, error: BaseException | None, ends: _Ends) -> None:
-        """Notes that a message failed. Later messages of its FIFO group wait for it."""
+        """Records that a message failed, and that later messages of its FIFO group must not be delivered."""
         ends[message.receipt_handle] = (Outcome.FAILED, error)
         if self.queue.fifo:
             batch.broken.add(message.group_id)

@@ -1,4 +1,4 @@
-"""The events that a pool of messages takes, and the actions that it asks for. Instants are microseconds."""
+"""The events that a pool of messages handles, and the actions that a pool returns. Instants are microseconds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tick:
 
 @attrs.define
 class RoundDue:
-    """The loop can settle, and claim unless paused.
+    """The loop can begin a round: settle messages, and claim messages unless paused.
 
     Attributes:
         not_before: earliest instant of the next claim, after a refused claim.
@@ -59,13 +59,7 @@ class RoundDue:
 
 @attrs.define
 class MessagesReceived:
-    """A receive has ended.
-
-    Attributes:
-        turns: the received messages.
-        holds: the state of each receipt, keyed by handle.
-        took_all_at: instant of the claim if it left no message, else None.
-    """
+    """A receive has ended. ``took_all_at`` is the instant of the claim if no message was left, else None."""
 
     turns: Sequence[Turn]
     holds: Mapping[str, Hold]
@@ -74,7 +68,7 @@ class MessagesReceived:
 
 @attrs.define
 class Settled:
-    """A round, which settles and claims, has ended after ``took`` microseconds."""
+    """A round has ended after ``took`` microseconds. ``results`` has a result for each message of ``done``."""
 
     done: Sequence[Done]
     results: Sequence[Settlement]
@@ -98,9 +92,8 @@ class HandlerEnded:
     """A call of the handler has ended.
 
     Attributes:
-        jobs: all messages of the call, in their order.
-        fates: for each message, how it ended, and the microseconds until it becomes visible again; None if it
-            stays hidden until its visibility timeout.
+        fates: for each message, how the call ended, and microseconds until the message is visible again; None if
+            the message stays hidden until its visibility timeout.
         took: duration of the call, in microseconds.
         failures: why messages failed, by receipt handle.
     """
@@ -192,10 +185,9 @@ class Linger:
 
 @attrs.define
 class Round:
-    """Settle messages, and claim up to ``room`` messages in the same commit. With nothing to settle, receive them.
+    """Settle messages, and claim up to ``room`` messages in the same commit. With nothing to settle, only receive.
 
     Attributes:
-        done: messages to settle.
         failures: why messages failed, by receipt handle.
         event: instant at which a receive stops waiting, because the pool has something to do; None if never.
     """
@@ -212,7 +204,7 @@ class Round:
 
 @attrs.define
 class Lose:
-    """Mark receipts of messages as lost: they were ``found`` to be lost, or the end of the run gives them up."""
+    """Mark receipts as lost. ``found`` is False if the receipts are given up at the end of the run."""
 
     jobs: Sequence[Job]
     found: bool

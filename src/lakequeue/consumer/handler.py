@@ -46,7 +46,7 @@ class Context:
     Attributes:
         message: the message.
         queue: the queue of the message.
-        lost: set once the receipt is lost: the message was deleted, or another consumer has it or may soon get it.
+        lost: set once the receipt is lost: the message was deleted, or another consumer may receive the message.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Context:
             raise LeaseLost(0, 1)
 
     def sleep(self, duration: Duration) -> bool:
-        """Waits by the queue's clock. Returns True after the wait, and False early if the receipt is lost. Raises
-        RuntimeError in an event loop, which the wait would block: use ``sleep_async`` there.
+        """Waits for seconds or a timedelta, by the queue's clock. Returns True after the whole wait, and False
+        at once when the receipt is lost. Raises RuntimeError in an event loop: use ``sleep_async`` there.
         """
         try:
             asyncio.get_running_loop()
@@ -106,14 +106,10 @@ class _Frame(Protocol):
 
 
 class _ArrowBatch(Protocol):
-    """A record batch of Arrow."""
-
     def __arrow_c_array__(self, requested_schema: Any = None) -> object: ...
 
 
 class _SparkFrame(Protocol):
-    """A DataFrame of Spark."""
-
     def createOrReplaceTempView(self, name: str) -> None: ...
 
 
@@ -125,9 +121,9 @@ Handler: TypeAlias = (
     | Callable[[list[Message], list[Context]], "_OfBatch | Awaitable[_OfBatch]"]
     | Callable[["pa.Table", list[Context]], "_OfBatch | Awaitable[_OfBatch]"]
 )
-"""A function of a message and its context, or for batches of lists of both, or of an Arrow table and contexts.
-
-Plain or ``async def``. On a queue with a delivery table, a handler of batches returns rows, or rows and outcomes.
+"""A plain or ``async def`` function of a message and its context. A handler of batches takes two lists, or an
+Arrow table and a list of contexts. On a queue with a delivery table, such a handler returns rows, or rows
+and outcomes.
 """
 
 
@@ -161,7 +157,7 @@ def handler_problem(handler: Any, batch: bool) -> str | None:
 
 
 def checked_outcome(result: object) -> Outcome:
-    """Returns the outcome for a handler's result. Raises TypeError for another result, which counts as failed."""
+    """Returns the outcome that a handler returned; SUCCESS for None. Raises TypeError for any other result."""
     if result is None:
         return Outcome.SUCCESS
     if isinstance(result, Outcome):
@@ -175,7 +171,7 @@ def checked_outcome(result: object) -> Outcome:
 
 
 def results_of(result: object, count: int) -> Sequence[object]:
-    """Returns each message's result: from one result for all, or a list. Raises TypeError for another length."""
+    """Returns the result for each message. One result counts for all. Raises TypeError for too few or too many."""
     if not isinstance(result, list | tuple):
         return [result] * count
     if len(result) == count:

@@ -15,12 +15,12 @@ import attrs
 from lakequeue.model.clock import NEVER, Clock, start_thread
 
 _CANCEL_GRACE = 1.0
-"""Seconds that cancelled handlers get to end before ``run`` returns without them."""
+"""Seconds that cancelled handlers get to end before ``Consumer.run`` returns without them."""
 
 
 @attrs.define(eq=False)
 class _Hands:
-    """Base of the threads or tasks that run handlers. Args: their number, and what they take and run as jobs."""
+    """Base of the threads or tasks that run handlers. Each hand takes a job, runs the job, and takes the next."""
 
     _number: int
     _clock: Clock
@@ -43,7 +43,7 @@ class Threads(_Hands):
     _stopped: bool = attrs.field(default=False, init=False)
 
     def wake(self, jobs: int) -> None:
-        """Wakes up to ``jobs`` idle hands, so that they take jobs."""
+        """Wakes or starts up to ``jobs`` hands, so that they take jobs."""
         for _ in range(min(jobs, self._number)):
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
@@ -99,7 +99,7 @@ class Threads(_Hands):
 
 
 class Tasks(_Hands):
-    """Hands that are tasks in an event loop. A thread starts them, so that a manual clock waits for them."""
+    """Hands that are tasks in an event loop. A thread starts the tasks, so that a manual clock waits for them."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -44,13 +44,10 @@ class Rules:
     """The options of a consumer that matter to its pool. Durations are in microseconds.
 
     Attributes:
-        renewal, prefetch, batch_wait, weight: see ``Consumer``.
+        renewal, prefetch, batch, batch_wait, weight, claim_interval: see ``Consumer``.
         longest: visibility timeout of a receipt.
-        batch: maximum number of messages of a call.
-        fifo: True if messages of a group are handled in order.
         largest: maximum number of messages of a claim; None for no maximum.
         linger: maximum time that handled messages wait for the next claim.
-        claim_interval: minimum time from a claim that took all messages to the next claim.
         gathers: True if messages that failed on their last receive may wait for each other.
         pause: returns the pause after a number of consecutive failures of storage.
         claims: makes the ``FreeHands`` of a claim from a function that returns the number of free hands.
@@ -73,7 +70,7 @@ class Rules:
 
 @attrs.define(eq=False)
 class Job:
-    """An active message."""
+    """A message that a consumer has received, and has neither settled nor lost."""
 
     context: Context
     turn: Turn
@@ -102,7 +99,7 @@ class Turn:
 
     @property
     def waits(self) -> bool:
-        """True if a message of this turn still waits for its handler. Messages given back unseen do not count."""
+        """True if a message of this turn still waits for its handler."""
         return any(job.state is State.WAITING for job in self.jobs)
 
 
@@ -113,10 +110,10 @@ class Done:
     Attributes:
         again_in: microseconds until the message becomes visible; None to delete it.
         hold: state of the receipt when the handler ended.
-        failures: number of failed attempts to settle.
+        failures: number of failed attempts to settle the message.
         due: instant of the next attempt; None for the next round.
-        until: instant until which the message may wait for the next claim, in microseconds; 0: it may not wait.
-        settled: True once a commit deleted it, or made it visible.
+        until: instant until which the message may wait for the next claim, in microseconds; 0 if it may not wait.
+        settled: True once a commit deleted the message, or made the message visible.
         handle: the message's receipt handle, or the handle of a later receive.
     """
 
@@ -131,13 +128,7 @@ class Done:
 
 
 def rests_until(finished: Sequence[Done], claims_again: int, event: int | None) -> int:
-    """Returns until when to claim and settle nothing. 0 to do it now.
-
-    Args:
-        finished: the messages to settle.
-        claims_again: when the next claim is due.
-        event: when the pool has something else to do; None for never.
-    """
+    """Returns the instant of the next claim, settlement or ``event``; 0 if a message must be settled at once."""
     if any(done.due is not None or done.job.context.lost for done in finished):
         return 0
     instants = [claims_again, *(done.until for done in finished)]
@@ -145,9 +136,7 @@ def rests_until(finished: Sequence[Done], claims_again: int, event: int | None) 
 
 
 def lingers_until(finished: Sequence[Done]) -> int:
-    """Returns the instant until which handled messages may stay unsettled for a claim. Returns 0 if they may
-    not.
-    """
+    """Returns the instant until which handled messages may wait for the next claim; 0 if they may not wait."""
     if any(done.due is not None for done in finished):
         return 0
     return min((done.until for done in finished if not done.job.context.lost), default=0)

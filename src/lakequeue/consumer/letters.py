@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 class Letters:
     """Messages of a pool that failed on their last receive, and wait for each other (HBN-28). Not thread-safe.
 
-    A move to a dead-letter queue takes three commits, for any number of messages. So while a consumer gets further
-    messages, those that failed on their last receive wait for each other. Their hands go on meanwhile.
+    One move to a dead-letter queue takes three commits for any number of messages, so waiting saves commits.
 
     Attributes:
-        more: True if the last claim brought messages, or lacked a free hand for some. Else nothing waits.
+        more: True if the last claim brought messages, or lacked a free hand for some. If False, no message waits.
         asked: True if a claim began and has brought no message yet.
     """
 
@@ -30,7 +29,7 @@ class Letters:
         return len(self._waiting)
 
     def may_wait(self, done: Done, until: int) -> bool:
-        """Returns True if a failed message may wait until an instant."""
+        """Returns True if a failed message may wait for others. ``until`` is 0 if its receipt allows no wait."""
         last = done.job.context.message.last_receive and done.again_in == 0
         return self.more and last and until > 0
 
@@ -49,7 +48,7 @@ class Letters:
         return min((done.until for done, _ in self._waiting), default=None)
 
     def due(self, now: int) -> list[tuple[Done, DeadLetterReason | None]]:
-        """Removes and returns all messages, if one of them may not wait any longer."""
+        """Removes and returns all messages if one may wait no longer. Otherwise returns no messages."""
         if self.more and (self.until is None or now < self.until):
             return []
         waiting, self._waiting = self._waiting, []

@@ -15,8 +15,8 @@ class Line:
         is_again: returns True for a turn that begins before turns with a first receive.
 
     Attributes:
-        ready: the turns that may begin. Last receives come first, as each was claimed for a free hand (HBN-23).
-        groups: the turns of each group, of which only the first may begin (HBN-19).
+        ready: the turns that may begin. Last receives come first, because a free hand is there for each (HBN-23).
+        groups: the turns of each group. Only the first turn of a group may begin (HBN-19).
     """
 
     def __init__(self, is_again: Callable[[Turn], bool]) -> None:
@@ -41,7 +41,7 @@ class Line:
             self.leave(turn)
 
     def leave(self, turn: Turn) -> None:
-        """Removes a turn, already taken out of ``ready``, from ``groups``. Its group's next turn becomes ready."""
+        """Removes a turn that is no longer ``ready`` from its group. The group's next turn becomes ready."""
         if turn.group is None:
             return
         turns = self.groups[turn.group]

@@ -35,19 +35,18 @@ class Observer(Protocol):
         ...
 
     def handling(self, message: Message) -> AbstractContextManager[None]:
-        """Returns a context manager that surrounds each call of the handler, in its thread."""
+        """Returns a context manager that surrounds each call of the handler, in the thread of the call."""
         ...
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
-        """A handler has ended. Called inside ``handling``.
+        """Called when a handler has ended, inside the block of ``handling``.
 
         With a delivery table, called after the append, and not for messages that are handled again because the
         table refused the rows of their batch.
 
         Args:
             seconds: duration of the call, and of the append of its rows, by the queue's clock.
-            error: the error that the handler raised, or with which the table refused the rows; None without an
-                error.
+            error: the error of the handler, or with which the table refused the rows; None without an error.
         """
         ...
 

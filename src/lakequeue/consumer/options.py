@@ -33,8 +33,8 @@ class RetryBackoff:
         first: seconds after the first receive.
         factor: factor from each delay to the next; finite, at least 1.
         longest: maximum delay in seconds, up to twelve hours.
-        jitter: random share of each delay, 0 to 1: with 0.2, a delay of 10 s becomes 8 to 10 s. So messages that
-            failed together do not become visible together.
+        jitter: random share taken off each delay, 0 to 1. With 0.2, a delay of 10 s becomes 8 to 10 s, and
+            messages that failed together become visible at different times.
 
     Raises:
         InvalidOptions: an option is out of range. The text names all of them.
@@ -132,7 +132,7 @@ class ConsumerOptions:
         return message_table(messages)
 
     def again_in(self, message: Message, outcome: Outcome, now: int) -> int | None:
-        """Returns the microseconds until a failed message becomes visible; None: when its timeout ends."""
+        """Returns the microseconds until a message becomes visible; None if it stays hidden until its timeout."""
         delay, at_once = self.retry_delay, self.retry_failed_at_once
         if outcome is not Outcome.FAILED or message.last_receive:
             return 0  # last receives: for the move to the dead-letter queue, which nothing else waits for
@@ -202,9 +202,7 @@ def _switch(wanted: str, may_be_on: bool) -> Check:
 
 
 def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
-    """Returns the queues of a consumer, each with its weight. Raises InvalidOptions if there is no queue, a value
-    is no queue or occurs twice, or the weights do not fit.
-    """
+    """Returns each queue of a consumer with its weight. Raises InvalidOptions if a queue or weight is wrong."""
     queues: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     wrong = [queue for queue in queues if not isinstance(queue, Queue)]
     problems = [f"queue: must be a Queue or a list of them, not {each!r}" for each in wrong]

@@ -19,16 +19,16 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Outage:
-    """The policy of a consumer while storage fails. It waits until storage works again.
+    """The policy of a consumer while storage fails. By default, the consumer waits until storage works again.
 
-    Meanwhile handlers continue, and deletes and renewals are repeated. Errors that waiting cannot fix, such as a
-    deleted queue or denied access, end the consumer at once.
+    Handlers continue during an outage, and deletes and renewals are repeated. Errors that waiting cannot fix end
+    the consumer at once. Examples are a deleted queue and denied access.
 
     Args:
         give_up_after: seconds of an outage after which ``Consumer.run`` raises the error; None if never.
         first_pause: seconds until the first repetition. Each further pause is twice as long.
         longest_pause: maximum pause in seconds.
-        log_every: seconds between log records during an outage. Its start and its end are always logged.
+        log_every: seconds between log records during an outage. Begin and end of an outage are always logged.
 
     Raises:
         InvalidOptions: an option is out of range. The text names all of them.
@@ -63,10 +63,10 @@ class Health:
         running: True during ``Consumer.run``.
         paused: True if the consumer receives nothing until ``Consumer.resume``.
         active: number of messages that are received and not settled yet.
-        outage_since: instant at which storage began to fail; None while it works.
-        last_error: text of the last failure of that outage.
+        outage_since: instant at which storage began to fail; None while storage works.
+        last_error: text of the last failure of the outage; None while storage works.
         begun: number of active messages that a handler has begun.
-        round_seconds: seconds of the longest of the last rounds, which settle and claim; 0 before the first round.
+        round_seconds: seconds of the slowest recent commit that settled and claimed; 0 before the first commit.
     """
 
     running: bool
@@ -86,13 +86,10 @@ class Health:
 class OutageMonitor:
     """Follows outages of storage by the outcome of every call, and logs their begin and end. Thread-safe.
 
-    An outage lasts until a call commits, or until each kind of call that failed has worked again. A receive
-    that finds an empty queue commits nothing, so it ends the outage only if no other kind of call has failed.
+    An outage lasts until a call commits, or until each kind of call that failed has worked again. A receive that
+    finds an empty queue commits nothing, and only ends the outage if no other kind of call has failed.
 
     Args:
-        policy: when to log and to give up.
-        name: name of the queue.
-        clock: the queue's clock.
         wake: called when a call other than a receive notices that an outage began or lasts too long.
 
     Attributes:
@@ -114,13 +111,10 @@ class OutageMonitor:
         self.final: QueueClientError | None = None
 
     def failed(self, doing: str, error: QueueClientError) -> bool:
-        """Records that a call failed because of storage.
+        """Records a failed call and returns True. Returns False without a record if waiting cannot fix the error.
 
         Args:
             doing: the kind of call: ``receiving``, ``extending`` or ``deleting``.
-
-        Returns:
-            True if waiting may fix the error. Otherwise the error begins no outage.
         """
         if is_permanent(error):
             return False
@@ -143,7 +137,7 @@ class OutageMonitor:
         return True
 
     def worked(self, doing: str, committed: bool = True) -> None:
-        """Records that storage answered a call."""
+        """Records that storage answered a kind of call. Ends the outage if the call ``committed``."""
         if self.since is None:
             return
         with self._lock:
@@ -156,7 +150,7 @@ class OutageMonitor:
                 self.since = self.error = self.final = None
 
     def next_try(self, failures: int) -> datetime:
-        """Returns the instant of the next try after failures, at the latest when the consumer gives up."""
+        """Returns the instant of the next try after a number of failures. The consumer may give up then."""
         now, gives_up_at = self._clock.now(), self._gives_up_at
         then = now + self.policy.pause(failures)
         return then if gives_up_at is None or gives_up_at <= now else min(then, gives_up_at)

@@ -1,9 +1,8 @@
 """The messages of one queue that a consumer holds, as a state machine that takes events and returns actions.
 
-The pool has no threads, locks, clocks or queues. A message is *active* from its receive until it is deleted,
-handed back, left to its timeout, or lost. ``State`` describes the transitions of a message. Messages of one group
-are handled one after another, all others as soon as a hand is free (HBN-19). The next round settles the messages
-that handlers have finished, and claims messages in the same commit. Instants and durations are whole microseconds.
+A message is *active* from its receive until it is deleted, handed back, left to its timeout, or lost. Messages of
+one group are handled one after another, all others as soon as a hand is free (HBN-19). The next round settles the
+messages that handlers have finished, and claims messages in the same commit. Times are whole microseconds.
 """
 
 from __future__ import annotations
@@ -25,30 +24,23 @@ if TYPE_CHECKING:
     from lakequeue.model.failures import DeadLetterReason
     from lakequeue.renewal.policies import Hold
 
+# Eight processes on a shard of an object store reached 0.74 of their speed with 0.25 s, 0.92 with 1 s.
 _LONGEST_GATHER = 1_000_000
-"""Maximum microseconds that handled messages wait for the next commit. They also wait no longer than a recent
-round. Eight processes on a shard of an object store reached 0.74 of their speed with 0.25 s, 0.92 with 1 s.
-"""
+"""Maximum microseconds that handled messages wait for the next commit. Recent rounds may limit the wait more."""
 _ROUNDS = 4
-"""Maximum rounds, or ``Rules.linger`` if longer, that messages whose last receive failed wait for each other."""
+"""Maximum rounds that messages wait for each other if their last receive failed; ``Rules.linger`` if longer."""
 
 
 class Pool:
     """The active messages of one queue of a consumer. Not thread-safe.
 
-    Args:
-        rules: the options of the consumer, for this queue.
-        totals: sums over all queues of the consumer.
-
     Attributes:
         active: the messages by receipt handle.
-        holds: the receipts of these messages, and when to extend each.
-        ahead: computes how many messages to hold.
-        line: the turns that may begin, and those behind others of their group.
+        holds: the receipts of the active messages, and when to extend each receipt.
         busy: number of messages that hands handle.
         handled, failed: number of messages whose handlers succeeded, and failed.
         claim: the free hands for the last claim; None if their number does not matter, or nothing is claimed.
-        hungry: True if a hand found no message of this queue that it may begin.
+        hungry: True if a hand found no message of this queue that may begin.
         full: True if the pool had no capacity for more messages when a round was last due.
         taken: number of messages that have begun, divided by the weight. The queue with the lowest value is next.
         unended: messages whose handlers did not end in time.
@@ -148,10 +140,7 @@ class Pool:
     # --- taken by hands
 
     def _hand_free(self, event: events.HandFree) -> None:
-        """Begins the next call of the handler, if there is one.
-
-        A message that was received before makes a batch of its own: if its earlier batch failed, it fails alone.
-        """
+        """Begins the next call of the handler if one may begin. A message received before is called alone."""
         due = self.begins(self._now)
         while self.wants_hand and not (due and self.next_is_last):
             self._kept += 1
@@ -163,7 +152,7 @@ class Pool:
         jobs: list[Job] = []
         while len(jobs) < self.rules.batch and (job := self._next(first=not jobs)) is not None:
             jobs.append(job)
-            if job.context.message.receive_count > 1:
+            if job.context.message.receive_count > 1:  # if its earlier batch failed, it fails alone
                 break
         if jobs:
             self._count_busy(len(jobs), 1)
@@ -173,7 +162,7 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """Begins and returns the ``first`` or the next message of a batch; None if no message may begin."""
+        """Begins and returns the ``first`` or a further message of a batch; None if no message may begin."""
         while self.line.ready and not self._keeps_back(self.line.ready[0]):
             if not first and self._is_again(self.line.ready[0]):
                 return None
@@ -266,7 +255,7 @@ class Pool:
         self._wake()
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
-        """Returns a handled message's deletion. If its receipt ended, a later receipt in the pool replaces it."""
+        """Returns the deletion of a handled message. Uses a later receipt in the pool if the receipt has ended."""
         if hold is None or not hold.is_over(self._now):
             return Done(job, hold=hold, until=self._until(hold, self._now, self.rules.linger))
         message_id = job.context.message.message_id
@@ -275,20 +264,20 @@ class Pool:
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
 
     def _until(self, hold: Hold | None, now: int, longest: int) -> int:
-        """Returns until when a message may wait to be settled: at most ``longest``; 0 if it may not wait."""
+        """Returns the instant until which a message may wait to be settled; 0 if it may not wait."""
         if not self.rules.linger or hold is None or hold.failed or hold.timeout <= 0:
             return 0
         longest = min(longest, (hold.visible_at - now) // 3)
         return now + longest if longest > 0 else 0
 
     def _end_rest(self, job: Job) -> list[Job]:
-        """Removes and returns the messages that wait behind a message in its group. No handler begins them now."""
+        """Removes and returns the messages of a job's turn that wait for a handler. No handler begins them now."""
         rest = [other for other in job.turn.jobs if other.state is State.WAITING]
         job.turn.jobs.clear()
         return rest
 
     def _settle_later(self, done: Done) -> None:
-        """Adds a message to settle. Wakes the loop unless another message to settle may wait no longer."""
+        """Adds a message to settle. Wakes the loop unless another message has to be settled as early."""
         done.job.state = State.FINISHED
         if all(each.due is not None or each.until > done.until for each in self._done):
             self._wake()
@@ -377,7 +366,7 @@ class Pool:
         self._do(holds.WaitUntil(min(instants, default=None)))
 
     def _hand_in(self) -> bool:
-        """Adds all ``_letters`` to the next round if one is due. Returns True if so: a claim must move them."""
+        """Adds all ``_letters`` to the next round if they must not wait longer. Returns True if it added any."""
         due = self._letters.due(self._now)
         self._done += [done for done, _ in due]
         self._failures |= {done.handle: reason for done, reason in due if reason is not None}
@@ -400,11 +389,11 @@ class Pool:
         return due, failures
 
     def _would_be_hidden(self, done: Done) -> bool:
-        """True if an extension that is on its way could come after a release, and hide the message for longer."""
+        """True if a running extension could take effect after a release, and hide the released message again."""
         return done.again_in is not None and self.holds.is_extending(done.handle)
 
     def next_event(self) -> int | None:
-        """Returns when to settle again, or earlier to give messages back; None if there is nothing to do."""
+        """Returns when to settle again or to give messages back; None if there is nothing to do."""
         instants = [done.due for done in self._done if done.due is not None]
         instants += [at for at in (self._given_back_at(), self._letters.until) if at is not None]
         return min(instants, default=None)
@@ -485,13 +474,10 @@ class Pool:
         return min(room, self.rules.largest or room)
 
     def _usable(self) -> int:
-        """Returns how many messages the usable hands of this queue handle at a time.
-
-        All hands are usable if the consumer holds no messages of other queues. Otherwise only this queue's busy
-        hands and the idle hands are. At least one hand counts as idle, so that it finds a waiting message.
-        """
+        """Returns how many messages can be in hands that no other queue of the consumer keeps busy."""
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency
+        # at least one hand counts as idle, so that it finds a waiting message
         return (self._busy_hands + max(1, self._totals.hands - self._totals.busy)) * self.rules.batch
 
     def _given_back_at(self) -> int | None:
@@ -501,7 +487,7 @@ class Pool:
         return ahead[0].since + self.ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """Returns the newest waiting jobs, as many as exceed the usable hands, in order of receives."""
+        """Returns the waiting jobs for which no usable hand is left: the newest, in the order of receives."""
         number = self._need_hands() - self._usable()
         return self._waiting()[-number:] if number > 0 else ()
 
@@ -530,7 +516,7 @@ class Pool:
 
     @property
     def is_idle(self) -> bool:
-        """True if a hand that finds no work changes nothing here: no message is active or was put off."""
+        """True if a hand need not ask this pool for work: no message is active, and no message was put off."""
         return self.hungry and not (self.active or self.full or (self.claim and self.claim.passed))
 
     @property

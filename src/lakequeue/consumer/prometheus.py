@@ -55,13 +55,7 @@ class Endpoint:
         registry.register(_Races(self._races))
 
     def observer(self, queue: str, health: Callable[[], Health], races: Callable[[], ShardRaces]) -> Observer:
-        """Returns an observer that counts the events of one queue's messages.
-
-        Args:
-            queue: name of the queue, the label of every metric.
-            health: returns the current state of the consumer.
-            races: returns commits and lost races of this process by shard.
-        """
+        """Returns an observer that counts the events of one queue's messages, with the queue's name as a label."""
         for family, value in self._gauges:
             family.labels(queue).set_function(lambda value=value: value(health()))
         self._races[queue] = races

@@ -1,8 +1,6 @@
 """One queue in one run of a consumer: performs the actions that the pool of its messages returns.
 
-The loop settles and receives in a thread of its own, or in a few threads that the loops of all queues share. Hands
-report the ends of calls in their own threads, and another thread extends receipts. All of them report to the pool,
-under one lock.
+The loop, the hands and the renewal of receipts run in different threads. All report to the pool, under one lock.
 """
 
 from __future__ import annotations
@@ -54,9 +52,7 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
 
 _HELD_BACK_WAIT = 1
-"""Seconds that a receive waits for a rate limit in a run with ``until_empty``. The run then checks again if the
-queue is empty, because another process may receive the last message.
-"""
+"""Seconds that a receive waits for a rate limit in a run with ``until_empty``. Then the run checks for the end."""
 
 _HAND_FREE, _RECEIVED_NOTHING = events.HandFree(), events.MessagesReceived((), {})
 _SETTLED = events.Settlement.SETTLED
@@ -64,16 +60,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class QueueLoop(RunLoop):
-    """Receives from one queue of a consumer, and settles, during a run.
-
-    Args:
-        hands: the hands that handle the messages of all queues.
-        arguments: see ``RunLoop``.
-
-    Attributes:
-        pool: the active messages.
-        work: calls the handler with messages.
-    """
+    """Receives messages of one queue during a run, and settles them. Takes hands, and arguments of ``RunLoop``."""
 
     def __init__(self, hands: SharedHands, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -151,7 +138,7 @@ class QueueLoop(RunLoop):
         return left
 
     def take(self) -> Sequence[Job] | None:
-        """Begins the next call of the handler, if there is one. Returns its messages."""
+        """Begins the next call of the handler, and returns its messages; None if no call may begin."""
         # what begins depends on the instant for batches only
         for action in self.report(_HAND_FREE, None if self.pool.rules.batch > 1 else 0):
             if isinstance(action, events.Start):
@@ -159,7 +146,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """Ends the wait of ``Gather`` if a hand has found nothing to do."""
+        """Ends the wait of ``Gather`` if a hand has found nothing to do. Otherwise lets the next wait last."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def _locked(self, free: Callable[[], int]) -> int:
@@ -203,7 +190,7 @@ class QueueLoop(RunLoop):
                 yield from self._wait_until(action.event or began + BETWEEN_RECEIVES)
 
     def _claim(self, action: events.Round, last: bool, held_back: bool) -> Waits[Sequence[Message]]:
-        """Performs a round. Returns the messages, or raises why the claim was refused."""
+        """Performs a round. Returns the claimed messages. Raises the error if the queue refused the claim."""
         if not action.settles:
             return (yield from self._receive(action.room, last or action.event is not None, held_back))
         found = self._exchange(action)
@@ -212,10 +199,7 @@ class QueueLoop(RunLoop):
         return found.messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
-        """Begins an iteration of the loop. Returns its action; None if the iteration was spent on waiting.
-
-        May wait for new messages first, so that one commit settles handled messages and claims the new ones.
-        """
+        """Begins an iteration of the loop. Returns its action; None if the next iteration has to begin first."""
         for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
             if isinstance(action, events.Gather):
                 self._hungry.wait(action.longest / MICROS)
@@ -230,7 +214,7 @@ class QueueLoop(RunLoop):
         return action
 
     def _log_pauses(self) -> None:
-        """Logs each pause of the queue or of a group once, and its end."""
+        """Logs each pause of the queue or of a group once. Logs the end when no pause is left."""
         name, pauses = self.queue.name, settings(self.queue).pauses
         for pause in pauses:
             if pause not in self._pauses:
@@ -254,7 +238,7 @@ class QueueLoop(RunLoop):
         return (yield from receive_for_hands(self.queue, request, self.woken))
 
     def _begin(self, messages: Sequence[Message]) -> None:
-        """Gives received messages to the pool: a turn for each FIFO group, or for each message without one."""
+        """Gives received messages to the pool: a turn for each FIFO group, or for each message without a group."""
         received_at = self._clock.now()
         for observer in self._observers:
             observer.received(messages, received_at)
@@ -355,7 +339,7 @@ class QueueLoop(RunLoop):
         return verdicts
 
     def _gone(self, handles: Sequence[str]) -> Sequence[str]:
-        """Returns the receipts whose messages other processes deleted. Reads each ledger once."""
+        """Returns the receipts whose messages other processes deleted; all of them if the queue was deleted."""
         try:
             return gone(self.queue, handles)
         except QueueDoesNotExist as error:

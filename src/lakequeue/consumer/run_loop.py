@@ -16,7 +16,7 @@ from lakequeue.model.waiting_work import Waits
 
 _log = logging.getLogger("lakequeue")
 _REFUSED_PAUSE = 500_000
-"""Pause after a receive that the queue refused for now, in microseconds."""
+"""Microseconds to pause after a receive that the queue refused for now."""
 BETWEEN_RECEIVES = 200_000
 """Minimum microseconds from one empty receive to the next, if receives do not wait."""
 
@@ -25,17 +25,14 @@ class RunLoop(ABC):
     """Base of the loops that receive from one queue during a run.
 
     Args:
-        options: the consumer's options for this queue.
         controls: requests to the consumer, such as to stop.
-        observers: record the events of messages.
         fatal: stops all loops of the run to which the given loop belongs.
 
     Attributes:
         interrupt: set when something changed that the loop must act on.
         woken: ends the waits of ``run``. Set with ``interrupt``, and when there may be messages.
-        outages: follows outages of storage.
         unended: number of messages whose handlers had not ended when the run ended.
-        handed_back: number of these messages that were made visible.
+        handed_back: number of ``unended`` messages that were made visible.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class RunLoop(ABC):
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def run(self, until_empty: bool) -> Waits[None]:
-        """Consumes until stopped, see ``Consumer.run``. ``woken`` ends the waits that it yields."""
+        """Receives and handles messages, see ``Consumer.run``. Yields instants of waits, which ``woken`` ends."""
         with self.interrupt.waking(self.woken.set):
             try:
                 yield from self._consume(until_empty)
@@ -85,7 +82,7 @@ class RunLoop(ABC):
         return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run with an error, which ``run`` raises. Ends all loops if it is no LakeQueueError."""
+        """Ends the run with an error, which ``run`` raises. Any error but a LakeQueueError ends all loops."""
         self._error = self._error or error
         if not isinstance(error, LakeQueueError):
             self._fatal(self)

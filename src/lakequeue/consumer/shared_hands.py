@@ -26,7 +26,7 @@ STOP_TIMEOUT = 30
 
 @attrs.define
 class Controls:
-    """Settings of a consumer that its user may change during a run. The loops and hands read them."""
+    """Settings of a consumer that its user may change during a run."""
 
     concurrency: int
     stopping: bool = False
@@ -36,10 +36,6 @@ class Controls:
 
 class SharedHands:
     """The hands of one run of a consumer. Thread-safe.
-
-    Args:
-        clock: the consumer's clock.
-        controls: the number of hands, and whether they begin further messages.
 
     Attributes:
         totals: sums over the queues.
@@ -78,7 +74,7 @@ class SharedHands:
             return None if self._controls.stopping else self._next(to_micros(self._clock.now()))
 
     def _next(self, now: int) -> tuple[_Work, Sequence[Job]] | None:
-        """Returns the next work for a hand, or None."""
+        """Returns messages for a hand, and the function that handles them; None if no message may begin."""
         while True:
             asked = [pool for pool in self.receiving if not pool.is_idle]  # thousands of others are not asked
             ready = [pool for pool in asked if pool.begins(now) or pool.wants_hand]
@@ -101,10 +97,7 @@ class SharedHands:
         return work(jobs)
 
     def _run_dry(self, pool: Pool) -> None:
-        """Records that a hand found no message of a queue, so that the queue's loop settles without a wait.
-
-        Wakes the loop if its pool was ``full``.
-        """
+        """Records that a hand found no message of a queue. Wakes the queue's loop if its pool was ``full``."""
         pool.hungry = True
         self.receiving[pool].show_hunger()
         if pool.full:

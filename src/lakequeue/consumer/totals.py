@@ -32,5 +32,4 @@ class Totals:
 
     @property
     def several(self) -> bool:
-        """True if there are several queues."""
         return len(self.pools) > 1
