@@ -482,6 +482,33 @@ def test_a_batch_is_halved_until_the_bad_message_is_alone(place: Place, fifo: bo
     assert len(calls) < 16
 
 
+@pytest.mark.spec("TAB-29", "DLQ-12")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_batch_whose_handler_raises_comes_again_in_halves(place: Place, fifo: bool):
+    suffix = ".fifo" if fifo else ""
+    dead = place.lake.create_queue(f"raised{suffix}", fifo=fifo)
+    policy = RedrivePolicy(dead_letter_queue=f"raised{suffix}", max_receive_count=3)
+    queue = place.lake.create_queue(
+        f"raising{suffix}", fifo=fifo, table=str(place.table), redrive_policy=policy, visibility_timeout=60
+    )
+    for number in range(20):
+        queue.send(str(number), **({"group_id": str(number % 3), "dedup_id": str(number)} if fifo else {}))
+    calls: list[int] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        calls.append(len(messages))
+        if any(each.body == "13" for each in messages):
+            raise ValueError("no 13")
+        return [{"id": int(each.body)} for each in messages]
+
+    Consumer(queue, handle, batch=100, concurrency=1, renewal=NoRenewal()).run(until_empty=True)
+    assert place.stored() == [number for number in range(20) if number != 13]
+    [letter] = dead.receive(10)
+    assert letter.body == "13"
+    assert letter.dead_letter_reason is not None and letter.dead_letter_reason.text == "no 13"
+    assert len(calls) < 16
+
+
 @pytest.mark.spec("TAB-29")
 def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
     plain = place.lake.create_queue("plain")

@@ -161,7 +161,7 @@ class DeliveryLoop(RunLoop):
         with self._handling(left) as ends:
             rows, outcomes, raised = self._handled(left)
             for context, outcome in zip(left, outcomes, strict=True):
-                if context.message.group_id in batch.broken:
+                if raised is None and context.message.group_id in batch.broken:
                     continue
                 if outcome is Outcome.SUCCESS:
                     done[context.message.receipt_handle] = context
@@ -171,7 +171,7 @@ class DeliveryLoop(RunLoop):
             # no reason: an earlier message of the group failed
             failed = {each: self._reason(raised) if each in ends else None for each in handles if each not in done}
             if failed:
-                delivering.release_failed(failed)
+                delivering.release_failed(failed, together=raised is not None)
             if done:
                 again = self._append(batch, delivering, [*done.values()], rows, ends)
         for part, half in again or ():

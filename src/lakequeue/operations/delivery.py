@@ -99,11 +99,14 @@ class Delivering:
         """Makes all messages visible. If an append was tried, the messages become undecided instead (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
-    def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
-        """Makes failed messages visible. ``failed`` has the reason by receipt handle; for None, the receive does
-        not count. Raises LeaseLost if the lease no longer holds all messages.
+    def release_failed(self, failed: Mapping[str, DeadLetterReason | None], together: bool = False) -> None:
+        """Makes failed messages visible. Raises LeaseLost if the lease no longer holds all of them.
+
+        Args:
+            failed: the reason by receipt handle. For None, the receive does not count.
+            together: True if one error failed all messages that have a reason. They come again in halves (DLQ-12).
         """
-        self._release({self._offset(handle): reason for handle, reason in failed.items()})
+        self._release({self._offset(handle): reason for handle, reason in failed.items()}, together)
 
     def release_named(self, failed: Mapping[str, str | None]) -> int:
         """Releases messages by receipt handle or id. Raises ReceiptHandleIsInvalid or LeaseLost."""
@@ -111,7 +114,7 @@ class Delivering:
         self._release(by_offset)
         return len(by_offset)
 
-    def _release(self, by_offset: Mapping[int, DeadLetterReason | None]) -> None:
+    def _release(self, by_offset: Mapping[int, DeadLetterReason | None], together: bool = False) -> None:
         lease_id = self.leased.lease_id
         reasons = {offset: reason for offset, reason in by_offset.items() if reason is not None}
         unseen = ranges(sorted(by_offset.keys() - reasons))
@@ -119,7 +122,11 @@ class Delivering:
         commands: list[Command] = []
         if reasons:
             first = next(iter(reasons.values()))
-            commands.append(LeaseDelete(lease_id, seen, frozenset(reasons), first, reasons, unmark=True))
+            commands.append(
+                LeaseRelease(lease_id, seen, first, len(reasons), unmark=True)
+                if together
+                else LeaseDelete(lease_id, seen, frozenset(reasons), first, reasons, unmark=True)
+            )
         if unseen:
             commands.append(LeaseRelease(lease_id, unseen, unseen=True, unmark=True))
         if self._command(commands) < len(by_offset):
