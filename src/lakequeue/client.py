@@ -48,10 +48,10 @@ _Listed = TypeVar("_Listed")
 
 
 class QueuePage(list[_Listed]):
-    """Queues by name, and the start of the next page.
+    """A page of queues, sorted by name.
 
     Attributes:
-        next_after: the last name, for ``after`` of the next page; None on the last page.
+        next_after: the value of ``after`` that lists the next page; None on the last page.
     """
 
     def __init__(self, queues: Iterable[_Listed], next_after: str | None) -> None:
@@ -81,21 +81,21 @@ class RootProperties(Reopened[PickledRoot, Root]):
 
     @property
     def spark(self) -> SparkSession | None:
-        """Session for DataFrame methods, or None."""
+        """Spark session of the DataFrame methods, or None."""
         return self._runtime.spark
 
 
 class LakeQueue(RootProperties):
-    """Queues under a root directory or URI. Thread-safe. Starts no JVM.
+    """The queues under a root directory or URI. Thread-safe. Starts no JVM.
 
     A ``with`` block closes the root's tables at its end. A later call opens the tables again. A pickled LakeQueue
-    contains root, region and options without secrets. In another process, a copy uses the credentials of that
-    process, and no session. Equal copies in a process share one root (JOB-13).
+    contains root, region and options without secrets. In another process, an unpickled copy uses the credentials
+    of that process, and no Spark session. Equal copies in a process share their open tables (JOB-13).
 
     Args:
-        root: local path or URI. The root must be writable and contain nothing else. ``create_queue`` creates the
-            root.
-        spark: session for the DataFrame methods.
+        root: local path or URI of a writable directory with nothing else in it. ``create_queue`` creates the
+            directory.
+        spark: Spark session for the DataFrame methods.
         engine: ``auto`` commits without a JVM, and moves DataFrames through Spark. ``spark`` commits by Delta's
             own MERGE: slow, only for comparison. ``point`` refuses Spark.
         clock: source of time. Tests pass ``lakequeue.testing.ManualClock``.
@@ -103,15 +103,15 @@ class LakeQueue(RootProperties):
         root_mode: permission bits of a new local root's directory. ``0o2770`` shares the root with a group. See
             docs/operation/permissions.md.
         storage_options: options of the object store, never shown. Names are delta-rs's, such as
-            ``AWS_ENDPOINT_URL``. Environment variables with these names apply too. Spark has its own settings. On
+            ``AWS_ENDPOINT_URL``. Environment variables with these names apply too. Spark has its own settings: on
             S3, lakequeue adds this bucket's credentials, endpoint and region. See docs/operation/storage.md.
         network_file_system: True to allow a root on a network file system. Only one machine may use the root. The
-            default is in ``LAKEQUEUE_NETWORK_FILE_SYSTEM``.
-        durability: failures that acknowledged messages survive on a local disk (DUR-1). ``power``: each commit is
-            synced to the disk. ``process``: for scratch data. A power cut or system crash may lose the newest
-            commits, or the queue. The default is in ``LAKEQUEUE_DURABILITY``, else ``power``.
-        poll_interval: longest polling interval of a waiting receive, in seconds. Polls find changes by other
-            processes. The default is 0.5, on an object store 1. Polls of an object store cost requests: see
+            environment variable ``LAKEQUEUE_NETWORK_FILE_SYSTEM`` sets the default.
+        durability: failures that acknowledged messages survive on a local disk (DUR-1). ``power`` syncs each
+            commit to the disk. ``process`` is for scratch data: a power cut or system crash may lose the newest
+            commits, or the queue. None for ``LAKEQUEUE_DURABILITY`` of the environment, by default ``power``.
+        poll_interval: maximum seconds between two polls of a waiting receive. Polls find messages of other
+            processes. None means 0.5, and 1 on an object store. Polls of an object store cost requests: see
             docs/operation/storage.md.
 
     Raises:
@@ -210,13 +210,13 @@ class LakeQueue(RootProperties):
             tags: see ``Queue.set_tags``.
             update: True to change attributes and tags of an existing queue.
             table_options: see ``queue``.
-            attributes: snake_case or wire names, including ``profile`` and ``shards``.
+            attributes: attributes by snake_case names or SQS names, including ``profile`` and ``shards``.
 
         Raises:
-            InvalidParameterValue: the name breaks the rule.
+            InvalidParameterValue: the name breaks the rule for names.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: a queue of this name exists with other attributes, or on ``cmq`` with any.
+            QueueNameExists: a queue of this name exists with other attributes, or on profile ``cmq`` with any.
             QueueDeletedRecently: the profile requires a pause after a deletion.
             QueueClientError: the root has other content, or cannot be written. Or this machine's clock is wrong.
 
@@ -235,7 +235,7 @@ class LakeQueue(RootProperties):
 
         Args:
             table_options: storage options of the queue's delivery table, not stored. None means the root's
-                options, or options from the environment on another kind of storage.
+                options, or options from the environment if the table is on another kind of storage.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -287,12 +287,12 @@ class LakeQueue(RootProperties):
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
         Spark's tasks read the views through lakequeue. Spark before 4.1, or tasks without lakequeue, scan tables
-        instead. Scanning views show only the queues that exist now. In scans, each shard costs a query about 0.4
-        s.
+        instead. Views that scan tables show only the queues that exist now. A query of such a view takes about
+        0.4 s for each shard.
 
         Args:
             now: an aware instant at which states are computed. None: ``as_of``, or else the time of each query.
-            as_of: an aware instant. The views show the tables as of the instant. A table keeps old versions for
+            as_of: an aware instant. The views show the tables as they were then. A table keeps old versions for
                 ten minutes. A busy shard keeps only 200 commits. Only ``stats`` reaches further back.
 
         Raises:
@@ -309,7 +309,7 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """Returns SQL that creates the views of ``register_views``. For sessions outside Python. Starts no JVM."""
+        """Returns SQL statements that create the views of ``register_views`` in sessions outside Python."""
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)
@@ -344,8 +344,8 @@ class LakeQueue(RootProperties):
         ``shard``, ``state``, ``log_offset`` and ``sent_at``.
 
         Args:
-            now: the instant of the states. None: ``as_of``, or else the time of each read.
-            as_of: shows the tables as of this instant, see ``register_views``. Queues created later are left out.
+            now: the instant at which states are computed. None: ``as_of``, or else the time of each read.
+            as_of: the instant whose tables are read, see ``register_views``. Queues created later are left out.
 
         Returns:
             The datasets by name. Each has ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head`` and
@@ -365,22 +365,21 @@ class LakeQueue(RootProperties):
         queue: str | None = None,
         progress: CopyProgress | None = None,
     ) -> list[CopiedQueue]:
-        """Copies this root, or a queue, to another root. This root may be in use. Use copies for backup, restore
-        and moves.
+        """Copies this root, or a queue, to another root, for backup, restore and moves. This root may be in use.
 
-        The copy has everything acknowledged before the call. Each shard is copied as of a later instant. Receipts
-        and deduplication ids are valid in the copy, too. Earlier versions of the tables are not copied. A message
-        that moves between queues meanwhile may be in the copies of both. A failed or killed call leaves no visible
-        queue. Failed and killed calls can be repeated. An object store's root takes one copy at a time.
+        The copy has everything acknowledged before the call. Each shard is copied as of an instant during the
+        call. Receipts and deduplication ids stay valid in the copy. Earlier versions of the tables are not copied.
+        A message that moves between queues during the call may be in the copies of both queues. A failed or killed
+        call leaves no visible queue, and can be repeated. An object store's root takes one copy at a time.
 
         Args:
             to: the target root. A missing root is created. The root may have other queues.
             queue: name of a queue of the region. None: all queues of all regions, ``stats`` and ``schedules``.
-            progress: called with two numbers, and the queue's name. The numbers count copied files and all files.
+            progress: called with the number of copied files, the number of all files, and the queue's name.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: ``to`` has one of the queues, or something else. Or storage failed.
+            QueueClientError: ``to`` has one of the queues, or other content. Or storage failed.
             InvalidParameterValue: ``to`` is this root, or inside it.
             DamagedTable: a file is missing or has another size.
 
@@ -401,12 +400,10 @@ class LakeQueue(RootProperties):
         docs/operation/upgrading.md.
 
         Args:
-            progress: called with two numbers, and the next queue. The numbers count converted tables and all
-                tables.
+            progress: called with the number of converted tables, the number of all tables, and the next queue.
 
         Raises:
-            QueueClientError: the root is missing, or has an unknown layout. Or another process has opened the
-                root.
+            QueueClientError: the root is missing, has an unknown layout, or is open in another process.
 
         DUR-43
         """
@@ -434,11 +431,11 @@ class LakeQueue(RootProperties):
         bad_rows: str | None = None,
         table_options: Mapping[str, str] | None = None,
     ) -> SentRows:
-        """Sends each row that a Delta table has gained as a message, once. Returns the number of messages.
+        """Sends each new row of a Delta table as a message, once. Returns the number of messages.
 
-        A call sends all versions after the last sent version. The queue's log records the last sent version: no
-        checkpoint is needed. Calls may run at the same time and be killed. A version above 100,000 rows is sent in
-        pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
+        A call sends the rows of all versions after the last sent version. The queue's log records the last sent
+        version, so no checkpoint is needed. Calls may run at the same time and be killed. A version above 100,000
+        rows is sent in pieces. Needs the extra ``delta``, but no JVM. See docs/guides/relay.md.
 
         With ``files`` instead of ``table``, each new file becomes a message, once. A file is new if its name, size
         or time is new. The message is a JSON object: ``path``, ``size`` and ``modified_at``. Files need no extra.
@@ -447,16 +444,15 @@ class LakeQueue(RootProperties):
             table: path or URI of the table, outside of the root.
             queue: the queue that gets the messages.
             files: pattern of paths or URIs, such as ``landing/*.json``. ``**`` matches any directories. Only the
-                columns and ``table_options`` can be combined with ``files``.
+                columns and ``table_options`` can be given together with ``files``.
             body: column with the bodies. ``*`` sends each row as a JSON object, like ``Queue.send_arrow``.
             start: where the first call begins. ``now`` means after the existing versions, and a number means at
-                this version. An aware datetime means at the first version committed then or later. A later call
-                that names a later start skips the unsent versions before it.
+                this version. An aware datetime means at the first version committed then or later. If a later
+                call names a later start, the unsent versions before that start are skipped.
             changes: ``appends``, or ``feed``: the table's change feed. A feed has inserted, updated and deleted
                 rows. Updated rows have the new values. Rows have the feed's columns. Messages have the message
                 attribute ``change_type``.
-            skip_changes: True to skip versions that removed or rewrote rows. With ``feed``: versions without a
-                feed.
+            skip_changes: True to skip versions that removed or rewrote rows, or with ``feed`` have no feed.
             group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
                 ``dedup_id``, ``delay_seconds`` and ``priority``. None: the column of that name, if present. A
                 column ``message_attributes`` is also used: see ``Queue.send_dataframe``.
@@ -467,7 +463,7 @@ class LakeQueue(RootProperties):
             InvalidOptions: a version removed or rewrote rows. Or the path has another table than before.
             InvalidParameterValue, InvalidMessageContents: an argument, or rows of the named version, break rules.
             QueueClientError: the table cannot be read. Or VACUUM or log cleanup removed unsent rows.
-            OverLimit: the queue has no room for a piece.
+            OverLimit: the queue has reached its cap on stored messages.
 
         RLY-1 to RLY-6
         """
@@ -518,15 +514,15 @@ class LakeQueue(RootProperties):
 
         Expires messages. Drops and merges parts of the logs. Removes old files and log entries. Removes queues a
         day after their deletion. Records the depth of each queue in ``stats``. May run during all other calls, and
-        be killed. The summary of the root's own tables has ``queue`` None. ``failures`` lists failed steps.
+        be killed. In the summary of the root's own tables, ``queue`` is None. ``failures`` lists failed steps.
 
         Args:
-            progress: called with two numbers, and a queue's name. The numbers count finished queues and all
-                queues. The name is the next queue. With several processes, the name is the last finished queue.
+            progress: called with the number of finished queues, the number of all queues, and a queue's name: the
+                next queue, or with several processes the last finished queue.
             processes: number of new processes of this machine. The processes must be able to import the main
                 module.
-            now: for a full local disk. Also removes deleted queues, and files of old readers. Readers are old
-                after this many seconds. A lease, DataFrame or view of an old reader fails. The error names a file.
+            now: for a full local disk: seconds after which deleted queues, and files that a reader may still
+                need, are removed. A lease, DataFrame or view that loses a file fails. The error names the file.
 
         Raises:
             QueueClientError: the root is missing or has no queues. With several processes: the root has its own
@@ -545,8 +541,8 @@ class LakeQueue(RootProperties):
     def check(self, name: str | None = None) -> list[Finding]:
         """Reads every file of the tables. Returns damage and warnings, or an empty list. Changes nothing.
 
-        Checks logs, ledgers, catalog, and size and rows of files. Also checks locks, free space, clock, and
-        foreign table features. May run during all other calls.
+        Checks logs, ledgers, catalog, sizes and rows of files, locks, free space, the clock, and table features
+        that lakequeue does not know. May run during all other calls.
 
         Args:
             name: a queue of the region; None for the whole root.
@@ -578,14 +574,14 @@ class LakeQueue(RootProperties):
         killed repair can be repeated. Replaced files stay in ``_damaged`` below the table.
 
         Args:
-            name: a queue of the region. The catalog may have lost the queue. None: all queues of the root.
-            apply: False only reports the steps.
+            name: a queue of the region, even if the catalog has lost the queue; None for all queues of the root.
+            apply: True to repair. False only reports the steps.
             clock: True to only set back future instants that a wrong clock stored. Messages sent in the future
-                count as sent now. Messages received in the future are visible. Schedules go on. First correct this
-                machine's clock.
+                count as sent now. Messages received in the future become visible. Schedules continue. First
+                correct this machine's clock.
             force: True to repair a shard even if lost or repeated messages cannot be determined.
-            adopt: True to give the name to a queue that the catalog has lost. Another queue that has the name
-                loses it. Repeated calls give the name to the queues in turn.
+            adopt: True to give ``name`` to a queue that the catalog has lost. Another queue with this name loses
+                the name. Repeated calls give the name to these queues in turn.
             new_delivery_id: True to only give the queue a new delivery id. Messages of the queue's deliveries
                 become visible. Use this for a root that was copied without ``copy``.
 
@@ -595,7 +591,7 @@ class LakeQueue(RootProperties):
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
-            QueueClientError: the root does not exist. Or another process held a table's lock for too long.
+            QueueClientError: the root does not exist, or another process held a table's lock for too long.
 
         DUR-31 to DUR-36, DUR-83
         """

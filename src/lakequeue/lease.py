@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Delivery:
-    """Identity and table for your own write (TAB-28).
+    """Identity and table of a lease's delivery, for your own write (TAB-28).
 
     Attributes:
         app_id: application id of the transaction; ``txnAppId`` in Spark.
         version: version of the transaction; ``txnVersion`` in Spark.
         table: the ``deltalake.DeltaTable`` whose log shows that this lease may still deliver. Write once. With
-            ``deltalake`` and polars, write through this object. A write by path is not fenced: rows may arrive
-            after another process blocked the delivery.
+            ``deltalake`` and polars, write through this object. A write by path is not fenced: its rows may
+            arrive after another process blocked the delivery.
     """
 
     app_id: str
@@ -52,10 +52,10 @@ class Delivery:
 
 
 class Lease:
-    """Messages claimed together; get a lease from ``Queue.lease``.
+    """Messages that were claimed together. Get a lease from ``Queue.lease``.
 
-    Settling takes one commit per shard, without Spark. Methods return ``LeaseCounts(done, lost)``; ``lost``
-    messages no longer belong to the lease.
+    Settling takes one commit per shard, without Spark. Methods that settle or extend return ``LeaseCounts``, with
+    the number of ``lost`` messages, which no longer belong to the lease.
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
@@ -77,7 +77,7 @@ class Lease:
 
     @property
     def visible_at(self) -> datetime:
-        """When the messages become visible again, unless extended."""
+        """Instant at which the messages become visible again, unless the lease is extended."""
         return from_micros(self._visible_at)
 
     @property
@@ -128,13 +128,13 @@ class Lease:
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
         """Extends the lease in the background while the block runs. Stops when the block settles the lease.
 
-        A busy Spark delays no extension. A lost lease cancels Spark jobs of the block's thread.
+        A busy Spark session delays no extension. A lost lease cancels Spark jobs of the block's thread.
 
         Args:
             policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease and its timeout.
 
         Raises:
-            LeaseLost: the lease holds no message at the block's end.
+            LeaseLost: the lease holds no message any more. Raised at the block's end.
             QueueDoesNotExist: the queue was deleted. Raised at the block's end.
         """
         check_callable("policy", policy, "next_check", "extension", expected="a renewal policy")
@@ -181,11 +181,11 @@ class Lease:
         return self._runtime.queue
 
     def delete(self) -> LeaseCounts:
-        """Deletes every message of the lease. Raises LeaseLost if it no longer holds any message."""
+        """Deletes every message of the lease. Raises LeaseLost if the lease no longer holds any message."""
         return self._settle(operations.delete)
 
     def release(self) -> LeaseCounts:
-        """Makes every message of the lease visible. Raises LeaseLost if it no longer holds any message."""
+        """Makes every message of the lease visible. Raises LeaseLost if the lease no longer holds any message."""
         return self._settle(operations.release)
 
     def delete_except(
@@ -344,7 +344,7 @@ def _columns(names: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _cancellable(spark: SparkSession | None) -> Iterator[Callable[[], None]]:
-    """Yields a function. It cancels the block's Spark jobs of this thread."""
+    """Yields a function that cancels the Spark jobs that this thread began in the block."""
     if spark is None:
         yield lambda: None
         return

@@ -69,7 +69,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def name(self) -> str:
-        """Name of the queue; for a FIFO queue with ``.fifo`` at its end."""
+        """Name of the queue. The name of a FIFO queue ends in ``.fifo``."""
         return self._known.name
 
     @property
@@ -94,7 +94,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def created_at(self) -> datetime:
-        """When the queue was created, in UTC."""
+        """Instant of the queue's creation, in UTC."""
         return from_micros(self._runtime.row.created_at)
 
     @property
@@ -109,7 +109,7 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def dead_letter_queue(self) -> str | None:
-        """ARN of the queue for messages received too often (DLQ-2)."""
+        """ARN of the queue that gets messages received too often (DLQ-2); None without such a queue."""
         policy = self._runtime.attributes.redrive
         return None if policy is None else policy.dead_letter_queue
 
@@ -120,9 +120,9 @@ class Queue(QueueProperties):
     A ``with`` block closes the queue's tables at its end. A later call opens the tables again. A Queue can be
     pickled like a ``LakeQueue``. A copy never refers to a later queue of the same name (JOB-13).
 
-    Every method raises QueueDoesNotExist after the queue was deleted. Every method raises QueueClientError if
-    storage fails. Every method raises RequestThrottled if other processes won all races for a commit.
-    RequestThrottled means that nothing was changed: try again.
+    Every method raises QueueDoesNotExist after the queue was deleted, and QueueClientError if storage fails. Every
+    method raises RequestThrottled if other processes won all races for a commit. Nothing was changed then: try
+    again.
     """
 
     def __init__(self, runtime: OpenQueue) -> None:
@@ -166,13 +166,13 @@ class Queue(QueueProperties):
         Args:
             body: text of at least one byte. At most the queue's maximum message size.
             delay: seconds until the message becomes visible. None: the queue's delay. 0: no delay.
-            attributes: at most ten: each a str, number, bytes or ``(type, value)``.
-            group_id: the message group, required on FIFO queues; on standard queues a tenant.
-            dedup_id: sends with the same id are one message. On a FIFO queue, an id counts for 300 s. On a
+            attributes: at most ten message attributes. A value is a str, number, bytes or ``(type, value)``.
+            group_id: the message group, required on FIFO queues. On standard queues, a tenant for fair receives.
+            dedup_id: sends with the same id store one message. On a FIFO queue, an id counts for 300 s. On a
                 standard queue, an id counts for the ``deduplication_interval``. With
                 ``deduplication_until_deleted``, an id counts until the message is deleted. Optional on FIFO queues
                 with content-based deduplication.
-            system_attributes: ``AWSTraceHeader``.
+            system_attributes: only ``AWSTraceHeader`` is known.
             json: a value whose compact JSON becomes the body. ``Message.json`` reads the value.
             priority: 0 to one less than the queue's ``priorities``; None: 0. Higher priorities are received first.
             at: instant at which the message becomes visible, instead of ``delay``. The past counts as now. Not on
@@ -202,7 +202,7 @@ class Queue(QueueProperties):
         return send.send_batch(self._runtime, list_of("entries", entries, SendEntry, "a SendEntry"))
 
     def sender(self, linger: Duration | str = "100ms") -> Sender:
-        """Returns an object that collects single sends into shared commits. For producers that send one by one.
+        """Returns a sender for producers that send messages one by one. The messages share commits.
 
         Args:
             linger: how long the first message of a commit waits, 0 to 60 s, such as ``"100ms"``. With 0, messages
@@ -228,7 +228,7 @@ class Queue(QueueProperties):
 
         Args:
             max_messages: maximum number of messages (default 1). The call waits only for the first message.
-            visibility_timeout: seconds, counted from the return; None for the queue's timeout.
+            visibility_timeout: seconds, counted from the return of the call; None for the queue's timeout.
             wait_time: seconds to wait for the first message. None: the queue's wait time.
             attempt_id: on FIFO queues, a token of this receive. Within 300 s, another receive with this token
                 returns the messages that are still hidden. The handles stay the same, and the messages are hidden
@@ -236,7 +236,7 @@ class Queue(QueueProperties):
             attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters; not with an ``attempt_id``. ``peek``, SQL and the console
-                show the name during flight.
+                show the name while the messages are in flight.
 
         Raises:
             OverLimit: a standard queue reached its cap on messages in flight.
@@ -259,7 +259,7 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Receives for asyncio, without a thread while it waits. If cancelled, claimed messages become visible."""
+        """Receives in asyncio, and waits without a thread. If cancelled, claimed messages become visible."""
         request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
         )
@@ -291,7 +291,7 @@ class Queue(QueueProperties):
         return settle.delete_batch(self._runtime, [receipt_handle_of(one) for one in receipts])
 
     def change_visibility(self, receipt_handle: str | Message, visibility_timeout: Duration) -> None:
-        """Makes a received message visible in this many seconds. Takes the message or its handle.
+        """Makes a received message visible after this many seconds. Takes the message or its handle.
 
         Raises:
             ReceiptHandleIsInvalid: the text is not a handle of this queue.
@@ -304,7 +304,7 @@ class Queue(QueueProperties):
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes several receipts. Takes pairs of a handle or message, and seconds. Result ids are indexes.
+        """Changes visibility by pairs of a handle or message, and seconds. The ids of the results are indexes.
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
@@ -332,7 +332,7 @@ class Queue(QueueProperties):
         """Sends every row of a DataFrame in one commit. Returns the number of messages.
 
         Args:
-            df: column ``body`` STRING. Optional columns: ``delay_seconds``, ``group_id``, ``dedup_id``,
+            df: needs a column ``body`` STRING. Optional columns: ``delay_seconds``, ``group_id``, ``dedup_id``,
                 ``priority``, ``message_attributes``. FIFO queues accept duplicates, but do not count them.
             send_id: makes the call repeatable. Later calls with the same id send nothing.
             order_by: on FIFO queues, the column that orders each group. None: the order of the rows.
@@ -375,10 +375,9 @@ class Queue(QueueProperties):
     ) -> SentRows:
         """Sends every row of Arrow data in one commit. Returns the number of messages.
 
-        On a standard queue, memory holds a batch of the reader. Memory also holds a few row groups of 4 MiB. On a
-        FIFO queue, all rows wait in a temporary directory (``TMPDIR``) to be sorted by group. Memory then holds a
-        sixteenth of the rows, or the largest group. For an object store, each file of up to 256 MiB also waits in
-        this directory.
+        On a standard queue, memory holds a batch of the reader and a few row groups of 4 MiB. On a FIFO queue, all
+        rows wait in a temporary directory (``TMPDIR``) to be sorted by group. Memory then holds a sixteenth of the
+        rows, or the largest group. For an object store, files of up to 256 MiB also wait in this directory.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``. Or anything with
@@ -436,7 +435,8 @@ class Queue(QueueProperties):
         Args:
             reason: text of up to 8,192 bytes. ``doctor``, the console and the attribute ``paused`` show the
                 reason.
-            group_id: the only message group to pause. The attribute ``paused_groups`` takes up to 8,192 bytes.
+            group_id: the message group to pause; None for the whole queue. The attribute ``paused_groups`` takes
+                up to 8,192 bytes.
 
         Raises:
             InvalidParameterValue: ``reason`` is empty, or ``group_id`` is invalid.
@@ -478,15 +478,15 @@ class Queue(QueueProperties):
         rewind.purge(self._runtime)
 
     def undecided(self) -> list[UndecidedDelivery]:
-        """Returns undecided deliveries into the queue's table, oldest first (TAB-5)."""
+        """Returns deliveries that may or may not be in the queue's delivery table, oldest first (TAB-5)."""
         return deliveries.undecided(self._runtime)
 
     def decide(self, *, delivered: bool) -> int:
-        """Decides all undecided deliveries. Returns the number of messages. For use if the table is gone.
+        """Decides all ``undecided`` deliveries, for use if the table is gone. Returns the number of messages.
 
         Args:
-            delivered: True deletes the messages. False makes the messages visible. Rows that are already in the
-                table will appear twice. Rows that a running process still appends appear twice, too.
+            delivered: True deletes the messages. False makes the messages visible; rows that are in the table, or
+                that a running process still appends, will then appear twice.
 
         TAB-10
         """
@@ -494,8 +494,7 @@ class Queue(QueueProperties):
         return deliveries.decide(self._runtime, delivered)
 
     def rewind(self, to: datetime) -> int:
-        """Makes deleted messages visible that were sent at ``to`` or later, in their old order. Returns the number
-        of messages.
+        """Restores deleted messages that were sent at ``to`` or later, in their old order. Returns their number.
 
         Args:
             to: an aware instant. At most the queue's ``rewind_range`` ago: see ``min_rewind_time``. An instant
@@ -515,7 +514,7 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """Earliest instant for ``rewind`` (RWD-24). ``rewind`` accepts it for one second more. None: no rewind."""
+        """Earliest instant for ``rewind``, which accepts it for one second; None without a history (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
@@ -556,15 +555,15 @@ class Queue(QueueProperties):
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Counts messages by state, exact at one snapshot per shard. Slow above about 200,000 runs in a shard."""
+        """Counts messages by state, exact at one instant per shard. ``doctor`` warns if a shard makes it slow."""
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:
-        """Returns ``counts`` for each priority, from 0 on. Without priorities, only 0 (JOB-5)."""
+        """Returns ``counts`` for each priority, from 0 on. Without priorities, returns one item (JOB-5)."""
         return by_priority(self._runtime)
 
     def shard_counts(self) -> list[ShardCounts]:
-        """Returns messages and lost races of each shard. Takes 100 requests a shard on object stores (QUE-35)."""
+        """Counts messages and lost races of each shard. Takes 100 requests a shard on object stores (QUE-35)."""
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
@@ -594,7 +593,7 @@ class Queue(QueueProperties):
                 ``consumer`` (of a message in flight). Times: ``sent_at``, ``visible_at``, ``age`` (seconds).
                 Names: ``source_queue``. JSON: ``dead_letter_reason``, ``attempts``. Message attributes are a map
                 from names to texts. Binary values are in base64. Messages are tested oldest first, until ``limit``
-                are found. NULL is not true.
+                are found. A condition that is NULL does not match.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
             parameters: a value for each ``?`` of ``where``. Texts, numbers, bools, aware instants, None. Example:
@@ -619,8 +618,8 @@ class Queue(QueueProperties):
     ) -> int:
         """Moves messages of a dead-letter queue back to their sources. Returns the number of moved messages.
 
-        Moves visible messages, oldest first. They arrive like new messages: never received, with age 0. Messages
-        stay if their source queue was deleted. Messages that did not come as dead letters stay, too.
+        Moves visible messages, oldest first. Moved messages arrive like new messages: never received, with age 0.
+        Messages stay if their source queue was deleted, or if they did not come as dead letters.
 
         Args:
             max_messages: maximum number of messages; None moves all.
@@ -653,24 +652,22 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Counts the messages that a redrive would move. Keys are target queues. Raises the errors of
-        ``redrive``.
-        """
+        """Counts the messages that ``redrive`` would move, by name of the target queue. Raises the same errors."""
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
     def compact(self, *, now: float | None = None) -> CompactionSummary:
-        """Frees storage that the queue no longer needs. Changes no answer. See ``LakeQueue.compact``."""
+        """Frees storage that the queue no longer needs. Changes no results of calls. See ``LakeQueue.compact``."""
         from lakequeue.operations.compact import compact
 
         return compact(self._runtime, now)
 
     def get(self, message_id: str) -> PeekedMessage:
-        """Returns a message by its id, without a receive. Also finds deleted and expired messages in the tables.
+        """Returns a message by its id, without a receive. Deleted messages are found while a table has them.
 
-        An id contains the time of its creation. The search begins with messages of that time. Dead letters and
-        bulk sends may need the whole log. A log of 300,000 messages takes 0.2 s.
+        An id contains the time of its creation. The search begins with messages of that time. For dead letters and
+        bulk sends, the search may read the whole log: 0.2 s for 300,000 messages.
 
         Raises:
             InvalidParameterValue: the log has no message with this id.
@@ -684,7 +681,7 @@ class Queue(QueueProperties):
         """Deletes a message by its id, in any state. A rewind can restore it. Handlers see ``lost`` within 2 s.
 
         Returns:
-            True if this call deleted the message. False if already deleted, expired or a dead letter.
+            True if this call deleted the message. False if the message was already deleted, expired or moved.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
@@ -695,15 +692,15 @@ class Queue(QueueProperties):
         return chosen_messages.cancel(self._runtime, message_id)
 
     def reschedule(self, message_id: str, at: datetime) -> bool:
-        """Makes a waiting message visible at an instant. A message waits if visible or delayed. The past counts as
-        now.
+        """Makes a visible or delayed message visible at an instant.
 
         Args:
             message_id: the id that the send returned.
-            at: an instant with a time zone, before the message expires.
+            at: an instant with a time zone, before the message expires. The past counts as now.
 
         Returns:
-            True if the message was waiting. False if it is in flight, held, deleted, or moving to another queue.
+            True if the message was visible or delayed. False if it is in flight, held, deleted, or moving to
+            another queue.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id. Or the message expires before
@@ -720,8 +717,8 @@ class Queue(QueueProperties):
 
         Deletes the message, in any state and from the rewind history. The message's row in the log keeps message
         id and times. The row loses body, attributes, sender, trace header, message group and deduplication id. On
-        a FIFO queue, group and deduplication id still count for five minutes: call the method again afterwards. A
-        local disk loses the files at once. An object store loses the files after 48 hours.
+        a FIFO queue, group and deduplication id still count for five minutes: call the method again afterwards.
+        The old files are deleted at once on a local disk, and after 48 hours on an object store.
         docs/operation/erasing.md lists where copies remain.
 
         Raises:
@@ -745,8 +742,8 @@ class Queue(QueueProperties):
         """Adds or overwrites tags. Keys are case-sensitive.
 
         Raises:
-            InvalidParameterValue: a key is no text of 1 to 128 characters. Or a value is no text of at most 256.
-                Or the queue would have more than 50 tags.
+            InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of up to 256
+                characters. Or the queue would have more than 50 tags.
 
         QUE-28
         """
