@@ -22,6 +22,7 @@ from lakequeue import (
     Message,
     NoRenewal,
     Outage,
+    Outcome,
     Queue,
     QueueClientError,
     QueueDoesNotExist,
@@ -402,6 +403,29 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, conc
     assert several.harness.lq.queue("dead").counts().visible == 0
 
 
+def a_hand_is_not_kept_for_the_interval(several: Several) -> None:
+    first, second = several.orders, several.queue("second")
+    several.harness.with_dead_letters(2)
+    fill(first, 1)
+
+    def handle(message: Message, context: Context) -> Outcome | None:
+        several.begun.append((several.now, context.queue.name, message.body))
+        context.sleep(1 if context.queue is first else 0.4)
+        return Outcome.FAILED_RETRY_NOW if context.queue is first and message.receive_count == 1 else None
+
+    with several.running(Consumer([first, second], handle, 2, claim_interval=20)):
+        several.advance(0.1)
+        fill(second, 40)  # each takes the other hand for 0.4 s
+        several.advance(4)
+    again = [at for at, queue, _ in several.begun if queue == "orders"][1:]
+    assert again == pytest.approx([1.3]), "a hand of the second queue is free then"
+
+
+@pytest.mark.spec("HBN-23", "HBN-29")
+def test_a_hand_that_is_kept_for_a_last_receive_ends_the_interval(several: Several) -> None:
+    a_hand_is_not_kept_for_the_interval(several)
+
+
 def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
     first, second = several.orders, several.queue("second")
     several.harness.with_dead_letters(1)
@@ -478,6 +502,12 @@ def test_bad_options_are_named(tmp_path: Any, names: list[str | None], weights: 
     assert Consumer(both, sleeper(0), weights=(1, 1_000, 2)).handled == 0
 
 
+def keeping_the_interval(self: Pool, event: Any, hand_free: Callable[..., None] = Pool._hand_free) -> None:
+    claims_again = self._claims_again
+    hand_free(self, event)
+    self._claims_again = claims_again
+
+
 MUTATIONS = [
     Mutation(
         "the heaviest queue goes first",
@@ -488,6 +518,11 @@ MUTATIONS = [
         "all queues take turns",
         replace(SharedHands, "_in_turn", lambda self, shares: min(shares, key=lambda share: share.busy)),
         {hands_are_shared_by_weight: "JOB-9"},
+    ),
+    Mutation(
+        "the interval goes on while a hand is kept",
+        replace(Pool, "_hand_free", keeping_the_interval),
+        {a_hand_is_not_kept_for_the_interval: "HBN-29"},
     ),
 ]
 

@@ -145,6 +145,7 @@ class Pool:
         while self.wants_hand and not (due and self.next_is_last):
             self._kept += 1
             self._totals.kept += 1
+            self._claims_again = 0  # the last claim left a message for this hand
             self._wake()
         if not due:
             self.hungry = True
