@@ -19,9 +19,11 @@ from lakequeue.consumer.ahead import MOST
 from lakequeue.consumer.calls import Calls
 from lakequeue.consumer.handler import Context, hold_of
 from lakequeue.consumer.jobs import Done, Job, Rules, Turn
+from lakequeue.consumer.observers import Observer
+from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.pool import Pool
 from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, RunLoop
-from lakequeue.consumer.shared_hands import SharedHands
+from lakequeue.consumer.shared_hands import Controls, SharedHands
 from lakequeue.entry_verbs import (
     Exchanged,
     FreeHands,
@@ -60,10 +62,17 @@ _log = logging.getLogger("lakequeue")
 
 
 class QueueLoop(RunLoop):
-    """Receives messages of one queue during a run, and settles them. Takes hands, and arguments of ``RunLoop``."""
+    """Receives messages of one queue during a run, and settles them."""
 
-    def __init__(self, hands: SharedHands, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        hands: SharedHands,
+        options: ConsumerOptions,
+        controls: Controls,
+        observers: Sequence[Observer],
+        fatal: Callable[[RunLoop], None],
+    ) -> None:
+        super().__init__(options, controls, observers, fatal)
         self._hands = hands
         self._lock = hands.lock
         self._pauses = list[Pause]()
@@ -71,7 +80,7 @@ class QueueLoop(RunLoop):
         self._hungry.set()
         self.pool = pool = Pool(self._rules(), hands.totals)
         self._heartbeat = HeartbeatScheduler(self._clock, self.report, self._extend, self.fail, self._gone)
-        self._calls = Calls(*(self._options, self._observers, self._now, pool.is_over, self.report, self.fail))
+        self._calls = Calls(options, observers, self._now, pool.is_over, self.report, self.fail)
         self.work, self.running = self._calls.work, self._calls.running
         self._quick: dict[type, Callable[[Any], object]] = {
             events.Wake: lambda action: self.interrupt.set(),

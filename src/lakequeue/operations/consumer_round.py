@@ -47,11 +47,8 @@ def exchange(
                 queue.follow()
                 given, lease_id = request.visibility_timeout, receipt_handles.new_lease_id()
                 timeout = None if given is None else visibility(queue, given)
-                command = Claim(
-                    *(request.max_messages or 1, timeout, lease_id),
-                    consumer=request.consumer,
-                    one_each=request.one_each,
-                )
+                size, consumer, one_each = request.max_messages or 1, request.consumer, request.one_each
+                command = Claim(size, timeout, lease_id, consumer=consumer, one_each=one_each)
                 parts, refused = ClaimPlan(queue, command, request.enough, request.hands, settling).run()
                 claimed = receive.read(queue, parts, lease_id=lease_id)
                 receive.count(queue, claimed)
