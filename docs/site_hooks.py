@@ -28,6 +28,7 @@ _BOOSTS = {
     "operation/troubleshooting.md": 4,
     "operation/disk-full.md": 4,
     "operation/damage.md": 4,
+    "limits.md": 2,
     "guides/": 2,
     "operation/": 2,
     "reference/api/": 0.1,

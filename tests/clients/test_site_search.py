@@ -20,6 +20,7 @@ pytestmark = pytest.mark.clients
 
 HERE = Path(__file__).parents[2]
 SYMPTOMS = "operation/troubleshooting"
+STORAGE = "operation/storage"
 FIRST = {
     "stuck consumer": f"{SYMPTOMS}/#stuck-consumer-a-handler-hangs",
     "poison message": f"{SYMPTOMS}/#poison-message-delivered-again-and-again",
@@ -36,6 +37,9 @@ FIRST = {
     "damaged file": "operation/damage/",
     "consumer lag": "operation/alerts/#lakequeueconsumerlag",
     "dead letters": "guides/dead-letters/",
+    "limits": "limits/",
+    "high availability": f"{STORAGE}/#high-availability-and-failover-if-the-machine-of-a-disk-fails",
+    "failover": f"{STORAGE}/#high-availability-and-failover-if-the-machine-of-a-disk-fails",
 }
 """The first result of each search: a page, or a page and its section that is listed first."""
 
