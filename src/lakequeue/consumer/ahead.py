@@ -10,11 +10,13 @@ from lakequeue.model.messages import Message
 WINDOW = 250_000
 """Minimum work to claim ahead, in microseconds of handler time."""
 ROUNDS = 3
-"""Rounds for which the work claimed ahead lasts. Each counts as long as the longest recent round."""
+"""Number of rounds for which messages are claimed ahead, if each takes as long as the longest recent round."""
 # Four processes with four groups a hand, on an object store with 20 ms a request, reached 0.75 of their speed with
 # 1.5 rounds, 0.66 with 1. With 2, one of them got 0.4 to 0.7 of the mean.
 GROUP_ROUNDS, SCARCE_ROUNDS = 2.0, 1.5
-"""Average rounds of work to claim ahead on a FIFO queue; ``SCARCE_ROUNDS`` after a claim that lacked messages."""
+"""Number of average rounds for which messages of a FIFO queue are claimed ahead. ``SCARCE_ROUNDS`` applies after a
+claim that got fewer messages than it asked for.
+"""
 BEHIND = 4
 """Multiple of ``Ahead.window`` after which messages that no handler began are given back."""
 KNOWN_ROUNDS = 8

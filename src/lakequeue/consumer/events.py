@@ -37,7 +37,7 @@ class Settlement(Enum):
 
 @attrs.define
 class Tick:
-    """The loop of a queue begins an iteration, with at most ``hands`` hands. If paused, it receives nothing."""
+    """The loop of a queue begins an iteration, with at most ``hands`` hands. A paused loop receives nothing."""
 
     hands: int
     paused: bool
@@ -106,12 +106,12 @@ class HandlerEnded:
 
 @attrs.define
 class RunEnds:
-    """The consumer begins to end: it receives nothing, and calls no handler again. Running handlers continue."""
+    """The consumer begins to end: no message is received, and no handler begins. Running handlers continue."""
 
 
 @attrs.define
 class GraceOver:
-    """Running handlers get no more time, and the renewal has stopped."""
+    """The time for running handlers to end is over, and the renewal of receipts has stopped."""
 
 
 @attrs.define
@@ -143,7 +143,7 @@ class Wake:
 
 @attrs.define
 class WakeHands:
-    """Wake up to ``number`` idle hands, so that they ask for work."""
+    """Wake at most ``number`` idle hands, so that the hands ask for work."""
 
     number: int
 

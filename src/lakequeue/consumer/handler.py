@@ -34,7 +34,7 @@ class Outcome(Enum):
 
 
 class Lost(Interrupt):
-    """An event that is set when the receipt of a message is lost. True once it is set."""
+    """An event that is set when the receipt of a message is lost. True in conditions once it is set."""
 
     def __bool__(self) -> bool:
         return self.is_set()
@@ -84,7 +84,7 @@ class Context:
         return not self.lost
 
     async def sleep_async(self, duration: Duration) -> bool:
-        """Waits like ``sleep``, in ``async def`` handlers. Other handlers run meanwhile."""
+        """Waits like ``sleep``, in ``async def`` handlers. Other handlers can run during the wait."""
         until = self._clock.now() + timedelta(microseconds=duration_micros(duration))
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
         with self.lost.waking(lambda: _stir(loop, wake)):

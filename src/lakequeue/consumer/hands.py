@@ -43,7 +43,7 @@ class Threads(_Hands):
     _stopped: bool = attrs.field(default=False, init=False)
 
     def wake(self, jobs: int) -> None:
-        """Wakes or starts up to ``jobs`` hands, so that they take jobs."""
+        """Wakes or starts at most ``jobs`` hands, so that the hands take jobs."""
         for _ in range(min(jobs, self._number)):
             with self._lock:
                 idle = self._idle.pop() if self._idle else None

@@ -1,4 +1,4 @@
-"""Messages that failed on their last receive, and wait so that one move takes several to the dead letters."""
+"""Messages that failed on the last receive before they become dead letters, and wait to be moved together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Letters:
         return self.more and last and until > 0
 
     def add(self, done: Done, until: int, reason: DeadLetterReason | None) -> None:
-        """Adds a message that waits until an instant, and why it failed."""
+        """Adds a failed message with the reason. The message may wait until an instant."""
         done.job.state, done.until = State.FINISHED, until
         self._waiting.append((done, reason))
 
@@ -48,7 +48,7 @@ class Letters:
         return min((done.until for done, _ in self._waiting), default=None)
 
     def due(self, now: int) -> list[tuple[Done, DeadLetterReason | None]]:
-        """Removes and returns all messages if one may wait no longer. Otherwise returns no messages."""
+        """Removes and returns all messages once a message may not wait longer. Otherwise returns no messages."""
         if self.more and (self.until is None or now < self.until):
             return []
         waiting, self._waiting = self._waiting, []

@@ -18,12 +18,12 @@ COUNTERS = {
     "extended": "Extensions of receipts.",
     "lost": "Receipts lost while their message was active.",
 }
-"""Counters of the observers that measure a consumer, with descriptions."""
+"""Names and descriptions of the counters that observers of a consumer export."""
 HISTOGRAMS = {
     "handler": "Time that a handler took.",
     "lag": "Time from the send of a message to its receive.",
 }
-"""Histograms of observers that measure a consumer, in seconds, with descriptions."""
+"""Names and descriptions of the histograms that observers of a consumer export, in seconds."""
 _NO_BLOCK = nullcontext()
 
 
@@ -60,7 +60,7 @@ class Observer(Protocol):
 
 
 def handling(observers: Sequence[Observer], message: Message) -> AbstractContextManager[Any]:
-    """Enters the blocks of all observers that surround a call of the handler. Returns a stack that leaves them."""
+    """Enters ``handling`` of each observer before a call of the handler. Returns a stack that leaves all."""
     if not observers:
         return _NO_BLOCK
     stack = ExitStack()

@@ -198,7 +198,7 @@ class Pool:
         return min((job.since for turn in self.line.ready for job in turn.jobs), default=0) + self.rules.batch_wait
 
     def _keeps_back(self, turn: Turn) -> bool:
-        """True if no hand is free for a turn: all are busy (HBN-18), or are kept for last receives."""
+        """True if no hand is free for a turn, because hands are busy (HBN-18) or kept for last receives."""
         free = self._totals.hands - self._totals.busy
         return free <= self._totals.kept and (free <= 0 or not turn.is_last)
 
@@ -342,7 +342,7 @@ class Pool:
             self._do(events.Gather(min(self.ahead.gather(len(self.line.ready)), _LONGEST_GATHER)))
 
     def _round(self, event: events.RoundDue) -> None:
-        """Settles messages that are due, and claims messages if there is room."""
+        """Asks for a round if messages are due to be settled, or may be claimed. Otherwise asks for a wait."""
         claims = not event.paused and self._now >= event.not_before
         if event.paused or self._letters.asked:  # the last round brought no message
             self._letters.claimed(messages=False, claim=None if event.paused else self.claim)
@@ -374,7 +374,7 @@ class Pool:
         return bool(due)
 
     def _due(self) -> tuple[list[Done], dict[str, DeadLetterReason]]:
-        """Returns the messages that the next round settles, and the failures that it records."""
+        """Returns the messages that the next round settles, and the failures that the round records."""
         due = list[Done]()
         known, self._done = self._done, []
         failures, self._failures = self._failures, {}
@@ -475,7 +475,7 @@ class Pool:
         return min(room, self.rules.largest or room)
 
     def _usable(self) -> int:
-        """Returns how many messages can be in hands that no other queue of the consumer keeps busy."""
+        """Returns how many messages can be handled at a time by hands that no other queue keeps busy."""
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency
         # at least one hand counts as idle, so that it finds a waiting message
@@ -532,7 +532,7 @@ class Pool:
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Stops keeping ``_asked`` hands free: messages for them began, or did not come. Wakes idle hands."""
+        """Stops keeping ``_asked`` hands free, because their messages began or did not come. Wakes hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released

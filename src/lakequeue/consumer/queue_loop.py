@@ -54,7 +54,7 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.holds import Verdict
 
 _HELD_BACK_WAIT = 1
-"""Seconds that a receive waits for a rate limit in a run with ``until_empty``. Then the run checks for the end."""
+"""Seconds of a receive while a rate limit holds messages back, in a run that ends when the queue is empty."""
 
 _HAND_FREE, _RECEIVED_NOTHING = events.HandFree(), events.MessagesReceived((), {})
 _SETTLED = events.Settlement.SETTLED
@@ -62,7 +62,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class QueueLoop(RunLoop):
-    """Receives messages of one queue during a run, and settles them."""
+    """Receives and settles messages of one queue during a run."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """Ends the wait of ``Gather`` if a hand has found nothing to do. Otherwise lets the next wait last."""
+        """Ends the wait of ``Gather`` if a hand has found nothing to do. Otherwise the next ``Gather`` waits."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def _locked(self, free: Callable[[], int]) -> int:
@@ -208,7 +208,7 @@ class QueueLoop(RunLoop):
         return found.messages
 
     def _prepare(self, not_before: int, until_empty: bool) -> Waits[events.Action | None]:
-        """Begins an iteration of the loop. Returns its action; None if the next iteration has to begin first."""
+        """Begins an iteration of the loop. Returns its action; None if a new iteration must begin instead."""
         for action in self.report(events.Tick(self._controls.concurrency, self._controls.paused)):
             if isinstance(action, events.Gather):
                 self._hungry.wait(action.longest / MICROS)
@@ -269,7 +269,7 @@ class QueueLoop(RunLoop):
     # --- rounds
 
     def _exchange(self, action: events.Round) -> Exchanged:
-        """Settles messages that are due, and claims messages if there is room."""
+        """Settles the messages of a round, and claims messages if the round asks for some."""
         options, room = self._options, action.room
         timeout, enough = options.renewal.receive_timeout, self.pool.concurrency
         name, hands, one_each = options.name, self.pool.claim, not options.prefetch
@@ -383,7 +383,7 @@ class QueueLoop(RunLoop):
             self._stop()
 
     def _settle(self) -> int | None:
-        """Settles messages that are due. Returns when more are due; None if none are due before a handler ends."""
+        """Settles messages that are due. Returns when more messages are due; None until another handler ends."""
         for action in self.report(events.RoundDue(paused=True, not_before=0, may_linger=False)):
             if isinstance(action, events.Round):
                 self._exchange(action)

@@ -1,4 +1,4 @@
-"""The hands of a consumer, which its queues share in proportion to their weights (JOB-9)."""
+"""The hands of a consumer, shared by its queues in proportion to the weights of the queues (JOB-9)."""
 
 from __future__ import annotations
 
