@@ -85,8 +85,9 @@ def filled(root: str, clock: ManualClock) -> LakeQueue:
     return lake
 
 
-def opened(browser: Browser, address: str, width: int, height: int, dark: bool = False) -> Page:
+def opened(browser: Browser, address: str, now: datetime, width: int, height: int, dark: bool = False) -> Page:
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+    page.clock.set_fixed_time(now)
     page.goto(f"{address}/console/")
     page.locator(".lines > li").first.wait_for()
     page.get_by_text("max 214").wait_for(state="attached")  # a phone hides it
@@ -106,10 +107,10 @@ def take(directory: Path) -> None:
         with serving(lake) as server, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
             for name, dark in (("console", False), ("console-dark", True)):
-                page = opened(browser, server.url, 1180, 650, dark)
+                page = opened(browser, server.url, clock.now(), 1180, 650, dark)
                 page.locator(".lines > li", has_text="invoices.fifo").get_by_text("Commands").click()
                 shoot(page, directory / f"{name}.png")
-            shoot(opened(browser, server.url, 390, 860), directory / "console-phone.png")
+            shoot(opened(browser, server.url, clock.now(), 390, 860), directory / "console-phone.png")
             browser.close()
 
 

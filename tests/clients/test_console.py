@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -431,7 +432,7 @@ def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
     shows(dialog.get_by_role("alert")).to_contain_text("There is no column nonsense")
     dialog.get_by_label("Only messages for which").fill("body LIKE '%orders 1'")
     visit.button("Count").click()
-    shows(what).to_contain_text("1 message of redriven-letters will be moved: 1 message to redriven-orders")
+    shows(what).to_contain_text("1 message of redriven-letters will be moved to redriven-orders.")
     dialog.get_by_role("button", name="Move 1 message").click()
     shows(page.locator(".toast")).to_have_text("1 message of redriven-letters moved to redriven-orders.")
     shows(page.locator("td.at-body")).to_have_count(3)
@@ -537,6 +538,7 @@ def test_a_dead_letter_queue_says_what_it_is_and_comes_first(visiting: Visiting,
     with serving(lake) as server, visiting(server.url) as visit:
         page = visit.open()
         shows(page.locator("tbody tr").first).to_contain_text("z-letters2 dead letters")
+        shows(page.locator(".summary")).to_have_text("2 queues · 0 visible · 2 dead letters · 0 in flight")
         concerns = page.get_by_role("region", name="What needs attention")
         concerns.get_by_role("link", name="2 ValueError").click()
         shows(page.locator("tr.message")).to_have_count(2)
@@ -1018,6 +1020,7 @@ def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
     dialog = page.get_by_role("dialog")
     shows(dialog.get_by_label("with this text")).to_have_value("card")
     shows(dialog.get_by_label("Only messages for which")).to_have_value("receive_count = 1")
+    shows(dialog.get_by_label("Only error")).to_be_focused()
     visit.button("Move 2 messages").click()
     shows(page.locator(".toast")).to_have_text("2 messages of filtered-letters moved to filtered-orders.")
     assert [message.body for message in lake.queue("filtered-letters").peek()] == ["cash 1"]
@@ -1025,16 +1028,27 @@ def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
 
 def test_a_queue_is_paused_and_resumed_and_the_list_says_what_needs_attention(lake: LakeQueue, visit: Visit):
     lake.create_queue("attended").send("a", group_id="acme")
+    visit.page.clock.install()
     page = visit.open("#/q/attended")
     visit.button("Pause…").click()
     dialog = page.get_by_role("dialog", name="Pause attended?")
     dialog.get_by_label("Reason").fill("the bank is down")
     dialog.get_by_role("button", name="Pause").click()
-    shows(page.locator(".badge.paused")).to_have_text(re.compile(r"^paused \d+s ago: the bank is down"))
+    shows(page.locator(".badge.paused")).to_have_text(re.compile(r"^paused \d+s ago: the bank is down$"))
+    standard = page.locator(".badge", has_text="standard").bounding_box()
+    assert standard is not None and standard["height"] < 20, "a badge is no higher than its line"
+    shows(visit.button("Pause…")).to_be_hidden()
+    shows(page.locator(".tools button.first")).to_have_text("Resume")
     assert lake.queue("attended").receive() == []
     visit.open("#/?text=attended")
     concerns = page.get_by_role("region", name="What needs attention")
-    paused = concerns.locator(".lines > li", has_text=re.compile("attended: paused for .*: the bank is down"))
+    paused = concerns.locator(".lines > li", has_text=re.compile(r"attended: paused \d+s ago: the bank is down"))
+    shows(paused).to_have_count(1)
+    page.clock.fast_forward(300_000)
+    ages = page.locator(".lines > li, tbody tr", has_text="attended").locator("time.ago")
+    shows(ages.first).to_have_text(re.compile(r"^5m(\d+s)? ago$"))
+    assert len({*ages.all_text_contents()}) == 1 < ages.count(), "no two durations contradict each other"
+    paused = concerns.locator(".lines > li", has_text="attended: paused")
     shows(paused.get_by_role("listitem").first).to_be_hidden()
     paused.get_by_text("Commands").click()
     shows(paused.get_by_role("listitem").first).to_contain_text("attended has been paused since")
@@ -1046,7 +1060,7 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_what_needs_attention(la
     assert [message.body for message in lake.queue("attended").receive()] == ["a"]
     visit.open("#/q/attended/consumers")
     shows(page.get_by_role("cell", name="without a name")).to_be_visible()
-    shows(page.locator("time.ago").first).to_have_text(re.compile(r"^\d+s ago$"))
+    shows(page.locator("time.ago").first).to_have_text(re.compile(r"^5m(\d+s)? ago$"))
 
 
 def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting: Visiting):
@@ -1056,7 +1070,7 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
     with visiting(permissions=["clipboard-read", "clipboard-write"]) as visit:
         page = visit.open("#/?text=cured")
         concerns = page.get_by_role("region", name="What needs attention")
-        paused = concerns.locator(".lines > li", has_text="cured: group a&b paused for")
+        paused = concerns.locator(".lines > li", has_text="cured: group a&b paused")
         paused.get_by_text("Commands").click()
         shows(paused.locator("code")).to_have_text("lakequeue resume cured --group 'a&b'")
         paused.get_by_role("button", name="Copy").click()
@@ -1255,6 +1269,9 @@ def test_a_phone_stacks_the_tables_of_a_queue(lake: LakeQueue, visiting: Visitin
         shows(table.locator("thead")).to_be_hidden()
         wide = "document.querySelector('.overflow').scrollWidth > document.querySelector('.overflow').clientWidth"
         assert not page.evaluate(wide), "nothing is cut"
+        buttons = page.locator(".tools button:not([hidden])").all()
+        rows = Counter(box["y"] for button in buttons if (box := button.bounding_box()) is not None)
+        assert len(buttons) == 5 and min(rows.values()) > 1, "no button is alone in its row"
 
 
 def test_a_message_that_an_unknown_process_holds_leads_to_its_release(lake: LakeQueue, visit: Visit):

@@ -159,8 +159,10 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
         "host:7 has held a message for 2h50m",
         "1 visible, no receive for 2h50m",
         "1 dead letter",
-        "paused for 2h50m: the bank is down",
+        "paused",
     ]
+    since = [(each["since"], each["reason"]) for each in found["concerns"]]
+    assert since == [(None, "")] * 3 + [("2026-01-01T00:01:00Z", ": the bank is down")]
     rows = console.get("queues", sort="trouble")["queues"]
     assert [row["name"] for row in rows] == ["stuck", "unread", "pay-dead", "paused", "pay"]
     limited = console.get("queues", sort="trouble", limit=2)

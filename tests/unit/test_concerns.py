@@ -229,13 +229,17 @@ def test_concerns_have_an_order_and_commands() -> None:
     assert all(step.command and step.effect for each in concerns for step in each.steps)
     assert all(each.steps for each in concerns)
     assert [each.brief for each in concerns] == [
-        "group a b paused: late",
+        "group a b paused",
         "oldest deleted in 12h",
         "9 visible, no receive for 3d12h",
         "1 undecided",
     ]
     [paused] = (each for each in concerns if each.kind == "paused")
-    assert (paused.group, *commands(paused)) == ("a b", "lakequeue resume orders --group 'a b'")
+    assert (paused.group, paused.reason, *commands(paused)) == (
+        "a b",
+        ": late",
+        "lakequeue resume orders --group 'a b'",
+    )
 
 
 @pytest.mark.parametrize(("days", "late"), [(4, False), (6, True)])
@@ -244,7 +248,8 @@ def test_a_pause_longer_than_the_retention_says_that_messages_have_expired(days:
     attributes = attrs.evolve(QueueAttributes.create(paused="audit"), paused_since=since)
     [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 0, 0, 0, None), 0), [], (), None)
     told = "; longer than the retention of 4d: older messages have expired" if late else ""
-    assert concern.brief == f"paused for {days}d: audit{told}"
+    assert (concern.brief, concern.reason) == ("paused", f": audit{told}")
+    assert concern.since == from_micros(NOW - days * 86_400 * MICROS)
     assert concern.text.endswith(f": audit{told}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 import attrs
 
@@ -68,6 +69,10 @@ class Concern:
     """Commands that help, in the order of their use."""
     brief: str = ""
     """The text in a few words, without the queue's name."""
+    since: datetime | None = None
+    """Start of the pause, shown after ``brief``. None for other concerns."""
+    reason: str = ""
+    """Reason and consequence of the pause, shown after ``since``. Empty for other concerns."""
     group: str | None = None
     """Name of the paused message group. None if the concern is about the whole queue."""
     consumer: str | None = None
@@ -141,10 +146,12 @@ def found(
         retention = attributes.message_retention_period
         late = f"longer than the retention of {shown_duration(retention)}: older messages have expired"
         ends = f"; {late}" if seconds > retention else ""
-        brief = pause.with_reason(what if pause.since is None else f"{what} for {shown_duration(seconds)}")
+        reason = f"{pause.with_reason('')}{ends}"
         steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
         text = f"{pause.of(name)}{ends}"
-        yield Concern(name, "paused", text, steps=steps, brief=f"{brief}{ends}", group=pause.group)
+        yield Concern(
+            name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason, group=pause.group
+        )
     age = counts.oldest_age or 0.0
     yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:

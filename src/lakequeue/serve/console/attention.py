@@ -31,7 +31,7 @@ from lakequeue.entry_verbs import (
     shortage,
 )
 from lakequeue.errors import DamagedTable, LakeQueueError, QueueDoesNotExist
-from lakequeue.model.clock import MICROS, NEVER, shown_duration, to_micros
+from lakequeue.model.clock import MICROS, NEVER, format_instant, shown_duration, to_micros
 from lakequeue.serve.auth import Caller
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import DepthHistory
@@ -247,7 +247,8 @@ class Attention:
         """Returns the fields of a problem. Some of the fields depend on the caller's permissions."""
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
-        return attrs.asdict(concern) | {"may": _may(caller, concern)}
+        since = concern.since and format_instant(concern.since)
+        return attrs.asdict(concern) | {"since": since, "may": _may(caller, concern)}
 
     def _compaction(self, now: int) -> list[dict[str, Any]]:
         found = list[dict[str, Any]]()

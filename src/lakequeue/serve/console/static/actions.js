@@ -205,7 +205,6 @@ function links(names) {
 // source queue of the dead letters to move.
 export function redrive(queue, reload, { text = "", where: listed = "" } = {}, only = null) {
   const errors = el("select", { name: "error", change: preview });
-  const ofErrors = field("Only error", errors);
   const containing = el("input", { type: "search", name: "text", value: text, placeholder: "any text", autocomplete: "off", spellcheck: "false", change: preview });
   const where = el("input", {
     type: "text",
@@ -235,7 +234,7 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
     title: `Redrive ${queue.name}?`,
     parts: [
       text || listed ? el("p", { class: "quiet" }, "The filters of the list are taken over.") : null,
-      ofErrors,
+      field("Only error", errors),
       field("Only messages with this text in body, id or group", containing),
       field("Only messages for which this SQL condition is true", where),
       el("p", { class: "picks" }, el("button", { type: "button", class: "small", click: preview }, "Count")),
@@ -249,7 +248,7 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
   dialog.addEventListener("close", () => stopping.abort());
   confirm.disabled = true;
   offer(only ? [only] : []);
-  (only ? errors : where).focus();
+  errors.focus();
   preview();
   get(queuePath(queue.name, "/errors"), {}, stopping.signal).then((known) => offer(known.errors), () => null); // the dialog works without it
 
@@ -260,7 +259,6 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
     const label = (each) => `${each.error ?? "no reason given"}${several && each.source_queue ? ` of ${each.source_queue}` : ""} (${number(each.messages)})`;
     const options = known.map((each) => [JSON.stringify(ofKind(each)), label(each)]);
     errors.replaceChildren(...[["", "all"], ...options].map(([key, shown]) => el("option", { value: key, selected: key === value }, shown)));
-    show(ofErrors, known.length > 0);
   }
 
   async function preview() {
@@ -276,7 +274,7 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
       what.replaceChildren(
         el("strong", {}, count(found.messages, "message")),
         found.messages
-          ? ` of ${queue.name} will be moved: ${destinations(found)}. There they count as sent now and never received.`
+          ? ` of ${queue.name} will be moved${found.destinations.length === 1 ? ` to ${found.destinations[0].queue}` : `: ${destinations(found)}`}. There they count as sent now and never received.`
           : ` of ${queue.name} can be moved: a redrive moves only visible messages that are dead letters of an existing queue.`,
       );
       setText(confirm, `Move ${count(found.messages, "message")}`);

@@ -131,7 +131,7 @@ export function attention(signal, reload, only = null) {
 
   // One line for a queue: what is wrong, the worst first, and what ends it; the commands are below.
   function line([queue, list]) {
-    const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief), errorsOf(concern)]);
+    const causes = list.map((concern, index) => [index ? ", " : "", el("a", { class: KINDS[concern.kind][0], href: place(concern), title: concern.text }, concern.brief, concern.since ? [" ", ago(concern.since)] : null, concern.reason), errorsOf(concern)]);
     const held = list.some((each) => each.kind === "stuck" && hasProcess(each)) ? [" · ", el("a", { href: inFlight(queue) }, "its messages")] : null;
     const whole = list.map((concern) => el("li", {}, concern.text, cureOf(concern, KINDS[concern.kind][2])));
     const unfolded = wide && list.some(({ may = [] }) => !may.length); // the buttons of the page do as much

@@ -1,7 +1,7 @@
 // Opens the view that the address names, and refreshes it.
 
 import { address } from "./address.js";
-import { duration, el, setCommands, setPrefix, setText, show } from "./dom.js";
+import { duration, el, setCommands, setPrefix, setText, show, updateAges } from "./dom.js";
 import { get } from "./api.js";
 import { list } from "./list.js";
 import { signedIn, signIn, signOut } from "./login.js";
@@ -132,5 +132,5 @@ addEventListener("keydown", (event) => {
   }
 });
 out.addEventListener("click", signOut);
-setInterval(showAge, 1_000);
+setInterval(() => (showAge(), updateAges()), 1_000);
 open();

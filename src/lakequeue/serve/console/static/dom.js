@@ -174,6 +174,11 @@ export function ago(text) {
   return el("time", { datetime: text, title: `${instant(text)} ${offset(text)}`, class: "ago" }, sinceText(text));
 }
 
+// Brings all of them up to date at once, so that no two contradict each other.
+export function updateAges() {
+  for (const node of document.querySelectorAll("time.ago")) setText(node, sinceText(node.dateTime));
+}
+
 export function sinceText(text) {
   const seconds = (Date.now() - Date.parse(text)) / 1000;
   return seconds < 0 ? `in ${duration(-seconds)}` : `${duration(Math.round(seconds))} ago`;

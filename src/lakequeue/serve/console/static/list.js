@@ -162,12 +162,15 @@ export function list(signal, reload, again) {
       for (const head of heads) {
         head.setAttribute("aria-sort", head.dataset.key !== kept.sort ? "none" : kept.down ? "descending" : "ascending");
       }
-      const sum = (key) => last.queues.reduce((total, queue) => total + (queue.counts?.[key] ?? 0), 0);
+      const sum = (value) => last.queues.reduce((total, queue) => total + (value(queue) ?? 0), 0);
+      const letters = sum((queue) => queue.dead_letters);
+      const visible = sum((queue) => (queue.dead_letters ? 0 : queue.counts?.visible));
+      const kinds = [`${number(visible)} visible`, letters && count(letters, "dead letter"), `${number(sum((queue) => queue.counts?.in_flight))} in flight`];
       const here = last.total > last.queues.length ? `, ${number(last.queues.length)} on this page` : "";
       const order = last.counted === null ? "" : ` · sorted by counts of the last 2 minutes${last.counted ? `, for which ${count(last.counted, "queue")} ${last.counted === 1 ? "was" : "were"} counted` : ""}`;
       setText(
         summary,
-        `${count(last.total, "queue")}${here} · ${number(sum("visible"))} visible · ${number(sum("in_flight"))} in flight${order}`,
+        `${count(last.total, "queue")}${here} · ${kinds.filter(Boolean).join(" · ")}${order}`,
       );
       if (!last.queues.length) empty.replaceChildren(...(kept.text ? [`No queue has “${kept.text}” in its name.`] : begin(last.command)));
       show(empty, !last.queues.length);

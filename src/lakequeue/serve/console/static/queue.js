@@ -2,7 +2,7 @@
 
 import { destinations, pause, purge, redrive, rewind, send } from "./actions.js";
 import { lettersHash, queueHash } from "./address.js";
-import { attention, pauseMark } from "./attention.js";
+import { attention, pauseMark, resume } from "./attention.js";
 import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
@@ -65,7 +65,8 @@ export function queue(name, tab, signal, reload) {
     [el("button", { type: "button", class: style, hidden: true, click: () => open(last, changed) }, label), action];
   const actions = [
     act("Send…", "SendMessage", send, "first"),
-    act("Pause…", "SetQueueAttributes", pause),
+    act("Resume", "Resume", () => resume(name, null, changed)),
+    act("Pause…", "Pause", pause),
     act("Redrive…", "StartMessageMoveTask", (...given) => redrive(...given, part.filters?.())),
     act("Rewind…", "Rewind", rewind),
     act("Purge…", "PurgeQueue", purge, "danger"),
@@ -338,13 +339,14 @@ export function queue(name, tab, signal, reload) {
       const state = JSON.stringify([marks, last.pauses, last.may]);
       if (badges.dataset.marks !== state) {
         badges.dataset.marks = state;
-        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes, changed)));
+        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes && each.group !== null, changed)));
       }
       picture.now(last.counts);
       const letters = last.sources?.length && stored(last.counts) && offered("StartMessageMoveTask", last);
+      const first = offered("Resume", last) ? "Resume" : letters ? "StartMessageMoveTask" : "SendMessage";
       for (const [button, action] of actions) {
         show(button, offered(action, last));
-        button.classList.toggle("first", action === (letters ? "StartMessageMoveTask" : "SendMessage"));
+        button.classList.toggle("first", action === first);
         button.disabled = action === "PurgeQueue" && !(stored(last.counts) || last.counts.rewindable);
         button.title = button.disabled ? "There is nothing to purge." : "";
       }
@@ -359,12 +361,19 @@ export function queue(name, tab, signal, reload) {
 
 // Only what the key allows, and what can have an effect in this queue.
 function offered(action, queue) {
+  if (action === "Pause" || action === "Resume") {
+    return queue.may.SetQueueAttributes && isPaused(queue) === (action === "Resume");
+  }
   if (!queue.may[action]) return false;
   if (action === "Rewind") return queue.min_rewind_time !== null;
   if (action === "StartMessageMoveTask") {
     return queue.may.ReceiveMessage && (queue.sources === null || queue.sources.length > 0);
   }
   return true;
+}
+
+function isPaused({ pauses }) {
+  return pauses.some(({ group }) => group === null);
 }
 
 function formatted(key, value) {
