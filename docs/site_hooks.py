@@ -14,6 +14,7 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -36,6 +37,13 @@ _BOOSTS = {
     "internals/": 0.2,
 }
 """Factors for the rank in the site's search: what users of it look for comes before names and rules."""
+_PAGES_OF_THE_ROOT = ("changelog.md", "security.md")
+_FOOTER = {
+    "changelog/": "Changelog",
+    "security/": "Security",
+    "license.txt": "Apache-2.0",
+}
+_ROOT = "root-of-the-site:"
 _KEPT = re.compile(r"(<(a|code|pre|h\d)\b.*?</\2>|<[^>]*>)", re.DOTALL)
 """Where an id stays as it is: in links, code and headings, and inside tags."""
 _INTERNALS = re.compile(r"\b(?:OpenQueue|448|ABSENT|_[A-Z]{2,}\w*)\b")
@@ -52,23 +60,38 @@ _LOADED = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)")
 
 
 def on_config(config: Any) -> Any:
-    """Shows the version in the footer."""
+    """Shows the version in the footer, with links that ``on_post_page`` completes."""
     project = Path(config.config_file_path).with_name("pyproject.toml")
     [version] = re.findall(
         r'^version = "(.+)"$', project.read_text("utf-8"), re.MULTILINE
     )
-    config.copyright = f"lakequeue {version}"
+    links = [f'<a href="{_ROOT}{url}">{name}</a>' for url, name in _FOOTER.items()]
+    config.copyright = " · ".join([f"lakequeue {version}", *links])
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the icon of the console."""
-    icon = (
-        Path(config.config_file_path).parent
-        / "src/lakequeue/serve/console/static/icon.svg"
-    )
+    """Adds the icon of the console, and files of the project's root that users of the site look for."""
+    project = Path(config.config_file_path).parent
+    icon = project / "src/lakequeue/serve/console/static/icon.svg"
     files.append(File.generated(config, icon.name, abs_src_path=str(icon)))
+    licence = str(project / "LICENSE")
+    files.append(File.generated(config, "license.txt", abs_src_path=licence))
+    for name in _PAGES_OF_THE_ROOT:
+        text = (project / name.upper()).with_suffix(".md").read_text("utf-8")
+        page = File.generated(config, name, content=text.replace("](docs/", "]("))
+        files.append(page)
     return files
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Completes the links of the footer."""
+    return output.replace(_ROOT, get_relative_url(".", page.url) + "/")
+
+
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    """Completes the links of the footer of the page for unknown addresses."""
+    return output.replace(_ROOT, "/")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -76,6 +99,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     Hides the list of pages next to a page that is a section of its own: it would have one line.
     """
+    if page.file.src_uri in _PAGES_OF_THE_ROOT:
+        page.meta["search"] = {"exclude": True}
     boosts = [
         boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)
     ]
