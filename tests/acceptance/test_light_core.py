@@ -16,8 +16,9 @@ PROJECT = Path(__file__).parents[2]
 REFUSE = """
 import sys
 
-EXTRAS = {"pyspark", "delta", "py4j", "pandas", "matplotlib", "starlette", "uvicorn", "httptools", "uvloop"}
-EXTRAS |= {"botocore", "boto3", "prometheus_client", "opentelemetry", "grpc", "kombu", "airflow", "dagster"}
+EXTRAS = {"pyspark", "delta", "deltalake", "py4j", "pandas", "matplotlib", "starlette", "uvicorn", "httptools"}
+EXTRAS |= {"uvloop", "botocore", "boto3", "prometheus_client", "opentelemetry", "grpc"}
+EXTRAS |= {"kombu", "airflow", "dagster"}
 
 
 class Refuse:
@@ -196,6 +197,7 @@ for use in (
     lambda: lq.create_views(None, "here"),
     lambda: LakeQueue("root", engine="spark"),
     lambda: Consumer(q, lambda message, context: None, metrics_port=0),
+    lambda: Consumer(lq.create_queue("rows", table="/nowhere"), lambda messages, contexts: None, batch=2),
     *(lambda name=name: importlib.import_module(name)
       for name in ("lakequeue.otel", "lakequeue.integrations.celery", "lakequeue.spark", "lakequeue.spark.source",
                    "pyspark_lakequeue", "lakequeue.integrations.airflow", "lakequeue.integrations.dagster")),
@@ -216,6 +218,7 @@ for use in (
         "create_views needs pyspark",
         'engine="spark" needs pyspark',
         "metrics_port needs prometheus_client",
+        "a consumer of a queue with a delivery table needs deltalake",
         "lakequeue.otel needs opentelemetry",
         "lakequeue.integrations.celery needs kombu",
         *["lakequeue.spark needs pyspark"] * 2,

@@ -138,6 +138,8 @@ def test_several_queues_share_its_handlers(queue: Queue, run: Any, caplog: pytes
     assert run(*arguments, "--weights", "3,1").exit_code == 1
     assert caplog.messages[-1] == "consumed orders, other, 1 wait for a retry: 6 handled, 1 failed"
     assert queue.counts().visible == other.counts().visible == 0
+    assert run(*arguments).exit_code == 1  # also of a message that failed in an earlier run
+    assert caplog.messages[-1] == "consumed orders, other, 1 wait for a retry: 0 handled, 0 failed"
     for weights, text in (("3", "for each queue, of which there are 2, not [3]"), ("3,x", "--weights: must be")):
         result = run(*arguments, "--weights", weights)
         assert result.exit_code != 0 and text in result.output

@@ -158,12 +158,16 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
             yield from (pause.of(queue.name) for pause in pauses)
     if undecided := sum(queue.counts().undecided for queue in delivering):
         yield f"{undecided:,} undecided"
-    if consumer.failed or delivering:  # a batch that could not be delivered has not failed
-        # failed messages have no consumer, or have this one until their timeout ends
-        failed = "receive_count > 0 AND state <> 'undecided' AND (consumer IS NULL OR consumer = ?)"
-        found = sum(len(queue.peek(failed, 100, parameters=[consumer.name])) for queue in queues)
-        if found:
-            yield f"{found}{' or more' * (found >= 100)} wait for a retry"
+    # failed messages have attempts, also those of an earlier run; a batch that could not be delivered has none
+    failed, mine = "receive_count > 0 AND state <> 'undecided' AND (attempts IS NOT NULL{})", ""
+    if consumer.failed or delivering:
+        mine = " OR consumer IS NULL OR consumer = ?"  # this consumer has them until their timeout ends
+    busy = [queue for queue in queues if (counts := queue.counts()).in_flight or counts.visible or counts.delayed]
+    found = sum(
+        len(queue.peek(failed.format(mine), 100, parameters=[consumer.name][: bool(mine)])) for queue in busy
+    )
+    if found:
+        yield f"{found}{' or more' * (found >= 100)} wait for a retry"
 
 
 class _Stopping:

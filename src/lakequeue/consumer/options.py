@@ -14,7 +14,7 @@ import attrs
 from lakequeue.consumer.handler import Outcome, handler_problem
 from lakequeue.consumer.outages import Outage
 from lakequeue.entry_verbs import claim_interval, root_of, settings
-from lakequeue.errors import InvalidOptions, QueueServiceError
+from lakequeue.errors import InvalidOptions, MissingPackage, QueueServiceError
 from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, Duration, duration_micros, seconds, to_micros
@@ -175,11 +175,15 @@ class ConsumerOptions:
             ),
         )
         if delivers and (self.retry_delay is not None or at_once is False):
-            problems.append("retry_delay: failed messages of a delivery become visible at once")
+            problems.append(
+                "retry_delay: with a delivery table, failed messages become visible at once; leave it out"
+            )
         if self.retry_delay is not None and at_once is not None:
             problems.append("retry_delay: cannot go with retry_failed_at_once; give one of the two")
         if problems:
             raise InvalidOptions(problems)
+        if delivers:
+            MissingPackage.check("a consumer of a queue with a delivery table", "delta", "deltalake")
 
     def _renewal_problem(self, renewal: Any) -> str | None:
         members = ("receive_timeout", "failed_visible_at_once", "next_check", "extension")
