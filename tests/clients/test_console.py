@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -983,12 +986,17 @@ def test_a_deletion_counts_what_a_rewind_could_restore(lake: LakeQueue, visit: V
 
 
 def report_idle(
-    queue: Queue, name: str, number: int = 4711, running: int = 0, ago: timedelta = timedelta(0)
+    queue: Queue,
+    name: str,
+    number: int = 4711,
+    running: int = 0,
+    ago: timedelta = timedelta(0),
+    host: str = "worker-1",
 ) -> None:
     """Reports a consumer as its process does each minute."""
     now = queue.clock.now() - ago
     oldest = now - timedelta(minutes=5) if running else None
-    process = ConsumerProcess("worker-1", number, now, now, running, oldest)
+    process = ConsumerProcess(host, number, now, now, running, oldest)
     report_consumer(queue, str(number), ConsumerFile(name, [queue.key], process))
 
 
@@ -1005,6 +1013,10 @@ def test_idle_and_killed_consumers_are_listed_with_process_handlers_and_age(lake
     report_idle(queue, "killed", 4713, ago=timedelta(minutes=4))
     shows(visit.row("killed").locator(".badge.warn")).to_have_text(re.compile(r"^not seen since \d\d:\d\d$"))
     shows(visit.row("killed")).to_contain_text("4713 on worker-1")
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    report_idle(queue, "gone", child.pid, host=socket.gethostname())
+    shows(visit.row("gone").locator(".badge.warn")).to_have_text(re.compile(r"^gone, last seen \d\d:\d\d$"))
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("packer")).to_contain_text("worked")
     shows(visit.row("killed").locator(".badge.warn")).to_be_visible()

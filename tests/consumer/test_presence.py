@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -113,6 +115,28 @@ def a_consumer_that_was_killed_is_listed_as_silent_for_a_day(harness: Harness) -
     assert files(harness) == []
 
 
+def a_consumer_whose_process_is_gone_is_listed_as_killed_at_once(harness: Harness) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    with harness.running(harness.consumer(harness.handler(), name="killed")):
+        harness.clock.advance(1)
+        [file] = files(harness)
+        left = json.loads(file.read_text())
+
+    def report(space: str | None = left["pid_space"], **process: object) -> ActiveConsumer:
+        process = left["process"] | {"pid": child.pid} | process
+        file.write_text(json.dumps(left | {"process": process, "pid_space": space}))
+        [found] = listed(harness)
+        return found
+
+    gone = report()
+    assert ([process.ended for process in gone.silent], gone.processes) == ([True], ())
+    ran = CliRunner().invoke(app, ["--root", harness.lq.root, "consumers", harness.queue.name])
+    assert f"{child.pid} on" in ran.stdout and "killed " in ran.stdout
+    for seen in report(pid=os.getpid()), report(host="elsewhere"), report(space="a container"), report(space=None):
+        assert (len(seen.processes), seen.silent) == (1, ()), "it runs, or cannot be seen from here"
+
+
 @pytest.mark.spec("JOB-14")
 def test_a_run_that_ends_within_a_second_costs_nothing(harness: Harness) -> None:
     harness.send("a")
@@ -194,6 +218,16 @@ def test_a_file_that_says_anything_else_is_ignored(harness: Harness, text: bytes
 
 
 MUTATIONS = [
+    Mutation(
+        "list a process that is gone until its report is old",
+        replace("lakequeue.operations.consumers._has_ended", lambda file: False),
+        {a_consumer_whose_process_is_gone_is_listed_as_killed_at_once: "JOB-14"},
+    ),
+    Mutation(
+        "look for the process of another container",
+        replace("lakequeue.operations.consumers._pid_space", lambda: "a container"),
+        {a_consumer_whose_process_is_gone_is_listed_as_killed_at_once: "JOB-14"},
+    ),
     Mutation(
         "count files of any age",
         replace(consumer_files, "SHOWN_SECONDS", 10**6),

@@ -797,7 +797,11 @@ def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: Lake
     shown = {"consumer": "packer", "in_flight": 0, "oldest_receive": None, "newest_receive": None}
     at = "2026-01-01T00:00:00Z"
     known = {"host": "worker-1", "pid": 4711, "started_at": at, "seen_at": at, "handlers": 0}
-    shown |= {"processes": [known | {"oldest_handler": None, "dumps": False}], "silent": [], "slow": False}
+    shown |= {
+        "processes": [known | {"oldest_handler": None, "dumps": False, "ended": False}],
+        "silent": [],
+        "slow": False,
+    }
     assert console.get("queues/orders/consumers") == {"consumers": [shown], "total": 1}
     assert console.get("queues/others/consumers") == {"consumers": [], "total": 0}
     assert console.get("workers")["workers"] == [{"queue": "orders", "slow": False} | shown]

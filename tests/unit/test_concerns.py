@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import socket
-import subprocess
-import sys
 from datetime import datetime, timezone
 
 import attrs
@@ -162,29 +158,6 @@ def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None
     ]
 
 
-def test_a_process_that_has_ended_on_this_machine_leaves_messages_to_free() -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
-    depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
-    here = attrs.evolve(PROCESS, host=socket.gethostname(), pid=child.pid)
-
-    def concern_about(*processes: ConsumerProcess) -> Concern:
-        packer = ActiveConsumer("packer", 1, received, received, processes)
-        [concern] = found("orders", QueueAttributes.create(), depth, [packer], (), None)
-        return concern
-
-    ended = concern_about(here)
-    assert ended.text == f"packer has held a message of orders for 2h, and its process {child.pid} is gone"
-    assert ended.consumer == "packer"
-    assert commands(ended) == ['lakequeue reschedule orders --in-flight --where "consumer = ?" --parameter packer']
-    lives, elsewhere = attrs.evolve(here, pid=os.getpid()), attrs.evolve(here, host="elsewhere")
-    assert f"kill {child.pid}" in commands(concern_about(elsewhere)), "whose processes this machine cannot see"
-    both = concern_about(here, lives)
-    assert "is gone" not in both.text
-    assert commands(both) == [f"py-spy dump --pid {os.getpid()}", f"kill {os.getpid()}"]
-
-
 def commands(concern: Concern) -> list[str]:
     return [step.command for step in concern.steps]
 
@@ -280,6 +253,11 @@ def test_consumers_that_were_killed_are_named_with_their_last_report() -> None:
         "a, process 4711 on worker-1, not seen since 2025-12-31 23:00:00Z"
     )
     assert concern.brief == "5 visible, no receive for 15m1s, 2 consumers killed"
+    gone = attrs.evolve(known[0], silent=[attrs.evolve(killed, ended=True)])
+    [concern] = found("orders", QueueAttributes.create(), depth, [gone], (), None)
+    assert concern.hint == (
+        "start its consumers, which were killed: a, process 4711 on worker-1, gone, last seen 2025-12-31 23:00:00Z"
+    )
 
 
 def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
@@ -289,6 +267,12 @@ def test_what_a_killed_process_holds_is_freed_and_not_looked_into() -> None:
     [concern] = found("orders", QueueAttributes.create(), depth, [packer], (), None)
     assert concern.text.endswith("for 2h; process 4711 on worker-1, not seen since 2026-01-01 00:00:00Z")
     assert concern.consumer == "packer" and commands(concern)[0].startswith("lakequeue reschedule orders")
+    gone = attrs.evolve(packer, silent=[attrs.evolve(PROCESS, ended=True)])
+    [concern] = found("orders", QueueAttributes.create(), depth, [gone], (), None)
+    assert concern.text.endswith("for 2h; process 4711 on worker-1, gone, last seen 2026-01-01 00:00:00Z")
+    both = attrs.evolve(gone, processes=[attrs.evolve(PROCESS, pid=4712)])
+    [concern] = found("orders", QueueAttributes.create(), depth, [both], (), None)
+    assert "gone" not in concern.text and commands(concern)[-1] == "kill 4712"
 
 
 def test_dead_letters_of_several_errors_have_a_redrive_for_each_frequent_error() -> None:

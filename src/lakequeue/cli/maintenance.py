@@ -114,7 +114,7 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
         held = ["", "", ""]  # of all processes of that name together
     for process in each.silent:
         gone = f"not since {process.seen_at:%F %T}Z"
-        yield [name, f"{process.pid} on {process.host}", *held, "killed?", gone]
+        yield [name, f"{process.pid} on {process.host}", *held, "killed" if process.ended else "killed?", gone]
         held = ["", "", ""]
 
 

@@ -24,6 +24,7 @@ class ConsumerProcess:
         handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
         dumps: True if SIGUSR1 prints the stacks of its threads.
+        ended: not in the file. True if this machine ran the process, and knows that it has ended.
     """
 
     host: str
@@ -33,19 +34,21 @@ class ConsumerProcess:
     handlers: int
     oldest_handler: datetime | None
     dumps: bool = False
+    ended: bool = False
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     def not_seen(self) -> str:
-        """Returns the time of the last report, for a process that may have been killed."""
-        return f"{self}, not seen since {self.seen_at:%F %T}Z"
+        """Returns the time of the last report, for a process that was or may have been killed."""
+        return f"{self}, {'gone, last seen' if self.ended else 'not seen since'} {self.seen_at:%F %T}Z"
 
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file. ``requests`` counts storage requests by kind, and ``received`` messages. ``silent`` is
-    not in the file: True if the last report is too old for a running consumer.
+    """Content of the file. ``requests`` counts storage requests by kind, and ``received`` messages. ``pid_space``
+    identifies the machine and container in which the process id is valid; None if unknown. ``silent`` is not in
+    the file: True if the process has ended, or if the last report is too old for a running consumer.
     """
 
     name: str
@@ -53,11 +56,12 @@ class ConsumerFile:
     process: ConsumerProcess
     requests: Mapping[str, int] = attrs.field(factory=dict)
     received: int = 0
+    pid_space: str | None = None
     silent: bool = False
 
     def json(self) -> str:
         written = attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value))
-        del written["silent"]
+        del written["silent"], written["process"]["ended"]
         return json.dumps(written)
 
 
@@ -76,7 +80,8 @@ def parse(text: bytes) -> ConsumerFile | None:
         process = ConsumerProcess(
             given["host"], given["pid"], first, last, given["handlers"], oldest, dumps is True
         )
-        return ConsumerFile(found["name"], tuple(found["queues"]), process, requests, received)
+        queues, space = tuple(found["queues"]), found.get("pid_space")
+        return ConsumerFile(found["name"], queues, process, requests, received, space)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return None
 

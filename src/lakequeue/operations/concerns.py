@@ -17,7 +17,7 @@ from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.model.pauses import ENDS, resumed_at
 from lakequeue.operations.advice import Advice, Remedy
 from lakequeue.operations.browse import Search, page
-from lakequeue.operations.consumers import ActiveConsumer, Running, consumers, has_ended
+from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -195,7 +195,8 @@ def _unread(name: str, now: Depth, known: Sequence[ActiveConsumer], seconds: flo
     elif silent := [(each.consumer, process) for each in known for process in each.silent]:
         silent.sort(key=lambda each: each[1].seen_at, reverse=True)
         last = "; ".join(f"{consumer}, {process.not_seen()}" for consumer, process in silent[:3])
-        hint = f"start its consumers, which were killed or cannot write to the root: {last}"
+        doubt = "" if all(process.ended for _, process in silent) else " or cannot write to the root"
+        hint = f"start its consumers, which were killed{doubt}: {last}"
         brief += f", {counted(len(silent), 'consumer')} killed"
     steps = (Remedy(f"lakequeue peek {shlex.quote(name)}", "shows the messages that wait longest"),)
     return Concern(name, "unread", text, hint, steps, brief)
@@ -212,11 +213,7 @@ def _stuck(
                 f"{who} has held a message of {name} for {lasts}",
                 f"{who} has held a message for {lasts}",
             )
-            ended = [process for process in each.processes if has_ended(process)]
-            each = attrs.evolve(each, processes=[one for one in each.processes if one not in ended])
-            if ended and not each.processes:
-                text, brief = f"{text}, and its process {ended[0].pid} is gone", f"{brief}, its process is gone"
-            elif each.silent and not each.processes:
+            if each.silent and not each.processes:
                 text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process is gone"
             steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
             hint = (

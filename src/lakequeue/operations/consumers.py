@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 import attrs
 
@@ -40,7 +41,7 @@ class ActiveConsumer:
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this name that stopped their reports without an end, and were probably killed."""
+    """Processes of this name that stopped their reports without an end, or are gone: most were killed."""
 
     @property
     def is_active(self) -> bool:
@@ -97,14 +98,17 @@ def running_consumers(root: Root) -> Running:
         _log.debug("the files of running consumers cannot be read: %s", error)
         files = []
     for file in files:
+        if _has_ended(file):
+            file = attrs.evolve(file, process=attrs.evolve(file.process, ended=True), silent=True)
         for key in file.queues:
             found.setdefault(key, []).append(file)
     return found
 
 
-def has_ended(process: ConsumerProcess) -> bool:
-    """True if the process ran on this machine and has ended. False for a process of another machine."""
-    if process.host != socket.gethostname() or process.pid <= 0:
+def _has_ended(file: ConsumerFile) -> bool:
+    """True if the process has ended. False if it runs, or if this process cannot see it."""
+    process = file.process
+    if process.pid <= 0 or process.host != socket.gethostname() or file.pid_space != (_pid_space() or "unknown"):
         return False
     try:
         os.kill(process.pid, 0)
@@ -115,11 +119,21 @@ def has_ended(process: ConsumerProcess) -> bool:
     return False
 
 
+def _pid_space() -> str | None:
+    """Identifies the boot of the machine and the process namespace. Returns None except on Linux."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
     """Writes the file of a running consumer, with the process's number of requests to the object store."""
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
-    content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)
+    requests = root.engine.store.requests.counts()
+    content = attrs.evolve(content, requests=requests, received=received, pid_space=_pid_space())
     with root.storage_errors():
         consumer_files.write(root.engine.store, root.path, number, content)
 
