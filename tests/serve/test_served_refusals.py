@@ -152,6 +152,10 @@ QUEUES = [
       for name, value, wrong, message in WRONG_ATTRIBUTES),
     Case("SetQueueAttributes", to(FIFO, Attributes={"FifoQueue": "false"}), "InvalidAttributeValue",
          "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."),
+    Case("SetQueueAttributes", to(ORDERS, Attributes={"RedrivePolicy": '{"maxReceiveCount":3}'}),
+         "InvalidParameterValue",
+         'Value {"deadLetterTargetArn":null,"maxReceiveCount":3} for parameter RedrivePolicy is invalid. '
+         "Reason: It must name deadLetterTargetArn."),
     Case("SetQueueAttributes", having(Profile="lake"), "InvalidAttributeName",
          "Attribute Profile can only be set when a queue is created."),
     Case("SetQueueAttributes", having(DelaySeconds="1", More="2"), "InvalidAttributeName"),

@@ -53,9 +53,8 @@ class RedrivePolicy:
         """Checks the queue and the count. Raises InvalidParameterValue."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
-            raise _refused(
-                self, "redrive_policy", "It must name {}: the name of a queue, as a text.", "dead_letter_queue"
-            )
+            hint = "the name of a queue, as a text"
+            raise _refused(self, "redrive_policy", "It must name {}.", "dead_letter_queue", hint=hint)
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RECEIVES:
             bounds = f"valid values are from 1 to {MOST_RECEIVES} both inclusive."
             reason = f"Invalid value for {{}}: {escaped(most)}, {bounds}"
