@@ -11,6 +11,7 @@ import pytest
 
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations.doctor import doctor
+from lakequeue.operations.shortage import shortage
 from lakequeue.storage import layout
 from lakequeue.storage.reserve import PLENTY, RESERVED, RESERVED_FILES
 from small_disk import mounted, take_bytes, take_inodes
@@ -66,12 +67,17 @@ def test_what_frees_space_goes_on_when_the_disk_is_full(
     for call in (lambda: queue.send("b" * 100_000), lambda: lq.create_queue("bills")):
         with pytest.raises(
             QueueClientError,
-            match="(?i)no space left.*compact --now 0` makes room; .*doctor` names a queue to purge",
+            match="(?i)no space left.*; `lakequeue doctor` says what fills the disk, and how to free space",
         ):
             call()
     assert reserved(root) and not [each for each in doctor(lq._runtime).warnings if "reserved" in each]
+    short_of = shortage(lq._runtime)
+    assert short_of is not None and "outside of lakequeue" not in short_of.hint
     goes_on(way, lq, queue, 5)
     assert not reserved(root)
+    take(others)
+    short_of = shortage(lq._runtime)
+    assert short_of is not None and short_of.hint.startswith("free space outside of lakequeue first")
     assert [each for each in doctor(lq._runtime).warnings if f"no {short} are reserved" in each]
     shutil.rmtree(others)
     lq.create_queue("letters")

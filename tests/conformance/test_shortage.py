@@ -48,35 +48,50 @@ def test_a_shortage_is_reported_and_named_urgent(
     found = shortage(lake._runtime)
     told = str(found and found.advice)
     assert (found is None) == (text is None) and (text or "") in told
-    assert [("the largest queues: orders 0." in told), ("; other files fill it: " in told)].count(True) == urgent
+    assert ("lakequeue compact --now 0 frees" in told) == urgent
 
 
 MIB = 2**20
-COMPACT = "lakequeue compact --now 0"
+COMPACT, PURGE = "lakequeue compact --now 0", "lakequeue purge "
 
 
 @pytest.mark.parametrize(
     ("space", "sizes", "purged", "others"),
     [
         (Space(100 * MIB, MIB, None), {"orders": 90 * MIB, "small": 9}, "orders", False),
-        (Space(100 * MIB, MIB, None), {"orders": 9 * MIB}, "orders", True),
+        (Space(100 * MIB, 2 * MIB, None), {"orders": 49 * MIB}, "orders", False),
+        (Space(100 * MIB, 2 * MIB, None), {"orders": 48 * MIB}, "orders", True),
         (Space(100 * MIB, MIB, None), {"orders": MIB - 1, "small": 9}, None, True),
-        (Space(100 * MIB, 90 * MIB, 99, 9_999), {"orders": 9}, "orders", False),
         (Space(100 * MIB, MIB, None), {}, None, True),
     ],
 )
-def test_a_purge_is_advised_only_if_it_helps(
+def test_other_files_come_before_a_purge_unless_the_queues_have_half_of_the_space(
     space: Space, sizes: dict[str, int], purged: str | None, others: bool
 ) -> None:
     found = module.of_sizes(space, sizes, "/my data")
-    look = ["du -xah '/my data' | sort -h | tail"] if others else []
-    purge = [] if purged is None else [f"lakequeue purge {purged}", COMPACT]
-    assert [step.command for step in found.steps] == [*look, COMPACT, *purge] and found.urgent
-    assert found.hint.startswith("other files fill it: all queues together have ") == others
-    assert found.largest == ({} if others else sizes)
+    look, purge = ["du -xah '/my data' | sort -h | tail"], [] if purged is None else [f"{PURGE}{purged}", COMPACT]
+    steps = [*look, COMPACT, *purge] if others else [COMPACT, *purge, *look]
+    assert [step.command for step in found.steps] == steps and found.urgent
+    used, total = (space.size_bytes - space.free_bytes) / MIB, sum(sizes.values()) / MIB
+    cause = "other files fill it: " if others else ""
+    assert found.hint == f"{cause}the queues have {total:.1f} of the {used:.1f} MiB used"
+    assert found.largest == ({} if purged is None else sizes)
     hidden = found.without_names()
-    assert [step.command for step in hidden.steps] == [
-        COMPACT,
-        *(["lakequeue purge QUEUE", COMPACT] if purge else []),
-    ]
+    assert [step.command for step in hidden.steps] == [COMPACT, *([f"{PURGE}QUEUE", COMPACT] if purge else [])]
     assert hidden.largest == {}
+
+
+def test_a_lack_of_files_is_looked_for_by_directory() -> None:
+    found = module.of_sizes(Space(100 * MIB, 90 * MIB, 99, 9_999), {"orders": 9}, "/data")
+    look = "du -xS --inodes /data | sort -n | tail"
+    assert [step.command for step in found.steps] == [COMPACT, f"{PURGE}orders", COMPACT, look]
+    assert found.hint == "" and found.largest == {"orders": 9}
+
+
+def test_without_a_reserve_the_first_advice_is_to_free_space_outside_of_lakequeue() -> None:
+    found = module.of_sizes(Space(100 * MIB, 0, None), {"orders": 90 * MIB}, "/data", used_up=True)
+    assert found.hint.startswith("free space outside of lakequeue first, because the reserve of purges")
+    assert found.hint.endswith(
+        "enlarge the disk, or delete other files; the queues have 90.0 of the 100.0 MiB used"
+    )
+    assert found.steps[0].command == "du -xah /data | sort -h | tail"

@@ -14,7 +14,7 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
-from lakequeue.storage.reserve import Space, space_of
+from lakequeue.storage.reserve import Space, is_used_up, space_of
 from lakequeue.storage.roots import local_path
 
 LOW_BYTES, LOW_FILES = 10 * 2**30, 100_000
@@ -23,12 +23,16 @@ FULL_BYTES = 2**20
 """Minimum free bytes of a disk that is not full. A commit with large bodies may need as many bytes."""
 COMMIT_BYTES = 8 * 2**10
 """Minimum free bytes for a commit. Each commit writes two files, in blocks of 4 KiB."""
-OTHERS_SHARE = 0.1
+OTHERS_SHARE = 0.5
 """Minimum share of the queues in the used bytes of a disk. If the share is smaller, other files fill the disk."""
 PURGED_SHARE = 0.01
 """Minimum share of the disk that a queue must take before its purge is advised."""
 _SHOWN = 3
-_COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -xah "
+_COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -x"
+_OUTSIDE = (
+    "free space outside of lakequeue first, because the reserve of purges and compactions is gone: "
+    "enlarge the disk, or delete other files"
+)
 
 
 @attrs.frozen
@@ -39,8 +43,8 @@ class Shortage:
         text: a sentence that describes the shortage.
         hint: what helps, in words.
         steps: the commands that free space.
-        largest: sizes in bytes of the largest queues, by name. Empty if the shortage is not urgent, or if other
-            files fill the disk.
+        largest: sizes in bytes of the largest queues, by name. Empty if the shortage is not urgent, or if the
+            purge of no queue helps.
         full: True if all calls fail, or all calls except the smallest.
     """
 
@@ -82,25 +86,31 @@ def shortage(root: Root) -> Shortage | None:
         return Shortage(_text(space), "make room, or run lakequeue compact --now 1h") if low else None
     rows = [row for row in root.rows() if row.deleted_at is None]
     sizes = sorted(concurrently(lambda row: (_bytes(root, row), row.name), rows), reverse=True)
-    return of_sizes(space, {name: size for size, name in sizes}, _mount_point(root.path))
+    by_name = {name: size for size, name in sizes}
+    return of_sizes(space, by_name, _mount_point(root.path), used_up=is_used_up(root.path))
 
 
-def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str) -> Shortage:
-    """Returns an urgent shortage. ``sizes`` are the bytes of each queue by name, the largest queue first."""
-    largest = dict([*sizes.items()][:_SHOWN])
+def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: bool = False) -> Shortage:
+    """Returns an urgent shortage. ``sizes`` are the bytes of each queue by name, the largest queue first.
+
+    ``used_up`` is True if the reserve is gone too, so that purges and compactions may fail.
+    """
     used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
     of_files = space.lacks_files(FREE_FILES)
-    matters = any(of_files or size >= PURGED_SHARE * space.size_bytes for size in largest.values())
-    name = next(iter(largest)) if matters else None
-    if of_files or total >= OTHERS_SHARE * used:
-        first = Remedy(_COMPACT, "frees the space of what is gone; often this is enough")
-        return Shortage(_text(space), "", [first, *_purge(name)], largest, _is_full(space))
-    hint = f"other files fill it: all queues together have {total / 2**20:,.1f} MiB"
-    steps = (
-        Remedy(f"{_DU}{shlex.quote(mount_point)} | sort -h | tail", "shows what fills it"),
+    matter = any(of_files or size >= PURGED_SHARE * space.size_bytes for size in sizes.values())
+    others = not of_files and total < OTHERS_SHARE * used
+    largest = dict([*sizes.items()][:_SHOWN] if matter or not others else ())
+    queues = f"the queues have {total / 2**20:,.1f} of the {used / 2**20:,.1f} MiB used" * (not of_files)
+    hints = (_OUTSIDE * used_up, f"{'other files fill it: ' * others}{queues}")
+    place = shlex.quote(mount_point)
+    listed = f"{_DU}S --inodes {place} | sort -n | tail" if of_files else f"{_DU}ah {place} | sort -h | tail"
+    du = Remedy(listed, "shows what fills it")
+    freed = [
         Remedy(_COMPACT, "frees the space of what is gone from the queues"),
-    )
-    return Shortage(_text(space), hint, [*steps, *_purge(name)], full=_is_full(space))
+        *_purge(next(iter(sizes)) if matter else None),
+    ]
+    steps = (du, *freed) if others or used_up else (*freed, du)
+    return Shortage(_text(space), "; ".join(filter(None, hints)), steps, largest, _is_full(space))
 
 
 def _purge(name: str | None) -> Sequence[Remedy]:

@@ -135,9 +135,7 @@ def _storage_failure(error: QueueClientError, queue: str | None) -> str:
         cure = f"`lakequeue check {queue}` shows how, `lakequeue repair {queue}` mends it"
         return f"The queue {queue} is damaged: {cure}."
     if is_full(str(error)):
-        return (
-            "The disk of the root is full: `lakequeue compact --now 0` makes room, `lakequeue doctor` says more."
-        )
+        return "The disk of the root is full: `lakequeue doctor` says what fills it, and how to free space."
     return "The storage of the queues failed."
 
 

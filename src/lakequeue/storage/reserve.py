@@ -86,6 +86,17 @@ def take(local: str) -> None:
                     os.close(os.open(str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=inside))
 
 
+def is_used_up(root: str) -> bool:
+    """True if purges and compactions may fail, because the disk is full and the reserve is gone."""
+    local, space = local_path(root), space_of(root)
+    if local is None or space is None:
+        return False
+    if space.free_bytes < RESERVED and not os.path.isfile(os.path.join(local, layout.RESERVE)):
+        return True
+    few = space.free_files is not None and space.free_files < RESERVED_FILES
+    return few and not os.path.isdir(os.path.join(local, layout.RESERVE_FILES))
+
+
 def missing(root: str) -> Iterator[str]:
     """Yields a warning if a local root reserves no bytes of its disk, and a warning if it reserves no inodes."""
     local, space = local_path(root), space_of(root)

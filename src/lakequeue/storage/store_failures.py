@@ -85,10 +85,7 @@ _LASTING = (
     "Permission denied (os error 13)",
 )
 """Texts in the errors of permanent failures."""
-_FULL_ADVICE = (
-    "; `lakequeue compact --now 0` makes room; if that is too little, `lakequeue doctor` names a queue to purge "
-    "(docs/operation/disk-full.md)"
-)
+_FULL_ADVICE = "; `lakequeue doctor` says what fills the disk, and how to free space (docs/operation/disk-full.md)"
 
 
 def first_line(error: BaseException) -> str:
