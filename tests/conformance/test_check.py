@@ -143,7 +143,7 @@ def test_the_command_prints_findings_and_its_exit_code_shows_damage(victim: Vict
     damaged = run(app, ["check", "orders"])
     assert damaged.exit_code == 1 and damaged.stderr == ""
     assert f"damage: orders: _delta_log/{entries(victim.messages)[-1].name} is empty\n  in      " in damaged.stdout
-    assert "; lakequeue repair orders shows its steps, and asks (" in damaged.stdout
+    assert "; lakequeue repair orders shows its steps, and says if it needs --force (" in damaged.stdout
     whole = CliRunner().invoke(app, ["--root", victim.root, "check"])
     assert f"; lakequeue --root {victim.root} repair --all shows its steps" in whole.stdout
     document = json.loads(run(app, ["check", "--json"]).stdout)

@@ -172,9 +172,12 @@ def test_a_difference_that_nobody_knows_is_made_by_force_only(victim: Victim, ta
     [refused] = victim.lake().repair(apply=True)
     assert refused.unknown and refused.steps and not refused.applied
     run = CliRunner(env={"LAKEQUEUE_ROOT": victim.root}).invoke
-    told = run(app, ["repair", "orders"])
+    told = run(app, ["--root", victim.root, "repair", "orders"])
     assert told.exit_code == 1 and "orders, shard 0: would be done with --force" in told.stdout
-    assert "not certain: " in told.stdout and told.stdout.endswith("\nnothing was repaired\n")
+    assert "not certain: " in told.stdout
+    last = told.stdout.splitlines()[-1]
+    assert last.startswith("nothing was repaired, because nobody knows which messages are lost or come again; ")
+    assert last.endswith(f": lakequeue --root {victim.root} repair orders --force")
     assert contents(victim.root) == before
     [done] = victim.lake().repair(apply=True, force=True)
     assert done.applied and done.unknown == refused.unknown

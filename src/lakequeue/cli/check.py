@@ -194,6 +194,14 @@ def repair(
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
         last = "repaired; lakequeue check verifies it"
+    left = [each for each in done if each.steps and each.unknown and not each.applied]
+    if left:
+        target = f"{'--all' if queue is None else shlex.quote(queue)}{' --adopt' * adopt} --force"
+        last = "the rest is not done" if any(each.applied for each in done) else "nothing was repaired"
+        last += (
+            ", because nobody knows which messages are lost or come again; if handlers may see a message twice: "
+        )
+        last += ctx.obj.pasted(f"lakequeue repair {target}")
     ctx.obj.changed([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
     if not all(each.applied for each in done):
         raise typer.Exit(REFUSED)
@@ -266,7 +274,8 @@ def finding_text(finding: Finding) -> str:
 def _verdict(found: list[Finding], repair: str) -> str:
     damaged = sum(each.damage for each in found)
     if damaged:
-        return f"{render.count(damaged, 'finding')} of damage; {repair} shows its steps, and asks ({_used()})"
+        found_damage = f"{render.count(damaged, 'finding')} of damage"
+        return f"{found_damage}; {repair} shows its steps, and says if it needs --force ({_used()})"
     verdict = f"no damage, {render.count(len(found), 'warning')}" if found else "sound"
     return f"{verdict} ({_used()})"
 
