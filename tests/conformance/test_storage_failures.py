@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -13,6 +15,7 @@ from insides import engine_of
 from lakequeue import LakeQueue, errors
 from lakequeue.storage.engines import commit
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.messages.body_cache import BodyCache
 
 
 @every_engine
@@ -154,3 +157,16 @@ def test_tables_that_vanished_are_an_error_of_the_client(harness: Harness):
     ):
         with pytest.raises(errors.QueueClientError):
             verb()
+
+
+@every_engine
+@pytest.mark.spec("DUR-8", "RCV-2")
+def test_a_receive_after_bodies_could_not_be_read_finds_new_messages(harness: Harness, monkeypatch):
+    queue = harness.create()
+    queue.send("A")
+    with monkeypatch.context() as patch:
+        at(patch, BodyCache, ("rows",), OSError("the storage does not answer"), times=2)
+        with suppress(errors.QueueClientError):
+            assert queue.receive(wait_time=0) == []
+    harness.queue().send("B")
+    assert [message.body for message in queue.receive(10, wait_time=0)] == ["B"]

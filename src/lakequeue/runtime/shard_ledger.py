@@ -182,7 +182,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)
-        machine, opens = self._machine, self._log is None
+        machine, opens = self._machine, self._machine is None and self._log is None
         if machine is None or not self._is_known():
             machine = self._load_machine()
         reread = opens or self._read_log(call, machine)
