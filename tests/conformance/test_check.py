@@ -23,6 +23,7 @@ from conformance.harness import batch
 from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, entry_verbs
 from lakequeue.cli import app, check
 from lakequeue.cli.session import Session
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.model.damage import Finding
 from lakequeue.operations.advice import Remedy
 from lakequeue.operations.concerns import Concern
@@ -285,6 +286,20 @@ def test_commands_that_doctor_prints_begin_as_its_own_command_line(
     run = CliRunner(env={"LAKEQUEUE_ROOT": root}).invoke(app, ["doctor", *(each.format(root) for each in given)])
     assert f"\n  {begin.format(root)} resume mail  # ends the pause\n" in run.stdout
     assert run.stdout.startswith("no damage, 2 warnings, the most urgent first\n\n")
+
+
+def test_doctor_shows_the_longest_handler_of_the_running_consumers(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
+    now, keys = lake.clock.now(), [lake.create_queue(name).key for name in ("orders", "reports")]
+    assert entry_verbs.doctor(lake).longest_handler is None
+    for number, (of, minutes) in enumerate([(keys[:1], 3), (keys[1:], 4), (keys, None)]):
+        began = None if minutes is None else now - timedelta(minutes=minutes)
+        process = ConsumerProcess("elsewhere", number, now, now, 1, began)
+        entry_verbs.report_consumer(lake.queue("orders"), str(number), ConsumerFile("a", of, process))
+    longest = entry_verbs.doctor(lake).longest_handler
+    assert str(longest) == "4m when last seen, reports, process 1 on elsewhere"
+    lake.clock.advance(240)
+    assert entry_verbs.doctor(lake).longest_handler is None, "its process may have been killed"
 
 
 def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> None:

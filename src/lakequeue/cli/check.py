@@ -147,6 +147,8 @@ def _figures(health: RootHealth) -> Iterator[str]:
     yield f"last compaction  {'never' if ago is None else f'{render.age(ago)} ago'}"
     behind = f"{render.age(health.clock_behind)} behind the newest" if health.clock_behind else "not behind any"
     yield f"clock            {behind} commit"
+    if health.longest_handler is not None:
+        yield f"longest handler  {health.longest_handler}"
     if health.store_use is not None:
         yield f"requests         {health.store_use}"
     some = f"; shards with the {SHARDS} largest ledgers, --json has all" if len(health.shards) > SHARDS else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 from lakequeue.errors import LakeQueueError
-from lakequeue.model.clock import from_micros
+from lakequeue.model.clock import from_micros, shown_duration
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.depth import of_each_shard, or_errors
 from lakequeue.runtime.open_queue import OpenQueue
@@ -162,6 +162,35 @@ class StoreUse:
             if kind != "delete"  # which costs nothing
         )
         return f"{each} a message ({self.received:,} received)"
+
+
+@attrs.frozen
+class LongestHandler:
+    """The oldest handler call of all running consumers, as of the last report of its process."""
+
+    process: ConsumerProcess
+    seconds: float
+    queues: Sequence[str]
+    """Names of the queues that the consumer receives from. The report does not name the queue of a call."""
+
+    @classmethod
+    def of(cls, running: Running, names: Mapping[str, str]) -> LongestHandler | None:
+        """Returns the call, or None if no handler runs. ``names`` are the names of the queues by key."""
+        found = dict[ConsumerProcess, list[str]]()
+        for key, name in names.items():
+            for file in running.get(key, ()):
+                if not file.silent and file.process.oldest_handler is not None:
+                    found.setdefault(file.process, []).append(name)
+        calls = [cls(process, _age(process), queues) for process, queues in found.items()]
+        return max(calls, key=lambda call: call.seconds, default=None)
+
+    def __str__(self) -> str:
+        return f"{shown_duration(self.seconds)} when last seen, {' or '.join(self.queues)}, {self.process}"
+
+
+def _age(process: ConsumerProcess) -> float:
+    """Returns the age of a process's oldest handler call, in seconds, as of its last report."""
+    return 0.0 if process.oldest_handler is None else (process.seen_at - process.oldest_handler).total_seconds()
 
 
 def forget_consumer(queue: OpenQueue, number: str) -> None:

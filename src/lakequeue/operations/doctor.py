@@ -21,7 +21,7 @@ from lakequeue.operations.concerns import (
     of_queue,
     sources_of,
 )
-from lakequeue.operations.consumers import StoreUse, running_consumers
+from lakequeue.operations.consumers import LongestHandler, StoreUse, running_consumers
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
@@ -86,6 +86,8 @@ class RootHealth:
     """Missing parts of the reserve for a full disk (``storage.reserve``)."""
     store_use: StoreUse | None = None
     """Requests of running consumers to the object store. None on a local disk, or if no consumer runs."""
+    longest_handler: LongestHandler | None = None
+    """Oldest handler call of the running consumers. None if no handler runs."""
 
     @property
     def warnings(self) -> list[str]:
@@ -155,6 +157,7 @@ def doctor(root: Root) -> RootHealth:
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
+    health.longest_handler = LongestHandler.of(running, {row.key: row.name for row in living})
     for row in living:
         queue = OpenQueue(root, row)
         try:
