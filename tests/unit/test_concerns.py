@@ -137,11 +137,15 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
         Remedy("py-spy dump --pid 4711", "on worker-1 shows where its handler hangs"),
         Remedy("kill 4711", "on worker-1 ends it"),
     ]
-    assert concern.hint == "when its process ends, its messages return after their visibility timeout"
+    assert (
+        concern.hint == "its messages return at once if it stops on SIGTERM, else after their visibility timeout"
+    )
     hanging = attrs.evolve(hanging, processes=[attrs.evolve(PROCESS, dumps=True)])
     [concern] = found("orders", QueueAttributes.create(), depth, [hanging], (), None)
     told = "on worker-1 has it print where its handler hangs, to its log"
-    assert [*concern.steps] == [Remedy("kill -USR1 4711", told), Remedy("kill 4711", "on worker-1 ends it")]
+    ends = "within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"
+    ended = Remedy("kill 4711", f"on worker-1 ends it {ends}")
+    assert [*concern.steps] == [Remedy("kill -USR1 4711", told), ended] and concern.hint == ""
 
 
 def test_a_message_without_a_known_process_is_released_by_its_consumer() -> None:

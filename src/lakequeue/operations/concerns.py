@@ -216,9 +216,10 @@ def _stuck(
             if each.silent and not each.processes:
                 text, brief = f"{text}; {each.silent[0].not_seen()}", f"{brief}, its process is gone"
             steps, gone = _release(shlex.quote(name), each), None if each.processes else each.consumer
+            others = [process for process in each.processes if not process.dumps]  # not `lakequeue consume`
             hint = (
-                "when its process ends, its messages return after their visibility timeout"
-                if each.processes
+                "its messages return at once if it stops on SIGTERM, else after their visibility timeout"
+                if others
                 else ""
             )
             yield Concern(name, "stuck", text, hint, steps, brief, consumer=gone)
@@ -273,17 +274,18 @@ def _look(process: ConsumerProcess) -> Remedy:
     return Remedy(f"py-spy dump --pid {process.pid}", f"on {process.host} shows where its handler hangs")
 
 
+def _end(process: ConsumerProcess) -> Remedy:
+    """Returns the command that ends a process. `lakequeue consume` waits for its drain timeout, 30 seconds."""
+    ends = f"on {process.host} ends it"
+    if process.dumps:
+        ends += " within 30s, unless --drain-timeout is longer, and hands its messages back; kill -9 if it stays"
+    return Remedy(f"kill {process.pid}", ends)
+
+
 def _release(quoted: str, held: ActiveConsumer) -> Sequence[Remedy]:
     """Returns commands that free the messages that a stuck consumer holds."""
     if held.processes:
-        pairs = [
-            (
-                _look(one),
-                Remedy(f"kill {one.pid}", f"on {one.host} ends it"),
-            )
-            for one in held.processes[:3]
-        ]
-        return [step for pair in pairs for step in pair]
+        return [step for one in held.processes[:3] for step in (_look(one), _end(one))]
     of_it = f'"consumer = ?" --parameter {shlex.quote(held.consumer)}' if held.consumer else '"consumer IS NULL"'
     return (
         Remedy(f"lakequeue reschedule {quoted} --in-flight --where {of_it}", "frees what it has, after asking"),
