@@ -141,6 +141,23 @@ def test_dead_letters_of_one_error_are_shown_and_sent_back(run: Run, lake: LakeQ
     assert "0 messages" in run("redrive", "dead", "--error", "x' OR true --", "--yes").stdout
 
 
+def test_a_resume_says_what_can_be_received_and_if_nobody_does(run: Run, orders: Queue) -> None:
+    assert run("resume", "orders").stdout == "queue orders was not paused\n"
+    orders.pause()
+    orders.pause("late", "acme")
+    assert run("resume", "orders", "--group", "acme").stdout == "group acme of orders is resumed\n"
+    assert run("resume", "orders", "--group", "acme").stdout == "group acme of orders was not paused\n"
+    assert run("resume", "orders").stdout == "queue orders is resumed\n"
+    orders.send("a")
+    orders.send("b")
+    orders.pause()
+    idle = "2 messages can be received, and no consumer of it is known to run: start one"
+    assert run("resume", "orders").stdout == f"queue orders is resumed: {idle}\n"
+    orders.receive()
+    orders.pause()
+    assert run("resume", "orders").stdout == "queue orders is resumed: 1 message can be received\n"
+
+
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run: Run, orders: Queue) -> None:
     printed = run("views").stdout
     assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 6

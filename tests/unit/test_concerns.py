@@ -230,6 +230,14 @@ def test_a_pause_longer_than_the_retention_says_that_messages_have_expired(days:
     assert concern.text.endswith(f": audit{told}")
 
 
+def test_a_pause_says_how_many_messages_wait_and_when_the_first_expires() -> None:
+    attributes = QueueAttributes.create(paused="audit")
+    [concern] = found("orders", attributes, Depth(NOW, QueueCounts(9, 0, 0, 0, DAY), 0), [], (), None)
+    assert concern.text == "orders is paused: audit; 9 visible messages wait, the first expires in 3d"
+    [concern] = found("orders", attributes, Depth(NOW, QueueCounts(0, 1, 0, 0, DAY), 0), [], (), None)
+    assert concern.text == "orders is paused: audit"
+
+
 def test_a_pause_without_a_reason_shows_no_reason() -> None:
     assert Pause(None, "paused", None).of("orders") == "orders is paused"
     assert Pause(None, "late", None).of("orders") == "orders is paused: late"

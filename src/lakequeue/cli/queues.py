@@ -229,19 +229,39 @@ def pause(
 ) -> None:
     """Pause a queue or one of its groups: consumers receive nothing until it is resumed; sends go on."""
     ctx.obj.queue(queue).pause(reason, group)
-    _answer_pause(ctx.obj, queue, group, reason)
+    _answer_pause(ctx.obj, queue, group, reason, "is paused")
 
 
 def resume(ctx: CommandContext, queue: Name, group: _Group = None) -> None:
     """Let consumers receive again from a paused queue or group."""
-    ctx.obj.queue(queue).resume(group)
-    _answer_pause(ctx.obj, queue, group, None)
+    from lakequeue.entry_verbs import settings
+
+    resumed = ctx.obj.queue(queue)
+    was_paused = any(pause.group == group for pause in settings(resumed).pauses)
+    resumed.resume(group)
+    receivable = _receivable(ctx.obj.lake(), resumed) if was_paused and group is None else ""
+    _answer_pause(ctx.obj, queue, group, None, f"is resumed{receivable}" if was_paused else "was not paused")
 
 
-def _answer_pause(session: Session, queue: str, group: str | None, reason: str | None) -> None:
+def _receivable(lake: LakeQueue, queue: Queue) -> str:
+    """Describes what consumers can receive after a resume. Empty if nothing is visible, or if unreadable."""
+    from lakequeue.entry_verbs import all_consumers, depth, running_consumers
+
+    [active] = all_consumers([queue], running_consumers(lake))
+    try:
+        visible = depth(queue).counts.visible
+    except LakeQueueError:  # the queue is resumed all the same
+        return ""
+    if not visible or isinstance(active, LakeQueueError):
+        return ""
+    idle = "" if any(each.is_active for each in active) else ", and no consumer of it is known to run: start one"
+    return f": {render.count(visible, 'message')} can be received{idle}"
+
+
+def _answer_pause(session: Session, queue: str, group: str | None, reason: str | None, outcome: str) -> None:
     document = {"queue": queue} | ({} if group is None else {"group_id": group}) | {"paused": reason}
     what = f"queue {queue}" if group is None else f"group {group} of {queue}"
-    session.changed(document, f"{what} is {'resumed' if reason is None else 'paused'}")
+    session.changed(document, f"{what} {outcome}")
 
 
 def delete_queue(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:

@@ -149,6 +149,9 @@ def found(
         reason = f"{pause.with_reason('')}{ends}"
         steps: Sequence[Remedy] = (Remedy(pause.command(name), ENDS),)
         text = f"{pause.of(name)}{ends}"
+        if pause.group is None and counts.visible and not ends:
+            wait = f"{counted(counts.visible, 'visible message')} wait{'s' * (counts.visible == 1)}"
+            text += f"; {wait}, the first expires in {shown_duration(retention - (counts.oldest_age or 0.0))}"
         yield Concern(
             name, "paused", text, steps=steps, brief=what, since=pause.since, reason=reason, group=pause.group
         )
