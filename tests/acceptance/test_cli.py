@@ -134,6 +134,11 @@ def test_dead_letters_of_one_error_are_shown_and_sent_back(run: Run, lake: LakeQ
     shown = json.loads(run("peek", "dead", "--error", "TimeoutError", "--json").stdout)
     assert [each["body"] for each in shown] == ["b"]
     condition = ("--where", "body != ?", "--parameter", "c")
+    for way in "--dry-run", "--yes":
+        typo = run("redrive", "dead", "--error", "ValueErr", way).stdout
+        assert typo.endswith(": none has the error ValueErr; there are ValueError (2), TimeoutError (1)\n")
+    no_such = run("redrive", "dead", "--error", "ValueError", "--where", "body = 'x'", "--dry-run").stdout
+    assert no_such == "dead: would move no message\n"
     told = run("redrive", "dead", "--error", "ValueError", *condition, "--dry-run").stdout
     assert "would move 1 message to orders" in told
     assert "2 messages of dead moved back" in run("redrive", "dead", "--error", "ValueError", "--yes").stdout

@@ -95,9 +95,10 @@ def redrive(
         shown, total = f"at most {max_messages:,} of " + _by_target(targets), max_messages
     else:
         shown, total = _by_target(targets), sum(targets.values())
+    unmatched = "" if error is None or targets else _unmatched(source, error)
     if dry_run:
         document = {"queue": queue, "messages": total, "targets": targets, "dry_run": True}
-        ctx.obj.answer(document, f"{queue}: would move {shown or 'no message'}")
+        ctx.obj.answer(document, f"{queue}: would move {shown or 'no message'}{unmatched}")
         return
     if targets and not yes:
         ctx.obj.ask(f"From {queue}, move {shown}?")
@@ -109,7 +110,18 @@ def redrive(
 
         moved = source.redrive(max_messages, condition, report, destination, parameters=parameters)
     where_to = "moved back" if to is None else f"moved to {to}"
-    ctx.obj.changed({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
+    text = f"{render.count(moved, 'message')} of {queue} {where_to}{unmatched * (not moved)}"
+    ctx.obj.changed({"queue": queue, "messages": moved}, text)
+
+
+def _unmatched(queue: Queue, error: str) -> str:
+    """Names the errors of the dead letters if none of the newest has ``error``. Else returns an empty text."""
+    from lakequeue.entry_verbs import errors_of
+
+    found = errors_of(queue)
+    if error in found or not found:
+        return ""
+    return f": none has the error {error}; there are {', '.join(f'{name} ({n:,})' for name, n in found.items())}"
 
 
 def _by_target(targets: dict[str, int]) -> str:
