@@ -569,13 +569,18 @@ def test_the_dead_letters_of_one_error_are_redriven_without_a_condition(visiting
         dialog = page.get_by_role("dialog")
         kinds = dialog.get_by_label("Only error")
         shows(kinds.locator("option")).to_have_text(["all", "ValueError (2)", "TimeoutError (1)"])
+        shows(dialog).to_contain_text("No consumer of orders is known to run.")
         dialog.get_by_role("button", name="Move 2 messages").click()
         shows(page.locator(".toast")).to_have_text("2 messages of letters moved to orders.")
         shows(page.locator(".toast").get_by_role("link", name="orders")).to_have_attribute("href", "#/q/orders")
         shows(concerns).not_to_contain_text("ValueError")
         assert [message.body for message in letters.peek()] == ["t"]
+        report_idle(orders, "packer")
         visit.button("Redrive…").click()
         kinds.select_option("TimeoutError (1)")
+        shows(dialog).to_contain_text(
+            "Consumers of orders are running: if the cause is not fixed, the messages come"
+        )
         dialog.get_by_role("button", name="Move 1 message").click()
         shows(concerns).to_be_hidden()
         assert letters.counts().visible == 0
@@ -587,6 +592,7 @@ def test_an_empty_root_says_how_to_begin(visiting: Visiting, tmp_path: Path):
         shows(page.get_by_text(f"lakequeue --root {tmp_path / 'new'} create orders")).to_be_visible()
         shows(page.get_by_text(server.url, exact=True)).to_be_visible()
         shows(page.get_by_role("heading", name="Nothing needs attention")).to_be_visible()
+        shows(page.locator(".attention.calm code")).to_have_text("lakequeue check")
 
 
 class Keys(NoAuthentication):
@@ -1007,9 +1013,9 @@ def test_idle_and_killed_consumers_are_listed_with_process_handlers_and_age(lake
         report_idle(queue, "packer", number, running)
     page = visit.open("#/q/worked/consumers")
     row = visit.row("packer")
-    for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest running for 5m":
+    for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest began 5m":
         shows(row).to_contain_text(text)
-    shows(row.locator("time.ago")).to_have_count(2)
+    shows(row.locator("time.ago")).to_have_count(3)
     report_idle(queue, "killed", 4713, ago=timedelta(minutes=4))
     shows(visit.row("killed").locator(".badge.warn")).to_have_text(re.compile(r"^not seen since \d\d:\d\d$"))
     shows(visit.row("killed")).to_contain_text("4713 on worker-1")
@@ -1113,7 +1119,7 @@ def test_the_error_of_a_damaged_queue_says_how_to_repair_it(lake: LakeQueue, vis
     concerns = page.get_by_role("region", name="What needs attention")
     shows(concerns.locator("code")).to_have_text(["lakequeue check torn", "lakequeue repair torn"])
     shows(page.locator(".queue > .trouble")).to_have_text(
-        "Not shown until the damage above is repaired: messages, chart."
+        "Not shown until the damage above is repaired: messages, chart. Runbook"
     )
     shows(page.locator(".tiles dd").first).to_have_text("2")
     shows(page.locator(".chart").first).to_be_hidden()

@@ -2,6 +2,7 @@
 
 import { heldBy, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
+import { runs } from "./consumers.js";
 import { ask, askForName, field, lostHistory } from "./dialog.js";
 import { count, duration, el, instant, localValue, number, offset, setText, show, toast, zone } from "./dom.js";
 
@@ -201,6 +202,14 @@ function links(names) {
   return names.map((name, index) => [index ? ", " : "", el("a", { href: queueHash(name) }, name)]);
 }
 
+// If consumers receive from the queues that a redrive moves messages to.
+async function receivers(names, signal) {
+  const known = await Promise.all(names.map((name) => get(queuePath(name, "/consumers"), {}, signal)));
+  const served = names.filter((_, index) => known[index].consumers.some(runs));
+  if (!served.length) return ` No consumer of ${names.join(", ")} is known to run.`;
+  return ` Consumers of ${served.join(", ")} are running: if the cause is not fixed, the messages come back.`;
+}
+
 // `filters`: those of the list of messages below, so that a redrive moves what is listed. `only`: the error and the
 // source queue of the dead letters to move.
 export function redrive(queue, reload, { text = "", where: listed = "" } = {}, only = null) {
@@ -271,12 +280,15 @@ export function redrive(queue, reload, { text = "", where: listed = "" } = {}, o
       const counted = await get(queuePath(queue.name, "/redrive"), chosen, stopping.signal);
       if (turn !== asked) return;
       [found, condition] = [counted, Object.fromEntries(Object.entries(chosen).filter(([, value]) => value))];
+      const served = el("span");
       what.replaceChildren(
         el("strong", {}, count(found.messages, "message")),
         found.messages
           ? ` of ${queue.name} will be moved${found.destinations.length === 1 ? ` to ${found.destinations[0].queue}` : `: ${destinations(found)}`}. There they count as sent now and never received.`
           : ` of ${queue.name} can be moved: a redrive moves only visible messages that are dead letters of an existing queue.`,
+        served,
       );
+      if (found.messages) receivers(found.destinations.map((each) => each.queue), stopping.signal).then((text) => setText(served, text), () => null); // a key may not see them
       setText(confirm, `Move ${count(found.messages, "message")}`);
       confirm.disabled = found.messages === 0;
     } catch (error) {

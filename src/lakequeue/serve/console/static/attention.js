@@ -4,7 +4,8 @@ import { freeHeld, redrive } from "./actions.js";
 import { keepLonger } from "./queues.js";
 import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
-import { ago, copied, count, el, number, setText, show, size, toast } from "./dom.js";
+import { runs } from "./consumers.js";
+import { ago, copied, count, el, number, setCommands, setText, show, size, toast } from "./dom.js";
 
 const INTERVAL = 15_000;
 const SHOWN = 8; // queues, until the user asks for all
@@ -39,7 +40,7 @@ export async function resume(name, group, reload) {
 async function resumed(name) {
   const [{ counts }, { consumers }] = await Promise.all([get(queuePath(name)), get(queuePath(name, "/consumers"))]).catch(() => [{}, {}]);
   if (!counts?.visible) return `${name} is resumed.`;
-  const idle = consumers.some((each) => each.in_flight || each.processes.length) ? "" : ", and no consumer of it is known to run: start one";
+  const idle = consumers.some(runs) ? "" : ", and no consumer of it is known to run: start one";
   return `${name} is resumed: ${count(counts.visible, "message")} can be received${idle}.`;
 }
 
@@ -156,8 +157,9 @@ export function attention(signal, reload, only = null) {
     const lines = some.length ? [el("ul", { class: "lines" }, some.map(line)), ...(some.length < queues.size ? [el("p", {}, more)] : [])] : [];
     items.replaceChildren(...(found.urgent ? [...storage, ...lines] : [...lines, ...storage]));
     const left = found.total - found.concerns.length;
-    setText(fine, left > 0 ? `${left} more; lakequeue doctor lists all.` : "");
-    show(fine, left > 0);
+    const unseen = only === null && !counted ? "Damage of files shows once a call meets it: `lakequeue check` reads all files." : "";
+    setCommands(fine, left > 0 ? `${left} more: \`lakequeue doctor\` lists all.` : unseen);
+    show(fine, fine.childElementCount > 0);
     node.classList.toggle("calm", !counted);
     show(node, only === null || items.childElementCount > 0);
   }

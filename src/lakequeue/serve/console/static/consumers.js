@@ -1,12 +1,16 @@
 // What a row of consumers shows: in a queue's tab, and on the page of all queues.
 
 import { heldHash, queueHash } from "./address.js";
-import { ago, clockTime, duration, el, instant, number, sinceText } from "./dom.js";
+import { ago, clockTime, el, instant, number, sinceText } from "./dom.js";
 
 // Processes that run, then those that no longer report and did not end.
 function known(each, shown, gone) {
   const lines = [...each.processes.map((one) => el("div", {}, shown(one))), ...each.silent.map((one) => el("div", { class: "quiet" }, gone(one)))];
   return lines.length ? lines : "–";
+}
+
+export function runs(consumer) {
+  return consumer.in_flight > 0 || consumer.processes.length > 0;
 }
 
 function place({ host, pid }) {
@@ -20,8 +24,7 @@ function notSeen({ seen_at: seen, ended }) {
 
 function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {
   if (!running) return "idle";
-  const text = `running for ${duration(Math.round((Date.parse(seen) - Date.parse(oldest)) / 1000))}`;
-  return el("span", { title: `Reported ${sinceText(seen)}` }, running === 1 ? text : `${number(running)}, the oldest ${text}`);
+  return el("span", { title: `Reported ${sinceText(seen)}` }, running === 1 ? "began " : `${number(running)}, the oldest began `, ago(oldest));
 }
 
 // Label, class, and the content of a cell.

@@ -5,7 +5,7 @@ import { lettersHash, queueHash } from "./address.js";
 import { attention, pauseMark, resume } from "./attention.js";
 import { FAILED, get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
-import { CONSUMER, UNSEEN } from "./consumers.js";
+import { CONSUMER, runs, UNSEEN } from "./consumers.js";
 import { count, duration, el, instant, number, offset, rate, setCommands, setText, show, stored, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
@@ -79,7 +79,9 @@ export function queue(name, tab, signal, reload) {
   const concerns = attention(signal, reload, name);
   const why = el("p");
   const missing = el("div", { class: "empty", role: "alert", hidden: true }, why, el("p", {}, el("a", { href: "#/" }, "All queues")));
-  const fault = el("p", { class: "trouble", role: "alert", hidden: true });
+  const unshown = el("span");
+  const runbook = el("a", { href: "runbooks/damage" }, "Runbook");
+  const fault = el("p", { class: "trouble", role: "alert", hidden: true }, unshown, " ", runbook);
   const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, consumers, attributes }[tab]();
   const depths = el("div", { class: "card depths" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, speed.node);
   const page = el(
@@ -210,7 +212,7 @@ export function queue(name, tab, signal, reload) {
         const busy = await get(queuePath(name, "/consumers"), {}, signal);
         active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([label, kind, shown]) => el("td", { class: kind, "data-label": label }, shown({ queue: name, ...each }))))));
         show(table, busy.total > 0);
-        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.consumers.some((each) => each.in_flight || each.processes.length) ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
+        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.consumers.some(runs) ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
       },
     };
   }
@@ -287,9 +289,11 @@ export function queue(name, tab, signal, reload) {
       faults.set(node, error.message);
     }
     show(node, !faults.has(node));
-    const hidden = [[part.root, TABS.find(([key]) => key === tab)[1].toLowerCase()], [depths, "chart"]].filter(([of]) => faults.has(of)).map(([, label]) => label).join(", ");
+    const missed = [[part.root, TABS.find(([key]) => key === tab)[1].toLowerCase()], [depths, "chart"]].filter(([of]) => faults.has(of)).map(([, label]) => label).join(", ");
     const said = [...new Set(faults.values())].join(" ");
-    setCommands(fault, concerns.isDamaged(name) ? `Not shown until the damage above is repaired: ${hidden}.` : `${said} Not shown for this reason: ${hidden}.`);
+    const damaged = concerns.isDamaged(name);
+    setCommands(unshown, damaged ? `Not shown until the damage above is repaired: ${missed}.` : `${said} Not shown for this reason: ${missed}.`);
+    show(runbook, damaged);
     show(fault, faults.size > 0);
   }
 
