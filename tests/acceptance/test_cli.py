@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 import lakequeue
 from acceptance.commands import Run
-from lakequeue import LakeQueue, Queue, client
+from lakequeue import LakeQueue, Queue, client, entry_verbs
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 
 HANDLE = "0123456789abcdef01234567x0x0x" + "0" * 64
 
@@ -161,6 +163,16 @@ def test_a_resume_says_what_can_be_received_and_if_nobody_does(run: Run, orders:
     orders.receive()
     orders.pause()
     assert run("resume", "orders").stdout == "queue orders is resumed: 1 message can be received\n"
+
+
+def test_the_oldest_handler_is_as_old_as_its_receive(
+    run: Run, orders: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    now = datetime.now(timezone.utc)
+    process = ConsumerProcess("elsewhere", 1, now, now - timedelta(minutes=1), 2, now - timedelta(minutes=4))
+    entry_verbs.report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
+    assert re.search(r" 2, oldest began 4m\S* ago +1m", run("consumers", "orders").stdout)
 
 
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run: Run, orders: Queue) -> None:

@@ -25,7 +25,7 @@ from lakequeue.cli.session import CommandContext, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from lakequeue.entry_verbs import ActiveConsumer
@@ -110,7 +110,7 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
     if not each.processes and not each.silent:
         yield [name, "-", *held, "-", "-"]
     for process in each.processes:
-        yield [name, f"{process.pid} on {process.host}", *held, _handlers(process), since(process.seen_at)]
+        yield [name, f"{process.pid} on {process.host}", *held, _handlers(process, since), since(process.seen_at)]
         held = ["", "", ""]  # of all processes of that name together
     for process in each.silent:
         gone = f"not since {process.seen_at:%F %T}Z"
@@ -118,11 +118,10 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
         held = ["", "", ""]
 
 
-def _handlers(process: ConsumerProcess) -> str:
-    if process.oldest_handler is None:
-        return "idle"
-    oldest = (process.seen_at - process.oldest_handler).total_seconds()
-    return f"{process.handlers}, oldest {render.age(oldest)}"
+def _handlers(process: ConsumerProcess, since: Callable[[datetime], str]) -> str:
+    """Describes the running handlers as of the last report, of which the oldest may have ended since."""
+    oldest = process.oldest_handler
+    return "idle" if oldest is None else f"{process.handlers}, oldest began {since(oldest)} ago"
 
 
 def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
