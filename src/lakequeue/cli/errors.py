@@ -17,6 +17,7 @@ from lakequeue.cli.help import CommandGroup
 from lakequeue.cli.output import OutputClosed, StderrHandler, print_error
 from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
+from lakequeue.model.attributes import ATTRIBUTE_NAMES
 from lakequeue.model.causes import cause_of, of_spark
 
 
@@ -134,13 +135,23 @@ def report_error(session: Session, error: BaseException) -> int:
 def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
     meant = ["--attribute"] if getattr(error, "option_name", None) == "-a" else []
-    if possible := getattr(error, "possibilities", None) or meant:  # for an option that does not exist
+    if (
+        possible := _attribute_meant(error) or getattr(error, "possibilities", None) or meant
+    ):  # for an option that does not exist
         text = f"{getattr(error, 'message', text)}; did you mean {' or '.join(sorted(possible))}?"
     elif re.match("-[^-]", getattr(error, "option_name", None) or ""):
         text += "; -- goes before an argument that begins with -"
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     return f"{text}; see {path} --help"
+
+
+def _attribute_meant(error: BaseException) -> list[str]:
+    """Returns what sets an attribute that was given as an option, in a command that takes any attribute."""
+    name = (getattr(error, "option_name", None) or "").lstrip("-").replace("-", "_")
+    context = getattr(error, "ctx", None)
+    takes_any = context is not None and any("-a" in each.opts for each in context.command.params)
+    return [f"-a {name}=VALUE"] if takes_any and name in ATTRIBUTE_NAMES else []
 
 
 def reason_of(error: BaseException) -> str:

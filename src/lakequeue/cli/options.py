@@ -146,6 +146,10 @@ def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) ->
     return found
 
 
+_OPTIONS = ("--dead-letter-queue", "--max-receive-count")
+"""Options without an attribute of a similar name. Their names are proposed for similar attributes."""
+
+
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """Converts command options to arguments of ``create_queue`` and ``set_attributes``."""
     dead_letter_queue, most = given["dead_letter_queue"], given["max_receive_count"]
@@ -154,7 +158,7 @@ def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for name, value in parse_pairs(given["attribute"], "--attribute").items():
         if name == name.lower() and name not in ATTRIBUTE_NAMES:
-            raise unknown(name)  # other arguments of the Python API
+            raise unknown(name, (*ATTRIBUTE_NAMES, *_OPTIONS))  # also other arguments of the Python API
         arguments[name] = _parsed(name, value)
     if (dead_letter_queue is None) != (most is None):
         usage("--dead-letter-queue and --max-receive-count go together")
