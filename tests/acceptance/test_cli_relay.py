@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -76,11 +77,21 @@ def test_wrong_options_are_named(
 
 @pytest.mark.spec("RLY-1")
 @pytest.mark.slow
-def test_relay_runs_until_it_is_stopped(start: Start, orders: Queue, table: str) -> None:
-    running = start("--json", "relay", table, "orders", "--start", "0", "--every", "1s")
-    assert json.loads(running.stdout.readline())["messages"] == 2
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--json",), '{{"queue": "orders", "messages": {}, "refused": 0}}'),
+        ((), r"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ {} messages? sent to orders"),
+    ],
+    ids=["json", "text"],
+)
+def test_relay_runs_until_it_is_stopped(
+    start: Start, orders: Queue, table: str, options: tuple[str, ...], line: str
+) -> None:
+    running = start(*options, "relay", table, "orders", "--start", "0", "--every", "1s")
+    assert re.fullmatch(line.format(2), running.stdout.readline().strip())
     append(table, 3)
-    assert json.loads(running.stdout.readline())["messages"] == 1
+    assert re.fullmatch(line.format(1), running.stdout.readline().strip())
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     assert running.wait(30) == 0

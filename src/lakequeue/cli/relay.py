@@ -87,6 +87,7 @@ def relay(
             document = {"queue": queue, "messages": int(sent), "refused": sent.refused}
             refused = f", {render.count(sent.refused, 'row')} refused" if sent.refused else ""
             text = f"{render.count(sent, 'message')} sent to {queue}{refused}"
+            text = text if once else f"{lake.clock.now():%F %T}Z {text}"  # a line of a log
             ctx.obj.changed(document, text) if once or not ctx.obj.json else ctx.obj.line(document)
 
     if every is None:
