@@ -293,7 +293,7 @@ export function queue(name, tab, signal, reload) {
     const said = [...new Set(faults.values())].join(" ");
     const damaged = concerns.isDamaged(name);
     setCommands(unshown, damaged ? `Not shown until the damage above is repaired: ${missed}.` : `${said} Not shown for this reason: ${missed}.`);
-    show(runbook, damaged);
+    show(runbook, damaged || said.includes(" is damaged")); // what needs attention says it some seconds later
     show(fault, faults.size > 0);
   }
 
