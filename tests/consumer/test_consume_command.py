@@ -17,9 +17,10 @@ from typer.testing import CliRunner, Result
 
 from consumer.harness import scrape
 from insides import place_of
-from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue import Consumer, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
+from lakequeue.consumer.stacks import running_calls
 from lakequeue.entry_verbs import consumers, make_visible
 from serve.serving import free_port, wait_until
 
@@ -73,7 +74,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     """Runs the command in this process, whose signals and logs stay as they are."""
     monkeypatch.setattr(command, "_configure_logs", lambda session: None)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(command, "answer_signal", lambda: None)
+    monkeypatch.setattr(command, "answer_signal", lambda calls: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def run(*arguments: str) -> Result:
@@ -108,14 +109,14 @@ def test_the_command_consumes_until_the_queue_is_empty(queue: Queue, run: Any, h
 
 
 @pytest.mark.spec("JOB-14")
-@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize(("function", "owned"), [("handle", False), ("handle_async", False), ("handle", True)])
 def test_a_signal_prints_where_its_handler_hangs_unless_the_handler_owns_it(
-    queue: Queue, start: Callable[..., subprocess.Popen[str]], owned: bool
+    queue: Queue, start: Callable[..., subprocess.Popen[str]], function: str, owned: bool
 ) -> None:
     own = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os.write(2, b'its own\\n'))"
     Path("hanging.py").write_text(f"{own if owned else ''}\n{MODULE}")
-    queue.send("600")
-    process = start("hanging:handle")
+    sent = queue.send("600")
+    process = start(f"hanging:{function}")
     wait_until(lambda: began(queue), "the handler begins")
     wait_until(lambda: any(each.processes for each in consumers(queue)), "the consumer reports")
     [[reported]] = [each.processes for each in consumers(queue)]
@@ -123,9 +124,34 @@ def test_a_signal_prints_where_its_handler_hangs_unless_the_handler_owns_it(
     process.send_signal(signal.SIGUSR1)
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
-    shown = next(line for line in lines if ("its own" if owned else " in handle") in line)
-    assert owned or re.search(r'hanging.py", line \d+ in handle$', shown)
+    if owned:
+        assert next(line for line in lines if "its own" in line)
+        return
+    assert next(line for line in lines if line.startswith("Current thread")), "also if the interpreter is busy"
+    assert next(line for line in lines if line == "running handlers, the oldest first:\n")
+    assert re.fullmatch(rf"handler of orders, since \S+, message {sent.message_id}:\n", next(lines))
+    assert re.search(rf'hanging.py", line \d+, in {function}\n$', next(lines)), "frames above are lakequeue's"
+    assert " context.sleep" in next(lines)
     assert process.poll() is None, "it goes on"
+
+
+@pytest.mark.parametrize("delivers", [False, True])
+def test_the_running_calls_of_batches_name_three_messages_and_the_handlers_line(
+    queue: Queue, tmp_path: Path, delivers: bool
+) -> None:
+    shown: list[str] = []
+
+    def handle(messages: list[Message], contexts: object) -> list[dict[str, int]] | None:
+        shown.extend(running_calls(consumer))
+        return [{"id": int(message.body)} for message in messages] if delivers else None
+
+    if delivers:
+        queue.set_attributes(table=str(tmp_path / "table"))
+    ids = [queue.send(str(number)).message_id for number in range(4)]
+    consumer = Consumer(queue, handle, batch=4, wait_time=0)
+    consumer.run(until_empty=True)
+    assert re.fullmatch(rf"handler of orders, since \S+, message {', '.join(ids[:3])} and 1 more:", shown[0])
+    assert shown[1].endswith("in handle\n    shown.extend(running_calls(consumer))")
 
 
 @pytest.mark.spec("JOB-9")

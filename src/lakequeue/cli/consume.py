@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -93,10 +94,10 @@ def consume(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
     function = imported(handler, handler)
-    answer_signal()  # now, as the handler's module may have a use of its own for SIGUSR1
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.options import RetryBackoff
     from lakequeue.consumer.outages import Outage
+    from lakequeue.consumer.stacks import running_calls
 
     if opentelemetry:
         from lakequeue.otel import instrument
@@ -123,6 +124,7 @@ def consume(
         merge_schema=merge_schema,
         weights=None if weights is None else _weights(weights),
     )
+    answer_signal(partial(running_calls, consumer))  # unless the handler's module has a use of its own for SIGUSR1
     name = ", ".join(names)
     stopping = _Stopping(consumer, drain_timeout)
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)

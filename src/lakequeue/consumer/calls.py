@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from threading import get_ident
 from typing import Any
 
 import attrs
 
 from lakequeue.consumer.events import Fate, HandlerEnded
-from lakequeue.consumer.handler import Outcome, checked_outcome, is_async, results_of
+from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async, results_of
 from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.observers import Observer, handling
 from lakequeue.consumer.options import ConsumerOptions
@@ -27,10 +28,18 @@ class Call:
     """A call of the handler: its start and duration, its result or error, and why messages failed."""
 
     began: int
+    jobs: Sequence[Job]
+    thread: int = attrs.field(factory=get_ident)
+    coroutine: Any = None
+    """The coroutine of an ``async def`` handler. None for other handlers."""
     took: int = 0
     result: object = None
     raised: BaseException | None = None
     failures: dict[str, DeadLetterReason] = attrs.field(factory=dict)
+
+    @property
+    def contexts(self) -> Sequence[Context]:
+        return [job.context for job in self.jobs]
 
 
 @attrs.define(eq=False)
@@ -68,12 +77,13 @@ class Calls:
     async def _work_async(self, jobs: Sequence[Job]) -> None:
         with self._calling(jobs) as (call, given):
             if given:
-                call.result = await self._options.handler(*given)
+                call.coroutine = self._options.handler(*given)
+                call.result = await call.coroutine
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
         """Yields a call and the handler's arguments; empty if all receipts ended. Then reports the call's end."""
-        call, spans = Call(self._now()), dict[Job, AbstractContextManager[Any]]()
+        call, spans = Call(self._now(), jobs), dict[Job, AbstractContextManager[Any]]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         self.running.add(call)
         try:

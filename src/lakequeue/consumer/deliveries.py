@@ -55,6 +55,9 @@ class _Batch:
     """Contexts of the batch's messages, which share one ``lost`` event."""
     broken: set[str | None] = attrs.field(factory=set)
     """FIFO groups in which a message failed. Later messages of these groups are not delivered in this batch."""
+    thread: int = 0
+    coroutine: Any = None
+    """Always None: the thread runs the event loop of an ``async def`` handler."""
 
 
 class DeliveryLoop(RunLoop):
@@ -125,6 +128,7 @@ class DeliveryLoop(RunLoop):
     # --- one batch
 
     def _work(self, batch: _Batch) -> None:
+        batch.thread = threading.get_ident()
         delivering, name, policy = batch.delivering, f"a batch of {self.queue.name}", self._options.renewal
         extend, lose = partial(self._extend, batch), partial(self._lose, batch)
         heartbeat = LeaseHeartbeat(name, self._clock, policy, extend, lose, self.fail)
