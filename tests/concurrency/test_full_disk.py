@@ -72,12 +72,12 @@ def test_what_frees_space_goes_on_when_the_disk_is_full(
             call()
     assert reserved(root) and not [each for each in doctor(lq._runtime).warnings if "reserved" in each]
     short_of = shortage(lq._runtime)
-    assert short_of is not None and "outside of lakequeue" not in short_of.hint
+    assert short_of is not None and "enlarge the disk" not in short_of.hint
     goes_on(way, lq, queue, 5)
     assert not reserved(root)
     take(others)
     short_of = shortage(lq._runtime)
-    assert short_of is not None and short_of.hint.startswith("free space outside of lakequeue first")
+    assert short_of is not None and short_of.hint.startswith("first enlarge the disk")
     assert [each for each in doctor(lq._runtime).warnings if f"no {short} are reserved" in each]
     shutil.rmtree(others)
     lq.create_queue("letters")

@@ -30,8 +30,8 @@ PURGED_SHARE = 0.01
 _SHOWN = 3
 _COMPACT, _PURGE, _DU = "lakequeue compact --now 0", "lakequeue purge ", "du -x"
 _OUTSIDE = (
-    "free space outside of lakequeue first, because the reserve of purges and compactions is gone: "
-    "enlarge the disk, or delete other files"
+    "first enlarge the disk, delete other files, or copy the root to a larger disk: "
+    "nothing is reserved for purges and compactions, so they may fail"
 )
 
 
@@ -93,7 +93,7 @@ def shortage(root: Root) -> Shortage | None:
 def of_sizes(space: Space, sizes: Mapping[str, int], mount_point: str, used_up: bool = False) -> Shortage:
     """Returns an urgent shortage. ``sizes`` are the bytes of each queue by name, the largest queue first.
 
-    ``used_up`` is True if the reserve is gone too, so that purges and compactions may fail.
+    ``used_up`` is True if there is no reserve either, so that purges and compactions may fail.
     """
     used, total = space.size_bytes - space.free_bytes, sum(sizes.values())
     of_files = space.lacks_files(FREE_FILES)

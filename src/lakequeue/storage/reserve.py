@@ -87,7 +87,7 @@ def take(local: str) -> None:
 
 
 def is_used_up(root: str) -> bool:
-    """True if purges and compactions may fail, because the disk is full and the reserve is gone."""
+    """True if purges and compactions may fail, because the disk is full and has no reserve."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return False
