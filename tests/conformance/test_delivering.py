@@ -458,7 +458,9 @@ def test_an_error_of_the_handler_leaves_all_messages_in_the_queue(place: Place):
 
 @pytest.mark.spec("TAB-27", "TAB-29")
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_batch_is_halved_until_the_bad_message_is_alone(place: Place, fifo: bool):
+def test_a_batch_is_halved_until_the_bad_message_is_alone(
+    place: Place, fifo: bool, caplog: pytest.LogCaptureFixture
+):
     suffix = ".fifo" if fifo else ""
     dead = place.lake.create_queue(f"dead{suffix}", fifo=fifo)
     policy = RedrivePolicy(dead_letter_queue=f"dead{suffix}", max_receive_count=1)
@@ -479,6 +481,8 @@ def test_a_batch_is_halved_until_the_bad_message_is_alone(place: Place, fifo: bo
     [letter] = dead.receive(10)
     assert letter.body == "13"
     assert letter.dead_letter_reason is not None and "column id" in letter.dead_letter_reason.text
+    [logged] = [line for line in caplog.messages if letter.message_id in line]
+    assert "refuses the rows" in logged and "column id" in logged
     assert len(calls) < 16
 
 

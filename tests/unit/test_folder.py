@@ -87,6 +87,13 @@ def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"{}")]
 
 
+def test_a_file_that_was_not_written_in_full_leaves_nothing_on_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full"), LocalFolder(str(tmp_path)).writer("a.parquet") as file:
+        file.write(b"a part")
+        raise OSError("full")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("verb", ["create", "replace"])
 def test_a_folder_that_is_gone_is_an_error(tmp_path: Path, verb: str) -> None:
     options = {"new_folder": False} if verb == "create" else {}

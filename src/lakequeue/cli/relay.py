@@ -30,7 +30,7 @@ def relay(
     files: str | None = option(
         None, "Instead of a table: a message for each new file, such as 'landing/*.json'.", "PATTERN"
     ),
-    once: bool = flag(False, "Send the present rows or files, and end.", "--once"),
+    once: bool = flag(False, "Make one pass, and end.", "--once"),
     every: float | None = duration_option(None, "Interval between two passes.", parser=at_least(1)),
     body: str = option("*", "Column with the bodies; '*' sends each row as JSON.", "NAME", "--body-column"),
     start: str = option(

@@ -194,8 +194,11 @@ class DeliveryLoop(RunLoop):
             if parts is not None:  # the rows did not arrive
                 if half:
                     return zip(parts, (done[:half], done[half:]), strict=True)
+                message = done[0].message
+                what = f"{self.queue.name}: the table refuses the rows of message {message.message_id}"
+                _log.error("%s, received %s times: %s", what, message.receive_count, error)
                 parts[0].release_failed({receipts[0]: self._reason(error)})
-                self._fails(batch, done[0].message, error, ends)
+                self._fails(batch, message, error, ends)
                 return None
         ends.update(dict.fromkeys(receipts, (Outcome.SUCCESS, None)))
         return None

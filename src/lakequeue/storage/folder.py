@@ -292,7 +292,7 @@ class LocalFolder(_BaseFolder):
                 return open(leaf, "wb", opener=no_links.Opener(folder).open), folder
 
             file, folder = self._in_folder(self._sound(name), create, new_folder)
-            with file:
+            with file, no_links.whole(folder, file.name):
                 yield file
                 self._sync_file(file)
             self._sync_folder(folder)

@@ -108,6 +108,17 @@ def open_lock(path: str, flags: int) -> int:
         return open_lock_in(inside, leaf, flags)
 
 
+@contextmanager
+def whole(folder: int, name: str) -> Iterator[None]:
+    """Removes a file if the block fails. A part of a file would keep the space that a full disk has reserved."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
 def open_lock_in(folder: int, name: str, flags: int) -> int:
     """Opens a file that all users of a table write. ``folder``: descriptor of the file's directory."""
     owner = os.fstat(folder)
