@@ -387,6 +387,16 @@ class System:
         self.unlink(f"{root}/{name}", descriptor)
         return int(size)
 
+    @contextmanager
+    def whole(self, folder: int, name: str) -> Iterator[None]:
+        """As that of ``no_links``."""
+        try:
+            yield
+        except Exception:
+            with suppress(OSError):
+                self.unlink(name, folder)
+            raise
+
     def rmtree(self, root: str, name: str, descriptor: int | None = None) -> None:
         """As that of ``no_links``."""
         for folder, _, names in sorted(self.walk(f"{root}/{name}", self._below(descriptor)), reverse=True):

@@ -155,6 +155,7 @@ def links_of(system: System) -> SimpleNamespace:
         folders=system.folders,
         names=system.names,
         unlink=system.unlink_below,
+        whole=system.whole,
         mkdir=lambda root, path, descriptor: system.mkdir(path, dir_fd=descriptor),
         move=lambda root, source, target: system.rename(f"{root}/{source}", f"{root}/{target}"),
         rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),

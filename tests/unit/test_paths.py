@@ -49,6 +49,9 @@ EXPECTED = {
     "storage/source_rows.py": ["deltalake"],
     "storage/source_table.py": ["deltalake", "deltalake", "deltalake"],
     # files of the system, and the numbers of directories
+    "consumer/stacks.py": ["pathlib"],
+    "model/stack_dumps.py": ["open"],
+    "operations/consumers.py": ["pathlib"],
     "operations/upgrade.py": ["open", "open", "open", "open", "os.listdir", "os.listdir", "os.stat", "os.walk"],
     # files of pyspark
     "spark/session.py": ["pathlib"],

@@ -287,12 +287,12 @@ class LocalFolder(_BaseFolder):
         """Opens a file for writing during the block. A remote file exists only after the block has succeeded."""
         with ExitStack() as opened:
 
-            def create() -> tuple[IO[bytes], int]:
+            def create() -> tuple[IO[bytes], int, str]:
                 folder, leaf = opened.enter_context(self._above(name))
-                return open(leaf, "wb", opener=no_links.Opener(folder).open), folder
+                return open(leaf, "wb", opener=no_links.Opener(folder).open), folder, leaf
 
-            file, folder = self._in_folder(self._sound(name), create, new_folder)
-            with file, no_links.whole(folder, file.name):
+            file, folder, leaf = self._in_folder(self._sound(name), create, new_folder)
+            with file, no_links.whole(folder, leaf):
                 yield file
                 self._sync_file(file)
             self._sync_folder(folder)

@@ -113,7 +113,7 @@ def whole(folder: int, name: str) -> Iterator[None]:
     """Removes a file if the block fails. A part of a file would keep the space that a full disk has reserved."""
     try:
         yield
-    except BaseException:
+    except Exception:
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
         raise
