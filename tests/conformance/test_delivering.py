@@ -456,19 +456,25 @@ def test_an_error_of_the_handler_leaves_all_messages_in_the_queue(place: Place):
     assert running.failed == 2
 
 
-@pytest.mark.spec("TAB-27", "TAB-29")
-@pytest.mark.parametrize("fifo", [False, True])
-def test_a_batch_is_halved_until_the_bad_message_is_alone(
-    place: Place, fifo: bool, caplog: pytest.LogCaptureFixture
-):
+def with_letters(place: Place, fifo: bool, max_receive_count: int) -> tuple[Queue, Queue]:
+    """A queue of 20 messages with a delivery table, and its dead-letter queue."""
     suffix = ".fifo" if fifo else ""
     dead = place.lake.create_queue(f"dead{suffix}", fifo=fifo)
-    policy = RedrivePolicy(dead_letter_queue=f"dead{suffix}", max_receive_count=1)
+    policy = RedrivePolicy(dead_letter_queue=dead.name, max_receive_count=max_receive_count)
     queue = place.lake.create_queue(
         f"bad{suffix}", fifo=fifo, table=str(place.table), redrive_policy=policy, visibility_timeout=60
     )
     for number in range(20):
         queue.send(str(number), **({"group_id": str(number % 3), "dedup_id": str(number)} if fifo else {}))
+    return queue, dead
+
+
+@pytest.mark.spec("TAB-27", "TAB-29")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_batch_is_halved_until_the_bad_message_is_alone(
+    place: Place, fifo: bool, caplog: pytest.LogCaptureFixture
+):
+    queue, dead = with_letters(place, fifo, max_receive_count=1)
     calls: list[int] = []
 
     def handle(messages: Any, contexts: list[Any]) -> Any:
@@ -489,14 +495,7 @@ def test_a_batch_is_halved_until_the_bad_message_is_alone(
 @pytest.mark.spec("TAB-29", "DLQ-12")
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_batch_whose_handler_raises_comes_again_in_halves(place: Place, fifo: bool):
-    suffix = ".fifo" if fifo else ""
-    dead = place.lake.create_queue(f"raised{suffix}", fifo=fifo)
-    policy = RedrivePolicy(dead_letter_queue=f"raised{suffix}", max_receive_count=3)
-    queue = place.lake.create_queue(
-        f"raising{suffix}", fifo=fifo, table=str(place.table), redrive_policy=policy, visibility_timeout=60
-    )
-    for number in range(20):
-        queue.send(str(number), **({"group_id": str(number % 3), "dedup_id": str(number)} if fifo else {}))
+    queue, dead = with_letters(place, fifo, max_receive_count=3)
     calls: list[int] = []
 
     def handle(messages: Any, contexts: list[Any]) -> Any:

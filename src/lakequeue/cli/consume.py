@@ -154,17 +154,18 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
     """Yields reasons why messages remain in the queues: pauses, undecided deliveries, or waits for a retry."""
     from lakequeue.entry_verbs import settings
 
-    delivering = [queue for queue in queues if settings(queue).table is not None]
-    for queue in queues:
-        if (pauses := settings(queue).pauses) and queue.counts().visible:
+    counted = [(queue, queue.counts()) for queue in queues]
+    delivering = [counts for queue, counts in counted if settings(queue).table is not None]
+    for queue, counts in counted:
+        if (pauses := settings(queue).pauses) and counts.visible:
             yield from (pause.of(queue.name) for pause in pauses)
-    if undecided := sum(queue.counts().undecided for queue in delivering):
+    if undecided := sum(counts.undecided for counts in delivering):
         yield f"{undecided:,} undecided"
     # failed messages have attempts, also those of an earlier run; a batch that could not be delivered has none
     failed, mine = "receive_count > 0 AND state <> 'undecided' AND (attempts IS NOT NULL{})", ""
     if consumer.failed or delivering:
         mine = " OR consumer IS NULL OR consumer = ?"  # this consumer has them until their timeout ends
-    busy = [queue for queue in queues if (counts := queue.counts()).in_flight or counts.visible or counts.delayed]
+    busy = [queue for queue, counts in counted if counts.in_flight or counts.visible or counts.delayed]
     found = sum(
         len(queue.peek(failed.format(mine), 100, parameters=[consumer.name][: bool(mine)])) for queue in busy
     )

@@ -119,7 +119,7 @@ def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]
 
 
 def _handlers(process: ConsumerProcess, since: Callable[[datetime], str]) -> str:
-    """Describes the running handlers as of the last report, of which the oldest may have ended since."""
+    """Describes the handlers that ran at the last report. The oldest handler may have ended meanwhile."""
     oldest = process.oldest_handler
     return "idle" if oldest is None else f"{process.handlers}, oldest began {since(oldest)} ago"
 

@@ -254,7 +254,9 @@ class QueueLoop(RunLoop):
         now = to_micros(received_at)
         kept = {message.receipt_handle: hold_of(message, now) for message in messages}
         claimed_at = messages[-1].received_at
-        took_all_at = to_micros(claimed_at) if claimed_at is not None and took_all(self.queue) else None
+        took_all_at = None
+        if self.pool.rules.claim_interval and claimed_at is not None and took_all(self.queue):
+            took_all_at = to_micros(claimed_at)
         self.report(events.MessagesReceived(self._turns(messages, now), kept, took_all_at))
 
     def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
