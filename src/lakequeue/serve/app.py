@@ -33,9 +33,9 @@ from lakequeue.serve.sqs.endpoint import SqsEndpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
-"""Maximum number of requests that run at the same time. Many requests wait for the same commit."""
+"""Maximum number of requests that run at the same time. Most of them only wait for a commit."""
 ADOPT_INTERVAL = 10.0
-"""Seconds between two searches for message move tasks of servers that have died."""
+"""Seconds between two searches for message move tasks that dead servers left unfinished."""
 CATALOG_TIMEOUT = 5.0
 """Maximum seconds that ``/health`` waits for the catalog of the root."""
 
@@ -161,7 +161,7 @@ class HealthCheck:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Lets only keys with the permission for ListQueues see a page, because the page shows names of queues."""
+    """Wraps a handler of a page that shows names of queues. Refuses keys without the permission ListQueues."""
 
     async def checked(http: Request) -> Response:
         try:

@@ -48,7 +48,7 @@ class Caller(Protocol):
         """Returns True if the caller may do an SQS action. ``queue`` is None if the action has no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Returns True if the caller may do the action on some queue. This queue need not exist."""
+        """Returns True if the caller may do the action on queues with some name, even if no such queue exists."""
 
 
 class PendingAuthentication(Protocol):
@@ -105,13 +105,15 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do the action on ``queue``, or if None, on all queues."""
+    """Raises RequestError if the caller may not do the action on ``queue``. None means every queue."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic. Blocks addresses with too many wrong secrets. ``now`` returns seconds."""
+    """Authenticates by HTTP Basic. Blocks an address after too many wrong secrets. ``now`` is a clock, in
+    seconds.
+    """
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
         self._authenticator = authenticator

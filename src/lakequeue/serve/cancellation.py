@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Interrupts of the current requests. Each is set when the client disconnects or the server stops."""
+    """Keeps an event for each current request. The event is set if the client disconnects or the server stops."""
 
     def __init__(self) -> None:
         self.running: set[Interrupt] = set()
@@ -37,7 +37,7 @@ class Interrupts:
 
     @asynccontextmanager
     async def of(self, http: Request) -> AsyncIterator[tuple[Interrupt, asyncio.Task[None]]]:
-        """Yields the interrupt of a request, and a task that ends when the client disconnects."""
+        """Yields the event of a request, and a task that ends when the client disconnects."""
         interrupt = Interrupt()
         self.running.add(interrupt)
         disconnected = asyncio.create_task(_wait_for_disconnect(http))

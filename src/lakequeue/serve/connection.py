@@ -68,7 +68,7 @@ class Connection(HttpToolsProtocol):
         self._shares = shares
 
     def hold(self, holder: Holder | None) -> None:
-        """Counts the connection for a holder. Raises RequestError if the holder has reached its share."""
+        """Counts the connection towards the share of a holder. Raises RequestError if the share is used up."""
         self._shares.pass_on(self.holder, holder)
         self.holder = holder
 
@@ -175,7 +175,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.scope["state"][COMPLETE] = True
 
     def _without_upgrade(self) -> bytes:
-        """Returns a request's head without its offer to upgrade, with which the parser would skip the body."""
+        """Removes the header Upgrade from a request's head, because with it the parser would skip the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -183,7 +183,7 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse(self) -> None:
-        """Answers the requests before an invalid request, then sends 400. Ignores later requests."""
+        """Sends 400 for an invalid request, after the answers to earlier requests. Ignores later requests."""
         if self._refused:
             return
         self._refused = True
@@ -198,10 +198,11 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keeps a half-closed connection until a pending SQS request is answered.
+        """Called when the client closes its sending side. Returns True to keep the connection until a pending SQS
+        request is answered.
 
-        Closes the connection at once for a receive, whose messages would stay hidden if the client is gone. Also
-        closes at once for TLS, the console, and pipelined or incomplete requests.
+        Returns False, which closes the connection, during a receive: the client may be gone, and the messages
+        would stay hidden. Also returns False for TLS, the console, and pipelined or incomplete requests.
         """
         if self.turned_away:
             return False
@@ -267,7 +268,7 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts the request's connection for a key. Raises RequestError if key or address has reached its share."""
+    """Counts a request's connection for its key and address. Raises RequestError if their share is used up."""
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
         connection.hold(Holder(key, http.client.host if http.client else ""))

@@ -28,7 +28,7 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""JSON protocol's names of error codes that the service model omits (ERR-6). Query has other names."""
+"""Error codes that the service model omits, and their names in the JSON protocol (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 _NAMES = {
     **ATTRIBUTE_NAMES,
@@ -104,7 +104,7 @@ class ErrorResponse:
 
     @classmethod
     def of(cls, error: Exception, queue: str | None = None) -> ErrorResponse:
-        """Returns the response for an exception, without internals. ``queue`` is the name that the client gave."""
+        """Returns the response for an exception, without internal details. ``queue`` is the requested name."""
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
@@ -128,7 +128,7 @@ class ErrorResponse:
 
 
 def _storage_failure(error: QueueClientError, queue: str | None) -> str:
-    """Describes a storage failure without paths. Names the commands that repair the damage."""
+    """Describes a storage failure without paths. Names commands that help with damage or a full disk."""
     if isinstance(error, DamagedTable):
         if queue is None or not error.table.endswith(_TABLES_OF_QUEUES):
             return "The root is damaged: `lakequeue check` shows how, `lakequeue repair --all` mends it."

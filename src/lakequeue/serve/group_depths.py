@@ -1,4 +1,4 @@
-"""Figures of message groups. To sum the groups, a server must read all messages, so that it sums rarely."""
+"""Figures of message groups. The server sums them rarely, because for a sum it must read all messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """Returns queues whose groups are tenants, oldest figures first. Forgets figures of all other queues."""
+        """Returns the queues whose groups are tenants, oldest figures first. Forgets all other queues."""
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}

@@ -2,13 +2,13 @@
 
 ::
 
-    {
-      "AKIDORDERS": {"secret": "...", "rules": [{"queues": ["orders*"], "actions": ["SendMessage"]}]},
-      "AKIDADMIN": {"secret": "..."}
-    }
+{
+  "AKIDORDERS": {"secret": "...", "rules": [{"queues": ["orders*"], "actions": ["SendMessage"]}]},
+  "AKIDADMIN": {"secret": "..."}
+}
 
 A key without rules may do everything. Queue patterns are case-sensitive, with ``*`` and ``?`` as in ``fnmatch``.
-An action on no single queue, such as ListQueues, needs the pattern ``*``.
+An action that concerns no single queue, such as ListQueues, needs the pattern ``*``.
 """
 
 from __future__ import annotations

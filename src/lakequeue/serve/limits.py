@@ -32,7 +32,7 @@ MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies together."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Bytes of each body that do not count. Because of them, large requests never block small requests."""
+"""Number of bytes of each body that no limit counts. Therefore, large requests never block small requests."""
 MAX_ANSWER_BYTES = 256 * 2**20
 """Maximum bytes of received messages in memory. A message counts until its answer is sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
@@ -42,7 +42,7 @@ MEMORY_FACTOR = 5
 ANSWER_TIMEOUT = 10.0
 """Maximum seconds that a receive waits for memory, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Maximum receives of a key that have claimed and wait for memory. Further receives wait before a claim."""
+"""Maximum number of a key's receives that wait for memory after their claim. Further receives wait before it."""
 
 
 @attrs.define(eq=False)
@@ -160,7 +160,7 @@ class RequestBodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest unverified request, of ``key`` if given. Raises RequestError if there is no request."""
+        """Ends the oldest unverified request (of ``key``, if given). Raises RequestError if there is none."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -171,7 +171,7 @@ class RequestBodies:
 
 @attrs.define(eq=False)
 class CountedAnswer(Counted):
-    """Memory for the messages of a receive. ``gone``: a future that ends when the client has disconnected."""
+    """Memory for the messages of a receive. ``gone`` is a future that ends if the client disconnects."""
 
     answers: CountedAnswers = attrs.field(kw_only=True)
     gone: asyncio.Future[None] | None = None
@@ -200,7 +200,7 @@ class CountedAnswers:
         return CountedAnswer(key, answers=self)
 
     def take(self, answer: CountedAnswer, size: int) -> bool:
-        """Counts an answer's bytes. Returns False if memory is short, or an earlier receive of the key waits."""
+        """Reserves memory for an answer. Returns False if memory is short, or another receive of the key waits."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)

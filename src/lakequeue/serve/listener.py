@@ -165,7 +165,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Returns the number of 503 answers for which there are file descriptors, at most ``connections``."""
+    """Returns how many connections can get a 503 with the remaining file descriptors; at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

@@ -22,7 +22,7 @@ from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 
 SCAN_TIMEOUT = 8.0
-"""Maximum seconds that a scrape waits for queues. A slower scrape omits them. Prometheus waits for 10 s."""
+"""Maximum seconds that a scrape reads queues; Prometheus gives up after 10. A slower scrape omits the queues."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 """Upper bounds of the latencies in a histogram, in seconds. The last bound exceeds the longest long poll."""
 

@@ -26,10 +26,10 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""Divisor of the connections: with keys, an address without a verified request may hold a quarter of them."""
+"""Divisor. On a server with keys, an address may use a quarter of all connections for unverified requests."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
-"""Minimum bytes of a block of memory that returns to the system when it is freed."""
+"""Number of bytes. The system gets back freed blocks of memory that have at least this size."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds for which an idle connection is kept. SDKs close idle connections earlier."""
 

@@ -10,13 +10,13 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""Divisor of the connections: one key or one address may hold at most half of them."""
+"""Divisor. One key, or one address, may hold at most half of all connections."""
 STRANGERS = 8
-"""Divisor: one eighth of the connections is reserved for clients without a verified request."""
+"""Divisor. One eighth of all connections is reserved for clients without a verified request."""
 BEGINNERS = 8
-"""Divisor of the connections: one eighth of them is reserved for keys that hold few connections."""
+"""Divisor. One eighth of all connections is reserved for keys that hold few connections; see ``FEW``."""
 FEW = 32
-"""Divisor of the connections: a key holds few connections if it holds less than one in 32."""
+"""Divisor. A key that holds less than 1/32 of all connections holds few."""
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Counts a connection for ``after`` instead of ``before``. Raises RequestError at a limit of ``after``."""
+        """Counts a connection for another holder. Raises RequestError if the new holder has reached its share."""
         if before == after:
             return
         if after is not None:

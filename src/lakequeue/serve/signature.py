@@ -1,5 +1,5 @@
-"""Signature Version 4, in the ``Authorization`` header or in the URL. botocore computes the signature, as in
-clients.
+"""Signature Version 4, in the ``Authorization`` header or in the URL. Like clients, the server computes it with
+botocore.
 
 A client must sign method, path, query, body, host, date, and each header that begins with ``x-amz-``. Some SDKs do
 not sign the content type. Therefore, the action header or the body decides the protocol of a signed request.
@@ -99,7 +99,7 @@ class Signature:
 
 
 class _Signer(SigV4Auth):
-    """Signs the headers that the client signed. botocore would choose other headers."""
+    """Computes a signature over the headers that the client signed. botocore alone would choose other headers."""
 
     @staticmethod
     def request(
@@ -126,7 +126,7 @@ def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) ->
 
 
 def _encoded(text: str) -> str:
-    """Decodes a text and encodes it again. Needed because clients may escape other characters than they sign."""
+    """Percent-encodes a text in one form. A client may send another form than the form that it signed."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 

@@ -86,9 +86,9 @@ class ConsoleApi:
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Returns a page of queues, with the depths that the caller may see.
 
-        ``sort`` is "name", a count, or "trouble": the worst concern that ``attention`` last found, then the number
-        of dead letters. ``counted`` in the answer is the number of depths read for the sorting; None if no depth
-        was needed.
+        The parameter ``sort`` is "name", one of ``SORTED``, or "trouble". Sorting by "trouble" puts the queues
+        with the worst known problems first, and then the queues with the most dead letters. In the answer,
+        ``counted`` is the number of queues whose depths were read for the sorting; None if no depth was needed.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
@@ -349,7 +349,7 @@ class ConsoleApi:
     # --- change
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Sends a message. Takes and returns the members of SendMessage. Also takes ``Priority``."""
+        """Sends a message. Request and answer have the fields of SendMessage. The request may add ``Priority``."""
         priority = given.priority()
         members = _members("SendMessage", name, given) | ({} if priority is None else {PRIORITY: priority})
         if self._actions.sender is None:
@@ -385,7 +385,7 @@ class ConsoleApi:
             return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Moves messages of a dead-letter queue, and returns their number. May leave messages to be moved."""
+        """Moves at most ``MAX_MOVED`` messages of a dead-letter queue. Returns the number of moved messages."""
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
@@ -411,7 +411,7 @@ class ConsoleApi:
     # --- change queues
 
     def create(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Creates a queue from the members of CreateQueue. Raises QueueNameExists if there is such a queue."""
+        """Creates a queue from the parameters of CreateQueue. Raises QueueNameExists if the queue exists."""
         members = validated(operation("CreateQueue").input_shape, given.rest(), "")
         check_permissions(caller, "CreateQueue", members)
         with about("QueueName"), about_one_of(*members.get("Attributes", ())):
@@ -427,14 +427,14 @@ class ConsoleApi:
             return False
 
     def set_attributes(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Changes attributes of a queue. Takes the members of the SQS action SetQueueAttributes."""
+        """Changes attributes of a queue. The request has the parameters of the SQS action SetQueueAttributes."""
         members = _members("SetQueueAttributes", name, given)
         check_permissions(caller, "SetQueueAttributes", members)
         with about_one_of(*members["Attributes"]):
             return self._run("SetQueueAttributes", members)
 
     def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Runs an SQS action on a queue. Takes the members of this action."""
+        """Runs an SQS action on a queue. The request has the parameters of this action."""
         return self._run(action, _members(action, name, given))
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
@@ -443,7 +443,7 @@ class ConsoleApi:
         return self._run("DeleteQueue", {"QueueUrl": _url(name)})
 
     def _root(self, caller: Caller) -> str | None:
-        """Returns the root as a text to show, if the caller has every permission on every queue. Else None."""
+        """Returns the root as a text for the page. None unless the caller has every permission on every queue."""
         return shown_root(self._lake.root) if caller.may(ANY, None) else None
 
     def _command(self, caller: Caller) -> str:
@@ -469,7 +469,7 @@ class ConsoleApi:
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
-    """Returns a redrive's condition, or None. Requires permission for ReceiveMessage: counts reveal bodies."""
+    """Returns a redrive's condition, or None. Requires ReceiveMessage, because the count reveals bodies."""
     ids = given.message_ids() if "ids" in given else None
     where = given.condition()
     require(caller, "ReceiveMessage", name)

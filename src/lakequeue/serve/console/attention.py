@@ -58,9 +58,9 @@ _NEEDED = {
     "keep": "SetQueueAttributes",
     "free": "ChangeMessageVisibility",
 }
-"""Permission that an action needs, for each action that the console offers for a concern."""
+"""Maps each action that the console offers to the permission that the action needs."""
 _COMMANDS = {"redrive": "redrive", "set": "keep"}
-"""The console's action that has the same effect, for each command that ends a concern."""
+"""Maps commands that solve a problem to the console's actions with the same effect."""
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class _Seen:
 
 
 def consumer_row(queue: Queue, consumer: ActiveConsumer) -> dict[str, Any]:
-    """Returns a consumer's fields. ``slow``: it has held messages for ``SLOW_TIMEOUTS`` visibility timeouts."""
+    """Returns a consumer's fields. ``slow`` is True if a receive is older than ``SLOW_TIMEOUTS`` timeouts."""
     least = timedelta(seconds=SLOW_TIMEOUTS * max(1, settings(queue).visibility_timeout))
     oldest = consumer.oldest_receive
     return documents.consumer(consumer) | {"slow": oldest is not None and queue.clock.now() - oldest > least}
@@ -99,7 +99,7 @@ class Attention:
         self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Returns all consumers: by oldest receive, then without messages in flight, then killed consumers."""
+        """Returns all consumers: the oldest receive first, then idle consumers, and killed consumers last."""
         seen = self._newest().queues
         found = [
             (queue.name, each)
@@ -161,7 +161,9 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns the ranks of queues with a concern; the most urgent is lowest. Uses the state read last."""
+        """Returns a rank for each queue that has problems. Lower is more urgent. Uses the state that was read
+        last.
+        """
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)
@@ -169,7 +171,7 @@ class Attention:
         return ranks | {each["queue"]: -1 for each in damaged}
 
     def _concerns(self, caller: Caller, seen: _Seen) -> tuple[list[dict[str, Any]], list[Concern]]:
-        """Returns two lists for the caller: problems of unreadable or damaged queues, and other concerns."""
+        """Returns the problems that the caller may see: first of damaged or unreadable queues, then all others."""
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:
@@ -244,7 +246,7 @@ class Attention:
 
     @staticmethod
     def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
-        """Returns the fields of a problem. Some of the fields depend on the caller's permissions."""
+        """Returns a problem's fields as the caller may see them."""
         if concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue):
             concern = concern.with_errors(errors.get(concern.queue, {}))
         since = concern.since and format_instant(concern.since)
@@ -283,7 +285,7 @@ def _of_root(advice: Advice, runbook: str, **more: Any) -> dict[str, Any]:
 
 
 def _may(caller: Caller, concern: Concern) -> list[str]:
-    """Returns the actions that the console offers for a concern. Omits actions that the caller may not do."""
+    """Returns the console's actions against a problem, without actions that the caller may not do."""
     wanted = {"paused": ["resume"], "dead letters": ["redrive"]}.get(concern.kind, [])
     if concern.kind == "expiring":
         verbs = [step.command.split()[1] for step in concern.steps]

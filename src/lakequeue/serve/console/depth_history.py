@@ -136,7 +136,7 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
 
 
 def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
-    """Returns messages sent per minute, deleted per minute, and their average stay, at each point."""
+    """Returns three figures for each point: messages sent per minute, deleted per minute, and the average stay."""
     found = list[dict[str, float | None]]()
     first = 0
     for point in points:

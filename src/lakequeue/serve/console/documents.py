@@ -55,8 +55,8 @@ def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """Returns messages with shortened bodies, and the start of the next page. If the search hit its limit, also
-    returns the number of messages that it read.
+    """Returns messages with shortened bodies, and the start of the next page. ``tested`` is the number of messages
+    that the search read; None unless the search hit its limit.
     """
     listed: list[dict[str, Any]] = []
     size, more = 0, False
@@ -78,12 +78,12 @@ def whole_message(found: list[PeekedMessage]) -> dict[str, Any]:
 
 
 def outcome(found: SelectedOutcome) -> dict[str, Any]:
-    """Returns the numbers of changed and of missing messages, and of unchanged messages by state."""
+    """Returns the number of changed messages, of missing messages, and of unchanged messages in each state."""
     return {"messages": found.done, "stayed": dict(found.stayed), "missing": found.missing}
 
 
 def errors(search: Search) -> dict[str, Any]:
-    """Counts dead letters by source queue and error, most frequent first, each with its newest text."""
+    """Counts dead letters by source queue and error, largest count first. Adds the newest text of each error."""
     number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for message in search:
         reason = message.dead_letter_reason

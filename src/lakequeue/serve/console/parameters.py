@@ -148,7 +148,7 @@ def refusal(value: object, field: str, reason: str) -> InvalidParameterValue:
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Records ``field`` as the cause of errors in the block that are about a wrong value."""
+    """If the block raises an error about a wrong value, records ``field`` as the cause of this error."""
     try:
         yield
     except (InvalidParameterValue, QueueNameExists) as error:
@@ -157,7 +157,7 @@ def about(field: str) -> Iterator[None]:
 
 @contextmanager
 def about_one_of(*fields: str) -> Iterator[None]:
-    """Records one of ``fields`` as the cause of an error in the block, if the error's text contains that field."""
+    """If an error in the block contains one of ``fields``, records this field as the cause of the error."""
     try:
         yield
     except QueueServiceError as error:

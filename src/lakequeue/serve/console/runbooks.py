@@ -1,4 +1,4 @@
-"""Operators' pages under ``/console/runbooks/``, and guides that these link to. Reading them needs no network."""
+"""Operators' pages under ``/console/runbooks/``, and the guides to which they link. They need no network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FRAME = """<!doctype html>
 
 
 def runbook(http: Request) -> HTMLResponse:
-    """Answers a request with the page that it names, or with 404."""
+    """Returns the page that a request names. Answers 404 if there is no such page."""
     name = http.path_params["name"]
     if name not in _pages():
         raise HTTPException(404)
@@ -90,7 +90,7 @@ def _up(name: str) -> str:
 
 
 def _target(name: str, link: str) -> str | None:
-    """Returns a page's link as it works in the console; None if the package does not contain the target."""
+    """Converts a page's link to a link within the console. Returns None if the package lacks the target."""
     page, hash_, part = link.partition("#")
     if "://" in link or not page:
         return link

@@ -62,7 +62,7 @@ _Result = TypeVar("_Result")
 PROFILE = "sqs"
 """Profile of queues that SQS clients create without the name of a profile."""
 MAX_SHARDS = 16
-"""Maximum number of shards that an SQS client can give a queue. Each shard has two tables."""
+"""Maximum number of shards that an SQS client can give a queue. Limited because each shard adds two tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
 """Prefix of a page token. After the prefix comes the name of the last queue on the page."""
@@ -73,7 +73,7 @@ class Actions:
 
     Args:
         account: account in the URLs and ARNs of queues.
-        sender: SenderId of all messages; None for the name of the caller, in the parameter ``SENDER``.
+        sender: SenderId of all messages. If None, the parameter ``SENDER`` of each request is the SenderId.
         max_shards: maximum number of shards that a client can give a queue.
     """
 
@@ -178,7 +178,7 @@ class Actions:
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
-        """Opens the new queue that has the name of a deleted queue."""
+        """Opens a queue again after its deletion: the new queue of this name."""
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 

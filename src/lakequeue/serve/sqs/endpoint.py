@@ -180,7 +180,7 @@ class SqsEndpoint:
     async def _receive_from_newest(
         self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue, or if it was deleted, from a new queue of its name. Returns queue and result."""
+        """Receives from a queue, or from the new queue of its name if it was deleted. Returns queue and result."""
         try:
             return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
@@ -230,7 +230,7 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
 
 
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
-    """Returns the action that the headers name; None if the body is a form, which names the action."""
+    """Returns the action that the headers name. Returns None for a form, whose body names the action."""
     if is_json(headers):
         target = headers.get("x-amz-target", "")
         if not target:

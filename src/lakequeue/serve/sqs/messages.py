@@ -26,7 +26,7 @@ SENDER = "SenderId"
 PRIORITY = "Priority"
 """Name of the parameter for the priority of a message. Only the console sends this parameter."""
 CALLER = "Caller"
-"""Name of the parameter of StartMessageMoveTask for the caller, whose permissions limit the target queues."""
+"""Parameter that the endpoint adds to StartMessageMoveTask: the caller, who must be allowed to send to targets."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, for example the parameters or the result of an action."""
@@ -135,7 +135,7 @@ def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
 
 
 def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
-    """Builds the result of a batch. ``members`` returns the members of a successful entry except its id."""
+    """Builds the result of a batch. ``members`` returns the fields, besides the id, of an entry that succeeded."""
     parts = {
         "Successful": [{"Id": done.id} | members(done) for done in result.successful],
         "Failed": [

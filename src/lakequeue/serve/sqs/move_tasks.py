@@ -88,7 +88,7 @@ class MoveTask:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """Returns the task's state after it moved messages. ``failure``: why the rest cannot be moved, or None."""
+        """Returns the task after a step that moved messages. ``failure`` is the reason if the task has failed."""
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
         status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if more else "COMPLETED"}[self.status]

@@ -33,7 +33,7 @@ Tree = dict[str, Any]
 
 
 def form(content: bytes) -> dict[str, str]:
-    """Parses the fields of a form. Raises RequestError for other contents, repeated or too many fields."""
+    """Parses a form. Raises RequestError for other contents, a repeated field, or too many fields."""
     try:
         pairs = parse_qsl(
             content.decode(), keep_blank_values=True, strict_parsing=bool(content), errors="strict",
@@ -65,7 +65,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses an action's parameters; the path may name the queue. Raises RequestError or MissingParameter."""
+    """Parses an action's parameters. A path may replace QueueUrl. Raises RequestError or MissingParameter."""
     tree: Tree = {}
     for name, value in fields.items():
         _put(tree, name, value)
@@ -127,7 +127,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, part: Any, where: str) -> Any:
-    """Converts a part of the form to values as in JSON. Does not check their types."""
+    """Converts a part of a form to the values that JSON would have. Does not check the types of the values."""
     match shape:
         case StructureShape():
             return _structure(shape, _tree(part, where))
@@ -173,7 +173,7 @@ def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields a list's or map's elements by number. A part with a field in ``single`` is the only element."""
+    """Yields the elements of a list or map by number. If ``part`` has a field in ``single``, yields ``part``."""
     entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

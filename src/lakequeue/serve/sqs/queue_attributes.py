@@ -80,7 +80,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Turns off one kind of encryption if the changes turn on the other: a client's key or SQS's own."""
+    """Turns off SQS's own encryption if the changes turn on a client's key, and the other way round."""
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -91,7 +91,7 @@ def _is_period(value: str) -> bool:
 
 
 def to_read(names: Sequence[str]) -> list[str]:
-    """Returns ``names`` with further attributes, which must be read to answer a request for ``names``."""
+    """Returns the attributes that must be read to answer a request for ``names``."""
     return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 
