@@ -1,4 +1,4 @@
-"""Checks of the arguments of calls. Most depend on the queue's attributes."""
+"""Checks the arguments of calls. The limits of most arguments depend on the queue's attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakequeue.model.clock import MICROS, Duration, Interrupt, duration_micros, 
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
-"""Bounds in microseconds of the interval between two polls."""
+"""Minimum and maximum interval between two polls, in microseconds."""
 LONGEST_LINGER = 60_000_000
 """Maximum linger of a sender, in microseconds."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
@@ -36,7 +36,7 @@ def check_string(parameter: str, value: object, *, optional: bool = False) -> No
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """Raises InvalidParameterValue unless a value, or each of its ``methods``, is callable."""
+    """Raises InvalidParameterValue unless a value is callable or, with ``methods``, has these methods."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
@@ -49,7 +49,7 @@ def check_mapping(parameter: str, value: object) -> None:
 
 
 class Condition(NamedTuple):
-    """A condition in SQL, and the values of its parameters."""
+    """A condition in SQL, and the values for its ``?`` placeholders."""
 
     text: str
     values: Sequence[Any] = ()
@@ -73,7 +73,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """Raises InvalidParameterValue unless a value is None or a mapping to texts. The error shows no values."""
+    """Raises InvalidParameterValue, without showing values, unless a value is None or maps names to texts."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -88,7 +88,7 @@ def check_interrupt(interrupt: object) -> None:
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or an item of a wrong kind."""
+    """Returns the items of an iterable. Raises InvalidParameterValue for a text, or an item of another kind."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."
@@ -175,7 +175,9 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
-    """Returns a delay in microseconds; None on FIFO queues (DLY-3, DLY-4, DLY-9, SND-6, DLY-10)."""
+    """Returns the delay of a message in microseconds. Returns None on FIFO queues, where the queue's delay applies
+    (DLY-3, DLY-4, DLY-9, SND-6, DLY-10).
+    """
     if value is None:
         return None if attributes.fifo else attributes.delay_micros
     limits = attributes.limits("delay")
@@ -188,7 +190,7 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
 
 
 def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) -> Duration:
-    """Returns the delay of a message in seconds. The delay ends at ``at`` (JOB-8)."""
+    """Converts ``at``, the instant when a message becomes visible, to a delay in seconds (JOB-8)."""
     left = max(0, check_instant("at", at) - to_micros(now))
     if not attributes.fractions_allowed("delay"):
         left = -(-left // MICROS) * MICROS
@@ -243,14 +245,14 @@ LONGEST_CONSUMER = 100
 
 
 def check_consumer(value: Any) -> str | None:
-    """Returns the name of a consumer, or None."""
+    """Checks the name of a consumer. Returns the name, or None if no name is given."""
     if value is None or (isinstance(value, str) and 1 <= len(value) <= LONGEST_CONSUMER):
         return value
     raise _refused(value, "consumer", f"Must be a text of 1 to {LONGEST_CONSUMER} characters.")
 
 
 def check_identifier(parameter: str, value: Any) -> str | None:
-    """Returns a checked id, or None (SND-13, ATT-7). An id has 1 to 128 letters, digits and punctuation."""
+    """Returns an id after a check, or None (SND-13, ATT-7). An id has 1 to 128 letters, digits and punctuation."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
     reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -283,7 +285,9 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """Returns a duration in microseconds. Raises InvalidParameterValue outside the range, except 0 if ``zero``."""
+    """Returns a duration in microseconds. Raises InvalidParameterValue if it is out of range. With ``zero``, 0 is
+    allowed, even if it is out of range.
+    """
     parameter = parameter or field
     try:
         micros = duration_micros(value)

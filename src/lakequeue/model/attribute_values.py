@@ -1,4 +1,4 @@
-"""Parses and formats values of queue attributes. Also declares their types."""
+"""Parses and formats values of queue attributes. Also declares the types of the attributes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "table": lambda value: parse_table(value) if value else None,
     "rate": lambda value: parse_rate(value) if value else None,
 }
-"""Parsers of values by kind of attribute. The parsers raise TypeError or ValueError for other values."""
+"""Parsers of attribute values, by kind of attribute. They raise TypeError or ValueError for other values."""
 
 
 def as_text(value: Any) -> str:
@@ -200,7 +200,7 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """Keyword arguments of ``LakeQueue.create_queue``. The arguments declared here are fixed at creation."""
+    """Keyword arguments of ``LakeQueue.create_queue``. The arguments declared here cannot be changed later."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     priorities: int

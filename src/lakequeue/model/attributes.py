@@ -25,7 +25,7 @@ from lakequeue.model.redrive_policies import (
 
 
 class _Attribute(NamedTuple):
-    """Declaration of an attribute: names, kind, default, range, and the queues that have it."""
+    """Declaration of an attribute: names, kind, default, range, and the kind of queue that has the attribute."""
 
     wire: str
     kind: str  # see PARSERS; a choice has its own values
@@ -63,8 +63,8 @@ _UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
 
 @attrs.frozen(kw_only=True)
 class QueueAttributes:
-    """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited. A changed
-    deduplication scope of a FIFO queue is shown, but has no effect (DDP-15).
+    """All settable attributes of a queue. Durations are seconds. A cap of None means unlimited. A FIFO queue keeps
+    the deduplication scope of its creation, even if a changed scope is shown (DDP-15).
     """
 
     profile: str = _of("Profile", "text", fixed=True)
@@ -107,23 +107,23 @@ class QueueAttributes:
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """Seconds for which a standard queue refuses a repeated deduplication id; None to take no ids (JOB-6)."""
+    """Seconds for which a standard queue refuses duplicates by deduplication id (JOB-6). None if not set."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
-    """True if a message's deletion frees its deduplication id."""
+    """True if a deduplication id can be used again as soon as its message is deleted."""
     paused: str | None = _of("Paused", "text", None)
-    """Reason of the queue's pause (JOB-1). None if the queue is not paused."""
+    """Reason why the queue is paused (JOB-1). None if the queue is not paused."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
-    """Reasons of paused message groups: a JSON object with the groups as names."""
+    """JSON object that maps each paused message group to the reason of its pause."""
     paused_since: str | None = _of("PausedSince", "text", None)
-    """Start of each pause, as JSON: microseconds by group. The key "" is the whole queue."""
+    """JSON object: start of each group's pause, in microseconds. The group "" stands for the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """Rate limit, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """Number of messages that may be received at once. Default: as many as ``rate_limit`` allows in one second."""
+    """Maximum number of messages received at once. Default: as many as ``rate_limit`` allows in a second."""
     table: str | None = _of("Table", "table", None)
     """Delta table for deliveries (TAB-1): an absolute path, a URI, or a catalog name."""
     delivery_id: str | None = _of("DeliveryId", "text", None)
-    """Random id of the queue in the log of its delivery table. Each new table gets a new id."""
+    """Random id that identifies the queue in the log of its delivery table. Each new table gets a new id."""
 
     @classmethod
     def create(
@@ -149,7 +149,7 @@ class QueueAttributes:
         return checked
 
     def with_changes(self, **arguments: Any) -> QueueAttributes:
-        """Returns these attributes after changes (PRF-1, QUE-2, QUE-34). Raises the errors of ``create``."""
+        """Returns a copy with changed attributes (PRF-1, QUE-2, QUE-34). Raises the errors of ``create``."""
         with coded_for(self.profile):
             fields = _fields(arguments, self.profile_rules)
             for name in sorted(fields.keys() & FIXED - {"fifo"}):
@@ -185,7 +185,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Returns the names of differing arguments (QUE-15). Raises the errors of ``create``."""
+        """Returns the names of arguments that differ from these (QUE-15). Raises the errors of ``create``."""
         other = self.create(**{"profile": self.profile, "fifo": self.fifo, **arguments})
         return [f for f in _fields(arguments, self.profile_rules) if getattr(self, f) != getattr(other, f)]
 
@@ -195,7 +195,7 @@ class QueueAttributes:
         return {n: v for n, v in arguments.items() if _attribute(n, self.profile_rules).field in differing}
 
     def values(self) -> dict[str, Any]:
-        """Returns the attributes of this kind of queue by name. None means unlimited."""
+        """Returns all settable attributes that this kind of queue has, by name. A cap of None means unlimited."""
         absent = _absent(self.fifo, self.profile_rules)
         shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.only not in absent]
         found = {each.field: bool(value) if each.kind == "mark" else value for each, value in shown}
@@ -213,7 +213,7 @@ class QueueAttributes:
         return wire
 
     def to_stored(self) -> dict[str, str]:
-        """Returns the wire form. Leaves out a default ``FairGroups``, which older versions cannot read."""
+        """Returns the wire form. Omits ``FairGroups`` if default, because older versions cannot read it."""
         wire = self.to_wire()
         if self.fair_groups == self.profile_rules.fair_groups:
             wire.pop("FairGroups", None)
@@ -221,12 +221,12 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """Parses stored attributes. Raises QueueClientError if a newer version wrote an attribute (DUR-71)."""
+        """Parses stored attributes. Raises QueueClientError for attributes of a newer lakequeue (DUR-71)."""
         return _from_wire(tuple(wire.items()))
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
-        """Raises KeyError, ValueError or QueueServiceError for impossible stored attributes (DUR-71)."""
+        """Raises KeyError, ValueError or QueueServiceError if stored attributes are invalid (DUR-71)."""
         found = cls.from_wire({name: text for name, text in wire.items() if name in _BY_WIRE})
         _ = found.profile_rules, found.redrive, found.redrive_allow
 
@@ -236,7 +236,7 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """True if the queue refuses a receipt handle after its timeout has ended (RCP-7, RCP-8)."""
+        """True if the queue refuses a receipt handle whose visibility timeout has ended (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 
@@ -247,19 +247,19 @@ class QueueAttributes:
 
     @property
     def dedup_micros(self) -> int | None:
-        """Microseconds for which a deduplication id counts after its send; None without limit (DDP-9, JOB-6)."""
+        """Microseconds after a send in which its deduplication id counts. None without limit (DDP-9, JOB-6)."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
 
     @property
     def dedup_window(self) -> int | None:
-        """Maximum age, in microseconds, of sends to search for a deduplication id. None without ids."""
+        """Maximum age, in microseconds, of messages that may have duplicates. None without deduplication ids."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
     def by_group(self) -> bool:
-        """True if the message group determines the shard."""
+        """True if the group of a message determines the shard of the message."""
         return self.fifo or self.group_in_flight_limit is not None
 
     @cached_property
@@ -273,7 +273,7 @@ class QueueAttributes:
 
     @cached_property
     def pace(self) -> Pace | None:
-        """The rate limit. Shard 0's head holds the token bucket (JOB-11)."""
+        """The rate limit (JOB-11). The ledger of shard 0 stores the state of its token bucket."""
         return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst)
 
     @property
@@ -283,7 +283,7 @@ class QueueAttributes:
 
     @property
     def groups_are_tenants(self) -> bool:
-        """True if message groups are tenants of the queue (FAI-1, FAI-4)."""
+        """True if message groups share receives fairly, or have their own in-flight limit (FAI-1, FAI-4)."""
         return bool(self.fair_groups or self.group_in_flight_limit)
 
     @cached_property
@@ -304,12 +304,12 @@ class QueueAttributes:
 
     @property
     def inflight_limit(self) -> int | None:
-        """In-flight cap of one shard: the queue's cap divided by the shards, rounded down."""
+        """Maximum number of messages in flight in one shard: the queue's maximum divided by the shards."""
         return None if self.max_inflight_messages is None else self.max_inflight_messages // self.shards
 
     @property
     def delayed_limit(self) -> int | None:
-        """Maximum number of delayed messages in a shard. At this number, new messages are held (INF-8)."""
+        """Maximum number of delayed messages in one shard. Further delayed messages are held (INF-8)."""
         return None if self.max_delayed_messages is None else self.max_delayed_messages // self.shards
 
     @property
@@ -338,7 +338,7 @@ class QueueAttributes:
         return duration_micros(self.receive_wait_time)
 
     def limits(self, field: str) -> Limits:
-        """Returns the range of an attribute. Other attributes of the queue may narrow it."""
+        """Returns the range of an attribute. The range may depend on other attributes of the queue."""
         if (limits := _BY_FIELD[field].limits) is not None:
             return limits
         if field == "max_inflight_messages" and self.fifo:
@@ -362,7 +362,7 @@ class QueueAttributes:
         )
 
     def _check(self, arguments: Mapping[str, object]) -> None:
-        """Raises InvalidAttributeValue for the first wrong attribute. Checks ``arguments`` before the rest."""
+        """Raises InvalidAttributeValue for the first invalid attribute. Checks ``arguments`` first."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in arguments):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
@@ -437,7 +437,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Returns the arguments by field name. Refuses a text for a number, unless the argument has a wire name."""
+    """Returns the arguments by field name. Refuses a text as a number, unless the name is the wire name."""
     found = {}
     for name, value in arguments.items():
         attribute = _attribute(name, rules)
@@ -489,7 +489,7 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
-    """Refuses attributes of other kinds of queues (QUE-9, DDP-14, FAI-1)."""
+    """Refuses attributes that this kind of queue does not have (QUE-9, DDP-14, FAI-1)."""
     wrong = [each for each in _SETTABLE if each.field in fields and each.only in _absent(fifo, rules)]
     for field, only in [(each.field, each.only) for each in wrong]:
         if field == "content_based_deduplication":
@@ -504,7 +504,7 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """Returns the kinds of queue that this queue is not: ``fifo``, ``standard``, ``lake``."""
+    """Returns those of the kinds ``fifo``, ``standard`` and ``lake`` that do not apply to the queue."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 
@@ -531,7 +531,7 @@ def kind_of(name: str) -> str | None:
 
 
 def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
-    """Builds the error for an unknown attribute. The hint is the most similar of ``names``."""
+    """Builds the error for an unknown attribute. The hint suggests the most similar name in ``names``."""
     known = [*(names or _BY_NAME)]
     nearest = [each for each in known if len(name) > 3 and name in each] or get_close_matches(name, known, 1)
     hint = f"did you mean {nearest[0]}?" if nearest else None

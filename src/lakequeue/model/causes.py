@@ -19,7 +19,7 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Returns an error's class and text; for a Spark error, of the innermost informative cause."""
+    """Returns the class and the text of an error. A Spark error is replaced by its innermost informative cause."""
     try:
         text = str(error)
     except Exception:  # str() of the error fails

@@ -1,4 +1,4 @@
-"""The clock for all waits, except locks and commit retries (LPL-6, DLT-2). Also converts times to microseconds."""
+"""The clock for all waits, except waits for locks and commit retries (LPL-6, DLT-2). Also converts times."""
 
 from __future__ import annotations
 
@@ -95,16 +95,16 @@ class Clock(Protocol):
         """Returns the current time as an aware UTC instant."""
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
-        """Blocks the thread until an instant or an event (``wake``)."""
+        """Blocks the thread until the instant ``until``, or until the event ``wake`` is set."""
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
-        """Suspends the task until an instant or an event (``wake``)."""
+        """Suspends the task until the instant ``until``, or until the event ``wake`` is set."""
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
         """Registers the current thread or task. A manual clock advances only while all participants wait.
 
         Args:
-            late: True to wake this thread last at an instant, after all other threads wait again (HBN-10).
+            late: True to be woken after all other threads that wait for the same instant (HBN-10).
         """
 
 
@@ -138,7 +138,7 @@ class SystemClock:
 
 
 def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: bool = False) -> threading.Thread:
-    """Starts a daemon thread. Returns once it is a participant of the clock."""
+    """Starts a daemon thread. Returns once the thread is registered as a participant of the clock."""
     begun = threading.Event()
 
     def run() -> None:
@@ -153,7 +153,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """An event that ends waits. A receive then polls once more. A search by a condition raises an error."""
+    """An event that ends waits early. A receive then polls once more. A search for messages raises an error."""
 
     def __init__(self) -> None:
         super().__init__()

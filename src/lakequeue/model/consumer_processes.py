@@ -1,4 +1,4 @@
-"""The files that running consumers write, so that idle consumers are visible, too (JOB-14)."""
+"""Status files that running consumers write. The files make idle consumers visible, too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import attrs
 from lakequeue.model.clock import format_instant, parse_instant
 
 LARGEST = 64 * 1_024
-"""Maximum number of bytes of the file. A larger file is ignored."""
+"""Maximum size of a status file in bytes. A larger file is ignored."""
 
 
 @attrs.frozen
 class ConsumerProcess:
-    """A process that runs a consumer, or that was killed, as its last report describes it.
+    """A process that runs or ran a consumer, as the last report of the process describes it.
 
     Attributes:
         started_at: when ``run`` began.
@@ -24,7 +24,7 @@ class ConsumerProcess:
         handlers: number of running handler calls at ``seen_at``.
         oldest_handler: when the oldest of these calls began. None if no handler ran.
         dumps: True if SIGUSR1 prints the stacks of its threads.
-        ended: not in the file. True if this machine ran the process, and knows that it has ended.
+        ended: True if the process is known to have ended, because it ran on this machine. Not in the file.
     """
 
     host: str
@@ -40,15 +40,19 @@ class ConsumerProcess:
         return f"process {self.pid} on {self.host}"
 
     def not_seen(self) -> str:
-        """Returns the time of the last report, for a process that was or may have been killed."""
+        """Returns a text with the time of the last report. For processes that were or may have been killed."""
         return f"{self}, {'gone, last seen' if self.ended else 'not seen since'} {self.seen_at:%F %T}Z"
 
 
 @attrs.frozen
 class ConsumerFile:
-    """Content of the file. ``requests`` counts storage requests by kind, and ``received`` messages. ``pid_space``
-    identifies the machine and container in which the process id is valid; None if unknown. ``silent`` is not in
-    the file: True if the process has ended, or if the last report is too old for a running consumer.
+    """Content of a consumer's status file.
+
+    Attributes:
+        requests: number of storage requests, by kind.
+        received: number of received messages.
+        pid_space: identifies the machine and container in which the process id is valid. None if unknown.
+        silent: True if the process has ended, or if its last report is too old to be running. Not in the file.
     """
 
     name: str
@@ -66,7 +70,7 @@ class ConsumerFile:
 
 
 def parse(text: bytes) -> ConsumerFile | None:
-    """Parses the file. Other programs may write it: returns None for other content."""
+    """Parses a status file. Returns None for invalid content, which another program may have written."""
     try:
         found = json.loads(text)
         given = found["process"]

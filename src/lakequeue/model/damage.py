@@ -32,7 +32,7 @@ class Finding:
 
 @attrs.frozen
 class Repair:
-    """A repair by ``LakeQueue.repair`` (DUR-31 to DUR-36). Repairs a shard or the catalog.
+    """A repair of a shard or of the catalog by ``LakeQueue.repair`` (DUR-31 to DUR-36).
 
     Attributes:
         queue: name of the queue. None for the catalog.
@@ -42,7 +42,7 @@ class Repair:
         lost: stored messages that are gone, as inclusive ranges of offsets.
         lost_ids: the known message ids in ``lost``, by offset.
         lost_sent: earliest and latest possible send time per range of ``lost``. None for an unknown time.
-        again: received or deleted messages that may come again. The ranges of offsets are inclusive.
+        again: received or deleted messages that may be received again, as inclusive ranges of offsets.
         again_ids: the known message ids in ``again``, by offset.
         unknown: reasons why lost or repeated messages are unknown. The repair then needs ``force``.
         notes: remarks, for example about damage that cannot be repaired.

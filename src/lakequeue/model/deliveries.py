@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lakequeue.model.secrets import hidden
 
 NONCE_BITS = 20
-"""Number of random bits in a delivery number, which distinguish two copies of a root."""
+"""Number of random bits in a delivery number. They distinguish the deliveries of two copies of a root."""
 
 DELIVERY_ID = "DeliveryId"
 _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){1,2}")
@@ -29,12 +29,12 @@ class Mark(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Version of the application id when the delivery appends."""
+        """Version that the table's Delta log records for the application id when the delivery appends its rows."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id when the delivery is blocked."""
+        """Version that the table's Delta log records for the application id when the delivery is blocked."""
         return 2 * self.number + 1
 
 
@@ -45,7 +45,7 @@ class DeliveryTarget(NamedTuple):
         table: path, URI, or catalog name. None if the queue no longer has a table.
         delivery_id: random id of the queue for this table.
         table_id: id of the Delta table (``metaData.id``). None until it is recorded.
-        changed: True if the marks have another table or delivery id. Only an operator decides such marks.
+        changed: True if the marks were made for another table or delivery id. Only an operator decides such marks.
         owner: delivery id of the queue when the marks were made.
     """
 
@@ -57,7 +57,7 @@ class DeliveryTarget(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A delivery whose receipts ended at ``since`` (microseconds). Nobody knows whether the table has the rows."""
+    """A delivery whose receipts ended at ``since`` (microseconds). It is unknown if the table has the rows."""
 
     mark: Mark
     lease_id: str
@@ -76,7 +76,7 @@ def new_delivery_id() -> str:
 
 
 def parse_table(value: object) -> str:
-    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts, passwords and tokens."""
+    """Parses a table's path, URI or name (TAB-1). Raises ValueError for other texts, and for texts with keys."""
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
         raise ValueError("must be a path, a URI, or the name of a table in a catalog")
@@ -86,7 +86,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """Converts microseconds to milliseconds, which are above the present epoch of every ledger (TAB-11)."""
+    """Converts ``now`` from microseconds to an epoch that is above the epoch of every ledger (TAB-11)."""
     return now // 1_000
 
 

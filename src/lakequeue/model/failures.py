@@ -49,7 +49,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """Returns a copy whose time is at most ``now``, in microseconds."""
+        """Returns a copy of the reason. A time after ``now`` (microseconds) is replaced by ``now``."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """Returns JSON in the format that Spark writes."""
+        """Returns the reason as JSON, in the same format that Spark writes."""
         return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -66,7 +66,7 @@ Attempts = tuple[DeadLetterReason, ...]
 
 
 def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
-    """Returns failed attempts and reason as JSON; None without attempts. A killed consumer leaves no reason."""
+    """Returns the failed attempts, and the reason if known, as JSON. Returns None if there are no attempts."""
     if not attempts:
         return None
     kept = ",".join(each.json() for each in attempts)
@@ -75,7 +75,7 @@ def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str
 
 @lru_cache(maxsize=256)  # messages that fail together share a note
 def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
-    """Parses a ``dead_letter_note``. Returns reason and attempts; None and () if it is damaged."""
+    """Parses a ``dead_letter_note``. Returns the reason and the attempts: None and () for a damaged note."""
     try:
         found = {} if note is None else json.loads(note)
         reason, attempts = found.get("reason"), found.get("attempts", ())

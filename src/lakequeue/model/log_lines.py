@@ -14,7 +14,7 @@ FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
 
 
 class JsonLines(logging.Formatter):
-    """Formats a log record as JSON on one ASCII line. ``stacks``: includes stack traces."""
+    """Formats a log record as JSON on one ASCII line. If ``stacks`` is True, includes stack traces."""
 
     def __init__(self, clock: Clock, stacks: bool = False) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the fields of a line. Errors of handlers always have a ``stack``: handlers are users' code."""
+        """Returns the fields of a line. Includes the ``stack`` of a handler's error, even without ``stacks``."""
         line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

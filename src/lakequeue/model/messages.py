@@ -87,7 +87,7 @@ AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any
 
 
 class Absent(enum.Enum):
-    """Type of a default value where None has another meaning."""
+    """Type of the default value of arguments for which None has a meaning of its own."""
 
     ABSENT = "absent"
 
@@ -104,7 +104,7 @@ class SendEntry:
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch. None means the position in the batch.
+        id: id in a batch. If None, the position in the batch is the id.
         delay: seconds or timedelta; None for the queue's delay.
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
@@ -112,7 +112,7 @@ class SendEntry:
         system_attributes: only ``AWSTraceHeader``.
         sender_id: sender as known to a server. Receivers see it as ``SenderId``.
         json: a value whose compact JSON becomes the body. ``Message.json`` returns the value.
-        priority: 0 to one less than the queue's priorities. Higher priorities are received first. None is 0.
+        priority: 0 to the queue's number of priorities minus 1. The highest is received first. None is 0.
     """
 
     body: str = ""
@@ -178,7 +178,7 @@ class BatchSuccess:
         md5_of_body: for a send, see ``SendResult``.
         md5_of_message_attributes: for a send, see ``SendResult``.
         sequence_number: for a send to a FIFO queue, see ``SendResult``.
-        receipt_handle: for a delete or a change of visibility.
+        receipt_handle: receipt handle of the entry, for a delete or a change of visibility.
     """
 
     id: str
@@ -363,7 +363,7 @@ def settler_of(message: Message) -> MessageQueue:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """Returns the receipt handle of a message, or a handle unchanged. Else raises InvalidParameterValue."""
+    """Returns the handle of a message, or a given handle. Raises InvalidParameterValue for other values."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."
@@ -383,7 +383,7 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """Returns the time in a message id, in microseconds, exact to milliseconds; None for ids without time."""
+    """Returns the send time in a message id, in microseconds (whole milliseconds). None for ids without a time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 

@@ -25,7 +25,7 @@ _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a let
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
-    """Returns a group's shard: ``crc32`` of its id modulo the number of shards, also computed by Spark."""
+    """Returns a message group's shard: ``crc32`` of the id, modulo the shards. Spark computes the same."""
     return zlib.crc32(group_id.encode()) % shards
 
 
@@ -69,6 +69,6 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """Returns 20 digits, unique in a queue, which grow with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
+    """Returns 20 digits that are unique in a queue. They grow with the offset, with gaps (SEQ-1, SEQ-3, SEQ-6)."""
     place = offset * _SHARDS + shard
     return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

@@ -1,4 +1,4 @@
-"""Runs work in threads for callers on an event loop. A cancelled caller loses no result."""
+"""Runs work in threads for callers on an event loop. The work of a cancelled caller can be undone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class OffLoop(Protocol):
-    """Runs work in a thread, off the event loop. If the caller is cancelled, ``undo`` gets the work's result."""
+    """Runs work in a thread, off the event loop. If the caller is cancelled, passes the result to ``undo``."""
 
     async def __call__(
         self, work: Callable[[], _Result], undo: Callable[[_Result], object] | None = None
@@ -64,7 +64,7 @@ class LoopThreads:
 
 
 class OwnThreads(LoopThreads):
-    """Runs work in its own threads, which start when needed."""
+    """Runs work in a pool of at most ``number`` threads. Each thread starts when it is needed."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 from lakequeue.model.clock import MICROS, duration_micros
 
 Check: TypeAlias = Callable[[Any], "str | None"]
-"""Returns why a value does not fit; None if it fits."""
+"""Function that returns why a value does not fit. Returns None if the value fits."""
 
 
 def problems_of(options: object, **checks: Check) -> list[str]:
-    """Checks attributes of an object. Returns the names and problems of the attributes that do not fit."""
+    """Checks attributes of ``options``. Returns name and problem of each attribute that does not fit."""
     found = {name: check(getattr(options, name)) for name, check in checks.items()}
     return [f"{name}: {problem}" for name, problem in found.items() if problem is not None]
 

@@ -12,7 +12,7 @@ import attrs
 from lakequeue.model.clock import from_micros, to_micros
 
 NO_REASON = "paused"
-"""Stored for a pause without a reason. Texts about pauses omit this word."""
+"""Reason that is stored for a pause without a reason. Texts about the pause do not show this word."""
 ENDS = "ends the pause"
 """Effect of ``Pause.command``, in words."""
 _RESUMED = "\n"
@@ -45,12 +45,12 @@ class Pause:
         return text if self.reason == NO_REASON else f"{text}: {self.reason}"
 
     def of(self, queue: str) -> str:
-        """Returns a line about the pause of this queue."""
+        """Returns a line that says since when this queue or group is paused, and why."""
         be = "is" if self.since is None else "has been"
         return f"{queue if self.group is None else f'group {self.group} of {queue}'} {be} {self._words}"
 
     def advice(self, queue: str) -> str:
-        """Describes the pause of this queue. Names the command that ends it."""
+        """Returns the line of ``of``, and adds the command that ends the pause."""
         return f"{self.of(queue)}; {self.command(queue)} {ENDS}"
 
     def command(self, queue: str) -> str:
@@ -60,7 +60,7 @@ class Pause:
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
-    """Returns the pauses, the queue's first. ``since``: a result of ``started``."""
+    """Returns the queue's pause, then the pauses of its groups. ``since`` is a text that ``started`` returned."""
     began = json.loads(since or "{}")
     reasons = ({"": reason} if reason else {}) | dict(groups or {})
     return [
@@ -70,7 +70,7 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
 
 
 def resumed_at(since: str | None) -> datetime | None:
-    """Returns when the queue was last resumed; None if never, or while paused. ``since``: JSON by ``started``."""
+    """Returns when the queue was last resumed. None if never, or if paused now. ``since`` is from ``started``."""
     at = json.loads(since or "{}").get(_RESUMED)
     return None if at is None else from_micros(at)
 

@@ -14,7 +14,7 @@ DAY = 24 * HOUR
 
 @attrs.frozen
 class Limits:
-    """Default and inclusive range of an attribute."""
+    """Default value, minimum and maximum of an attribute."""
 
     default: float | None
     low: float
@@ -29,7 +29,7 @@ class Limits:
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """Returns the smallest range that contains both. Keeps this range's default."""
+        """Returns the smallest range that contains both ranges. Keeps the default value of this range."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 
@@ -66,7 +66,7 @@ class Profile:
     allow_zero_visibility: bool = True
     message_id_format: Literal["uuid", "cmq"] = "uuid"
     fair_groups: bool | None = True
-    """True if standard queues share fairly between groups by default. None if they accept no group ids."""
+    """Default of ``fair_groups`` for standard queues. None if standard queues accept no group ids."""
     attributes_count_in_size: bool = True
 
 

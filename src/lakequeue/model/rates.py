@@ -1,5 +1,5 @@
-"""Rate limits as token buckets (JOB-11), stored as the instant when a bucket will be full. A bucket holds
-``burst`` steps. At most ``burst + w / step`` messages pass in any ``w`` nanoseconds.
+"""Rate limits as token buckets (JOB-11), stored as the instant when the bucket will be full. A bucket holds the
+tokens of ``burst`` messages. At most ``burst + w / step`` messages pass in any ``w`` nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Maximum messages a second that a rate limit can have. A shard delivers fewer messages."""
+"""Maximum rate limit, in messages a second. One shard cannot deliver as many messages."""
 
 
 def parse_rate(value: Any) -> str:
@@ -27,7 +27,7 @@ def _parts(rate: str) -> tuple[int, int]:
 
 
 class Pace(NamedTuple):
-    """A rate limit of a queue."""
+    """A rate limit of a queue. ``full_at`` is when the token bucket will be full. Instants are microseconds."""
 
     step: int
     """Nanoseconds between two messages."""
@@ -36,17 +36,17 @@ class Pace(NamedTuple):
 
     @classmethod
     def of(cls, rate: str, burst: int | None) -> Pace:
-        """Builds a rate limit. Default ``burst``: the messages of a second, at least one."""
+        """Builds a rate limit. If ``burst`` is None, uses the number of messages per second, but at least 1."""
         count, time = _parts(rate)
         return cls(-(-time * 10**9 // count), burst or max(1, count // time))
 
     @property
     def holds(self) -> float:
-        """Seconds until an empty bucket is full."""
+        """Seconds that an empty bucket takes to become full."""
         return self.burst * self.step / 1e9
 
     def burst_for(self, seconds: int) -> int:
-        """Returns how many messages pass in these seconds, rounded up."""
+        """Returns how many messages the rate limit allows in this number of seconds, rounded up."""
         return -(-seconds * 10**9 // self.step)
 
     def left(self, full_at: int, now: int) -> int:
@@ -54,7 +54,7 @@ class Pace(NamedTuple):
         return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step
 
     def taking(self, count: int, full_at: int, now: int) -> int:
-        """Takes ``count`` messages from the bucket. Returns when the bucket will be full, in microseconds."""
+        """Takes the tokens of ``count`` messages. Returns when the bucket will be full, in microseconds."""
         return max(full_at, now) - (-count * self.step // 1_000)  # rounded up: never faster
 
     def next_at(self, full_at: int, now: int) -> int:
@@ -62,7 +62,7 @@ class Pace(NamedTuple):
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Limits ``full_at`` to the time that an empty bucket needs."""
+        """Returns ``full_at``, but no later than the instant when a bucket that is empty now will be full."""
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 

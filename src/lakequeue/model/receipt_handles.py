@@ -1,6 +1,6 @@
 """Receipt handles: queue key, shard, offset, lease id and a MAC, as digits and letters (RCP-9, RCP-15).
 
-Each lease has its own MAC key. Spark computes the handles of a lease without a key to other leases.
+Each lease has its own MAC key. A Spark job that computes the handles of a lease gets no keys of other leases.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lease_key(handle_key: bytes, lease_id: str) -> str:
 
 
 def around(key: str, lease_id: str) -> tuple[str, str]:
-    """Returns two parts of a handle: before its shard number, and between offset and MAC."""
+    """Returns the constant parts of a lease's handles: before the shard number, and after the offset."""
     return f"{key.replace('-', '')}{BETWEEN}", f"{BETWEEN}{lease_id}"
 
 

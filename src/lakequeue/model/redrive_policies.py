@@ -21,7 +21,7 @@ MEMBERS = {
     "permission": "redrivePermission",
     "source_queues": "sourceQueueArns",
 }
-"""Names of a policy's fields in JSON."""
+"""Maps the Python name of each field of a policy to its name in JSON."""
 _NAMES = {wire: name for name, wire in MEMBERS.items()}
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 _COUNT = re.compile("[0-9]{1,9}")
@@ -39,7 +39,7 @@ class QueueLocation(NamedTuple):
 
 @attrs.frozen
 class RedrivePolicy:
-    """Moves messages that were received too often to a dead-letter queue (DLQ-2).
+    """Policy that moves a message to a dead-letter queue if the message was received too often (DLQ-2).
 
     Attributes:
         dead_letter_queue: name or ARN.
@@ -85,7 +85,7 @@ class RedriveAllowPolicy:
         return compact(policy)
 
     def allows(self, source_arn: str) -> bool:
-        """Returns True if the source queue may use this queue."""
+        """Returns True if the source queue may use this queue as its dead-letter queue."""
         return self.permission == "allowAll" or source_arn in self.source_queues
 
 
@@ -108,7 +108,7 @@ def parse_arn(text: str) -> QueueLocation | None:
 
 
 def redrive_policy(given: Any) -> RedrivePolicy | None:
-    """Parses a policy; None or "" removes it (DLQ-9). Raises InvalidParameterValue if it is malformed."""
+    """Parses a policy. Returns None for None and "" (DLQ-9). Raises InvalidParameterValue if it is malformed."""
     if given is None or given == "":
         return None
     if isinstance(given, RedrivePolicy):
@@ -121,7 +121,7 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
-    """Parses a policy; None or "" allows all queues. Raises InvalidParameterValue if it is malformed."""
+    """Parses a policy. Returns None for None and "": all queues. Raises InvalidParameterValue if malformed."""
     if given is None or given == "":
         return None
     name = "redrive_allow_policy"
@@ -147,7 +147,7 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """Returns attributes with policies as JSON (DLQ-2). Names of queues become ARNs of ``region``."""
+    """Returns attributes with policies as JSON (DLQ-2). Replaces names of queues by ARNs in ``region``."""
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}
     if pair and (len(pair) < 2 or {"redrive_policy", "RedrivePolicy"} & found.keys()):

@@ -1,4 +1,4 @@
-"""Schedules (JOB-7). They send a message by a cron expression, or once."""
+"""Schedules (JOB-7). A schedule sends messages by a cron expression, or one message at an instant."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""Which missed due times still get a message: the last, all or none."""
+"""Values of ``Schedule.missed``: the last missed due time gets a message, or all get one, or none."""
 LATE = timedelta(minutes=5)
-"""Age above which a due time gets no message, with ``missed='none'``."""
+"""Delay after which a due time is overdue. With ``missed='none'``, an overdue time gets no message."""
 SKEW = timedelta(minutes=15)
 """Maximum difference between the clocks of processes. A larger difference is an error."""
 MOST_AT_ONCE = 100
-"""Maximum number of messages that ``missed='all'`` sends at one check."""
+"""Maximum number of messages that a schedule with ``missed='all'`` sends in one check."""
 LONGEST_CRON = 200
 _LONGEST_ZONE = 64
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -96,14 +96,17 @@ class Schedule:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """Replaces this schedule by ``other``. Keeps a pause. Also keeps an overdue send."""
+        """Returns ``other`` as the replacement of this schedule. Keeps this schedule's pause and overdue send."""
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule as stored after ``sent``, the schedule that sent or None. Returns None if this
-        schedule is removed. If it has changed meanwhile and has a ``cron``, it is next due after ``now``.
+        """Returns the schedule to store after a send. Returns None if the schedule is removed.
+
+        This schedule is the stored schedule. ``sent`` is the schedule as the sending process left it, or None if
+        it sends no more. If the stored schedule was changed meanwhile and has a ``cron``, it is next due after
+        ``now``.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -112,11 +115,11 @@ class Schedule:
         return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
 
     def first_after(self, instant: datetime) -> datetime | None:
-        """Returns the next due time after an instant, if any. Raises InvalidParameterValue for a bad ``cron``."""
+        """Returns the next due time after an instant, or None. Raises InvalidParameterValue for a bad ``cron``."""
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """Returns True if a fast clock has moved the schedule ahead. ``last``: latest due time that was sent."""
+        """Returns True if a fast clock moved the schedule into the future. ``last`` is the last due time sent."""
         limit = now + SKEW
         if last is not None and last > limit:
             return True
@@ -125,7 +128,7 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """Limits ``created_at`` and ``last_due`` to ``now``. If the schedule is ahead, it is due after ``now``."""
+        """Returns a copy without times after ``now``. If ``is_ahead``, the copy is next due after ``now``."""
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
         if not self.is_ahead(now, last):
@@ -134,16 +137,16 @@ class Schedule:
         return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
 
     def is_overdue(self, now: datetime) -> bool:
-        """Returns True if the next message is overdue by ``LATE``."""
+        """Returns True if the next message is overdue by more than ``LATE``."""
         return not self.paused and now - self.next_due > LATE
 
     def why_silent(self) -> str:
-        """Explains why a schedule sends nothing after a fast clock has moved it ahead. Names the remedy."""
+        """Explains why nothing is sent: a fast clock moved the schedule into the future. Names the remedy."""
         then = "its next times lie before its last one, as a clock was ahead"
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 
     def due(self, now: datetime) -> list[datetime]:
-        """Returns the due times that get a message now. Obeys ``missed``."""
+        """Returns the due times for which a message must be sent now. Of missed times, ``missed`` selects."""
         if self.cron is None:
             times = [self.next_due]
         elif self.missed == "all":
@@ -154,7 +157,7 @@ class Schedule:
         return [time for time in times if self.missed != "none" or now - time <= LATE]
 
     def _last(self, cron: str, now: datetime) -> datetime:
-        """Returns the schedule's last time up to ``now``. Searches back in growing time spans."""
+        """Returns the latest due time up to ``now``. Searches back from ``now``, in growing time spans."""
         span = timedelta(hours=1)
         while True:
             start = max(self.next_due, now - span)

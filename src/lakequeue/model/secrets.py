@@ -6,9 +6,9 @@ import re
 import shlex
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""URI schemes of object stores. Their bucket names have no colon: text with a colon contains keys."""
+"""URI schemes of object stores. A bucket name has no colon, so a text with a colon in its place contains keys."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
-"""URI schemes with a container before an @."""
+"""URI schemes for which the text before an ``@`` may be the name of a container."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
 _STORE = rf"{_BEGIN}(?P<store>{'|'.join(STORES)}):(?P<slashes>/*)"
 _USER = re.compile(

@@ -1,4 +1,4 @@
-"""Prints where each thread is, on a signal, so that an operator sees where a handler hangs."""
+"""Prints the stack of each thread when the process gets a signal. The stacks show where a handler hangs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _answering = False
 
 
 def answer_signal(calls: Callable[[], Iterable[str]]) -> None:
-    """Prints the stacks of all threads to standard error on SIGUSR1, unless the program handles SIGUSR1.
+    """Makes SIGUSR1 print the stacks of all threads to standard error. Does nothing if the program handles SIGUSR1
+    itself.
 
-    Then prints the lines of ``calls``, which describe the running calls of the handler. They are missing if a
-    handler keeps the interpreter busy, or if the main thread does not run.
+    After the stacks, the signal prints the lines that ``calls`` returns, which describe the running calls of the
+    handler. These lines are missing if a handler keeps the interpreter busy, or if the main thread does not run.
     """
     global _answering
     number = getattr(signal, "SIGUSR1", None)
@@ -34,5 +35,5 @@ def answer_signal(calls: Callable[[], Iterable[str]]) -> None:
 
 
 def answers() -> bool:
-    """True if ``kill -USR1`` prints the stacks of this process. It ends a process that does not answer."""
+    """True if ``kill -USR1`` prints the stacks of this process. If False, the signal may end the process."""
     return _answering

@@ -6,18 +6,20 @@ from enum import Enum
 
 
 class MessageState(str, Enum):
-    """The state of a message at an instant. Delays, timeouts and retention end without a commit."""
+    """The state of a message at an instant. The end of a delay, timeout or retention needs no commit."""
 
     VISIBLE = "visible"
     """A receive may return the message. CMQ calls this Active."""
     IN_FLIGHT = "in_flight"
     """Received, and hidden until the visibility timeout ends. CMQ calls this Inactive."""
     UNDECIDED = "undecided"
-    """Received for a delivery whose receipt has ended. Deleted if the table has the rows, else visible (TAB-5)."""
+    """The receipt for a delivery ended before the outcome was known. Deleted if the table has the rows, otherwise
+    visible again (TAB-5).
+    """
     DELAYED = "delayed"
     """Sent with a delay that has not ended. Never received."""
     HELD = "held"
-    """Sent at the maximum of delayed messages. Released when fewer messages are delayed (INF-9)."""
+    """Sent while too many messages were delayed. Released when fewer messages are delayed (INF-9)."""
     DELETED = "deleted"
     """Deleted by a consumer. Final, unless a rewind makes the message visible again."""
     EXPIRED = "expired"
@@ -25,9 +27,9 @@ class MessageState(str, Enum):
     PURGED = "purged"
     """Removed by a purge. Final, and no longer shown."""
     MOVING = "moving"
-    """On the way to another queue: a dead letter or redrive. Counts as in flight."""
+    """Being moved to another queue, as a dead letter or by a redrive. Counts as in flight."""
     MOVED = "moved"
-    """Now in another queue. Final. SQL shows it as deleted until its storage is freed."""
+    """Moved to another queue. Final. SQL shows the message as deleted until its storage is freed."""
 
     def __str__(self) -> str:
         return self.value

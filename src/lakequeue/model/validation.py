@@ -42,7 +42,7 @@ MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
 MAX_TRACE_HEADER = 1_024
-"""Maximum number of characters in a trace header. Message size excludes the header."""
+"""Maximum number of characters in a trace header. The header does not count towards the size of a message."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -82,7 +82,7 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks entries in the order of BAT-7. Returns a result for each (BAT-4), or refuses the call (BAT-5)."""
+    """Checks a batch in the order of BAT-7. Returns a result per entry (BAT-4), or refuses the call (BAT-5)."""
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
     with coded_for(attributes.profile):
@@ -159,7 +159,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def kept_entry(entry: SendEntry) -> SendEntry:
-    """Copies an entry. Later changes by the sender have no effect."""
+    """Copies an entry, so that later changes by the sender have no effect on the copy."""
     given = {name: getattr(entry, name) for name in ("attributes", "system_attributes")}
     kept: dict[str, Any] = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
     if entry.json is not ABSENT:
@@ -198,7 +198,7 @@ def _check_body(body: object) -> str:
 
 
 def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
-    """Checks that a FIFO entry has its ids (SND-4, SND-5)."""
+    """Checks that a message for a FIFO queue has a group id, and a deduplication id if needed (SND-4, SND-5)."""
     if not attributes.fifo:
         return
     if entry.group_id is None:
@@ -232,7 +232,7 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
 
 
 def _not_for_this_queue(parameter: str, value: object, *remedy: str) -> InvalidParameterValue:
-    """Returns the error for a parameter that this queue refuses. Queues with attribute ``remedy`` take it."""
+    """Returns the error for a parameter that only queues with the attribute ``remedy`` accept."""
     reason = "The request includes a parameter that is not valid for this queue type."
     return InvalidParameterValue.of(value, parameter, reason + " A queue with {} takes it." * len(remedy), *remedy)
 

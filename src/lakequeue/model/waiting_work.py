@@ -1,4 +1,4 @@
-"""Work as generators, which yield the instants until which they wait. A few threads run all generators."""
+"""Runs work that waits, in a few threads. The work is a generator, which yields the end of each wait."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import attrs
 from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _MANY = 64
-"""Number of ended waits that the heap may always keep."""
+"""Number of ended waits that may stay in the heap, in any case. More ended waits may cause a new heap."""
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
-"""Work as a generator. Yields the instant of its next step. An event, ``wake``, ends a wait early."""
+"""Work as a generator, which yields the instant until which it waits. ``wake`` ends the wait early."""
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
-    """Runs work and its waits in this thread, and returns its result. The work gets the errors of its waits."""
+    """Runs work with its waits in this thread. Returns the result. An error of a wait is raised in the work."""
     resume: Callable[[], datetime] = partial(next, work)
     while True:
         try:
@@ -51,7 +51,7 @@ class _Piece:
 
 
 class WaitingThreads:
-    """Threads, at most ``number``, that run any number of generators. A waiting generator needs no thread. Threads
+    """Runs any number of generators in at most ``number`` threads. A waiting generator needs no thread. Threads
     end when no work is left. For ``late``, see ``Clock.participant``. Thread-safe.
     """
 
@@ -65,7 +65,7 @@ class WaitingThreads:
         self._ready: deque[_Piece] = deque()
         self._waiting: dict[_Piece, datetime] = {}
         self._queue: list[tuple[datetime, int, _Piece]] = []
-        """Heap of the waits, with waits that have ended. Searching all waits of thousands took half a core."""
+        """Heap of running and ended waits. Without a heap, searching thousands of waits took half a core."""
         self._waits = itertools.count()
         self._idle: list[threading.Event] = []
         self._timer: threading.Event | None = None
@@ -73,7 +73,7 @@ class WaitingThreads:
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
-        """Runs work, which must not raise errors, until it ends. ``wake`` ends its waits."""
+        """Runs work until it ends. ``wake`` ends the waits of the work. The work must not raise errors."""
         piece = _Piece(work, wake)
         piece.end.enter_context(wake.waking(partial(self._woken, piece)))
         with self._lock:
@@ -130,7 +130,7 @@ class WaitingThreads:
         return piece
 
     def _first(self) -> datetime:
-        """Returns the earliest end of a wait, which is then first in the heap; ``NEVER`` if nothing waits."""
+        """Removes ended waits from the heap. Returns the earliest end of a wait; ``NEVER`` if nothing waits."""
         while self._queue and self._waiting.get(self._queue[0][2]) is not self._queue[0][0]:
             heapq.heappop(self._queue)
         return self._queue[0][0] if self._queue else NEVER
