@@ -241,7 +241,7 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 
 
 def _sent(repair: Repair) -> Iterator[str]:
-    """Yields lines about when the lost messages without a known id were sent."""
+    """Yields lines with the send times of lost messages whose ids are unknown."""
     nameless = (
         (span, sent)
         for span, sent in zip(repair.lost, repair.lost_sent, strict=False)

@@ -174,7 +174,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer at the first SIGTERM or SIGINT, at once at the second. The third kills the process."""
+    """Handles SIGTERM and SIGINT: the first signal stops the consumer, the second at once, the third kills it."""
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []

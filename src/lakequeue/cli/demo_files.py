@@ -71,7 +71,7 @@ def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
 
 
 def measure(body: str, receive_count: int) -> dict[str, Any]:
-    """Returns the result for a message. A flaky file fails at its first receive."""
+    """Handles a message: measures the Python file in its body. A flaky file fails at its first receive."""
     file = json.loads(body)
     failed = file["flaky"] and receive_count == 1
     return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 BATCHES = 5
-"""Number of batches in which each message is leased once. Released messages need more batches."""
+"""Number of batches that lease each message once. Messages that were released need further batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
 """Number of the batch whose worker is lost, and the batch's visibility timeout in seconds."""

@@ -197,7 +197,7 @@ def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
 
 
 class Progress:
-    """Ends a job that fails repeatedly without smaller batches. By default, a dead-letter queue prevents this."""
+    """Ends a job after rounds without progress: no message is done, and batches do not get smaller."""
 
     def __init__(self, queue: Queue, give_up_after: int | None) -> None:
         self._most = give_up_after or (math.inf if queue.dead_letter_queue else 3)

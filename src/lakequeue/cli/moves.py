@@ -61,7 +61,7 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """Returns the instant of the rewind, and True if an ``ago`` was corrected to the earliest instant."""
+    """Returns the instant of a rewind. True if a duration reached too far, and became the earliest instant."""
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
     reach = min(attributes["rewind_range"], attributes["message_retention_period"])
@@ -115,7 +115,7 @@ def redrive(
 
 
 def _unmatched(queue: Queue, error: str) -> str:
-    """Names the errors of the dead letters if none of the newest has ``error``. Else returns an empty text."""
+    """Returns an empty text if some new dead letters have ``error``. Otherwise names the errors that they have."""
     from lakequeue.entry_verbs import errors_of
 
     found = errors_of(queue)

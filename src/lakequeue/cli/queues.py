@@ -244,7 +244,7 @@ def resume(ctx: CommandContext, queue: Name, group: _Group = None) -> None:
 
 
 def _receivable(lake: LakeQueue, queue: Queue) -> str:
-    """Describes what consumers can receive after a resume. Empty if nothing is visible, or if unreadable."""
+    """Describes what consumers can receive after a resume. Empty if nothing is visible, or if reads fail."""
     from lakequeue.entry_verbs import all_consumers, depth, running_consumers
 
     [active] = all_consumers([queue], running_consumers(lake))

@@ -22,7 +22,7 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes of commands."""
 
 spares_pandas = False
-"""True if commands keep Arrow from importing pandas. False once a user's code, which may use it, is imported."""
+"""True to open roots without importing pandas. ``imported`` sets False, because a user's code may need pandas."""
 
 
 @attrs.define

@@ -64,7 +64,7 @@ def size(given: str | int) -> int:
 
 @attrs.frozen
 class Moment:
-    """An instant, or a time before now."""
+    """Value of an option that accepts an instant, or a duration that is subtracted from now."""
 
     at: datetime | None = None
     ago: float | None = None

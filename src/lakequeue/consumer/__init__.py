@@ -1,1 +1,1 @@
-"""Consumers: receive messages, call a handler for each, and settle it by the outcome."""
+"""A consumer receives messages, calls a handler for each, and settles each message by the handler's outcome."""

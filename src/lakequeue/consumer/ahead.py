@@ -10,7 +10,7 @@ from lakequeue.model.messages import Message
 WINDOW = 250_000
 """Minimum work to claim ahead, in microseconds of handler time."""
 ROUNDS = 3
-"""Number of rounds for which messages are claimed ahead, if each takes as long as the longest recent round."""
+"""Messages are claimed ahead for this number of rounds, each as long as the longest recent round."""
 # Four processes with four groups a hand, on an object store with 20 ms a request, reached 0.75 of their speed with
 # 1.5 rounds, 0.66 with 1. With 2, one of them got 0.4 to 0.7 of the mean.
 GROUP_ROUNDS, SCARCE_ROUNDS = 2.0, 1.5
@@ -96,7 +96,7 @@ class Ahead:
         return sum(self._rounds) // max(1, len(self._rounds))
 
     def gather(self, ready: int) -> int:
-        """Returns the maximum microseconds that finished messages wait, to settle more of these in one commit."""
+        """Returns how many microseconds finished messages may wait, so that one commit settles more of them."""
         if not self._fifo:
             return self.longest_round
         # the next round begins while the `ready` messages, which no group blocks, last for it

@@ -66,7 +66,7 @@ class Calls:
 
     @property
     def work(self) -> Callable[[Sequence[Job]], Any]:
-        """The function that calls the handler with messages. A coroutine function if the handler is one."""
+        """The function that calls the handler with messages. It is a coroutine function if the handler is."""
         return self._work_async if is_async(self._options.handler) else self._work
 
     def _work(self, jobs: Sequence[Job]) -> None:
@@ -82,7 +82,7 @@ class Calls:
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Yields a call and the handler's arguments; empty if all receipts ended. Then reports the call's end."""
+        """Yields a call and the handler's arguments, empty if all receipts ended. Afterwards reports the end."""
         call, spans = Call(self._now(), jobs), dict[Job, AbstractContextManager[Any]]()
         fates: dict[Job, tuple[Fate, int | None]] = dict.fromkeys(jobs, (Fate.BROKEN, 0))
         self.running.add(call)
@@ -128,7 +128,7 @@ class Calls:
         return self._options.shown(messages), contexts
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
-        """Returns the handler's error. CancelledError becomes LeaseLost or RuntimeError, which end no consumer."""
+        """Returns the handler's error. Replaces CancelledError, because it would end the consumer."""
         if not isinstance(error, asyncio.CancelledError):
             return error
         lost = all(job.context.lost for job in jobs)

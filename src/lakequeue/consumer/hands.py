@@ -99,7 +99,7 @@ class Threads(_Hands):
 
 
 class Tasks(_Hands):
-    """Hands that are tasks in an event loop. A thread starts the tasks, so that a manual clock waits for them."""
+    """Hands that are tasks in an event loop. The tasks start in a thread, for which a manual clock waits."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

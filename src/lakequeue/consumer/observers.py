@@ -60,7 +60,7 @@ class Observer(Protocol):
 
 
 def handling(observers: Sequence[Observer], message: Message) -> AbstractContextManager[Any]:
-    """Enters ``handling`` of each observer before a call of the handler. Returns a stack that leaves all."""
+    """Enters ``handling`` of each observer before a call of the handler. Leaving the result leaves all of them."""
     if not observers:
         return _NO_BLOCK
     stack = ExitStack()

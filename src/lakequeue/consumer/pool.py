@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_GATHER = 1_000_000
 """Maximum microseconds that handled messages wait for the next commit. Recent rounds may limit the wait more."""
 _ROUNDS = 4
-"""Maximum rounds that messages wait for each other if their last receive failed; ``Rules.linger`` if longer."""
+"""Maximum rounds that future dead letters wait to be moved together. ``Rules.linger`` may allow a longer wait."""
 
 
 class Pool:
@@ -128,7 +128,7 @@ class Pool:
         self._return([job for turn in refused for job in turn.jobs])
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Returns the turns on a last receive that must be given back, because too few hands are free."""
+        """Returns the turns to give back: turns on a last receive that no free hand could begin."""
         if not self._totals.several or self.rules.prefetch:
             return []
         last = [turn for turn in turns if turn.is_last]
@@ -163,7 +163,7 @@ class Pool:
                 self._do(events.WakeHands(1))
 
     def _next(self, first: bool) -> Job | None:
-        """Begins and returns the ``first`` or a further message of a batch; None if no message may begin."""
+        """Begins and returns a batch's next message, or with ``first`` its first. None if no message may begin."""
         while self.line.ready and not self._keeps_back(self.line.ready[0]):
             if not first and self._is_again(self.line.ready[0]):
                 return None
@@ -198,12 +198,12 @@ class Pool:
         return min((job.since for turn in self.line.ready for job in turn.jobs), default=0) + self.rules.batch_wait
 
     def _keeps_back(self, turn: Turn) -> bool:
-        """True if no hand is free for a turn, because hands are busy (HBN-18) or kept for last receives."""
+        """True if a turn must wait: all hands are busy (HBN-18), or the free hands are kept for last receives."""
         free = self._totals.hands - self._totals.busy
         return free <= self._totals.kept and (free <= 0 or not turn.is_last)
 
     def _is_again(self, turn: Turn) -> bool:
-        """True if the handler gets batches, and the next message of a turn was received before."""
+        """True if handlers get batches, and the turn's next message must come alone: it was received before."""
         return self.rules.batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
     def _go_on(self, turn: Turn) -> None:
@@ -272,7 +272,7 @@ class Pool:
         return now + longest if longest > 0 else 0
 
     def _end_rest(self, job: Job) -> list[Job]:
-        """Removes and returns the messages of a job's turn that wait for a handler. No handler begins them now."""
+        """Ends a turn early: removes and returns its messages that wait for a handler."""
         rest = [other for other in job.turn.jobs if other.state is State.WAITING]
         job.turn.jobs.clear()
         return rest
@@ -475,7 +475,7 @@ class Pool:
         return min(room, self.rules.largest or room)
 
     def _usable(self) -> int:
-        """Returns how many messages can be handled at a time by hands that no other queue keeps busy."""
+        """Returns how many messages can be handled at a time. Subtracts hands that are busy for other queues."""
         if not self._totals.several or self._totals.held == len(self.active):
             return self.concurrency
         # at least one hand counts as idle, so that it finds a waiting message
@@ -488,7 +488,7 @@ class Pool:
         return ahead[0].since + self.ahead.behind
 
     def _held_ahead(self) -> Sequence[Job]:
-        """Returns the waiting jobs for which no usable hand is left: the newest, in the order of receives."""
+        """Returns the newest waiting jobs, for which there is no usable hand, in the order of their receives."""
         number = self._need_hands() - self._usable()
         return self._waiting()[-number:] if number > 0 else ()
 
@@ -511,13 +511,13 @@ class Pool:
         return free
 
     def _begun(self) -> int:
-        """Returns the number of hands that are busy, or have a last receive to begin."""
+        """Returns the number of busy hands, and of hands that last receives still need."""
         waiting: Iterable[Job] = (job for pool in self._totals.pools if pool.active for job in pool._waiting())
         return self._totals.busy + sum(job.context.message.last_receive for job in waiting)
 
     @property
     def is_idle(self) -> bool:
-        """True if a hand need not ask this pool for work: no message is active, and no message was put off."""
+        """True if hands need not ask this pool for work: no message is active, and no last receive was put off."""
         return self.hungry and not (self.active or self.full or (self.claim and self.claim.passed))
 
     @property
@@ -527,12 +527,12 @@ class Pool:
 
     @property
     def wants_hand(self) -> bool:
-        """True if a claim put off a last receive because no hand was free, and a hand can now be kept for it."""
+        """True if a hand can now be kept free for a last receive that a claim left, because no hand was free."""
         waits = self.claim is not None and self.claim.passed > self._kept
         return waits and self._totals.busy + self._totals.kept < self._totals.hands
 
     def _release_hands(self) -> None:
-        """Stops keeping ``_asked`` hands free, because their messages began or did not come. Wakes hands."""
+        """Frees ``_asked`` hands that were kept for messages, because these began or did not come. Wakes hands."""
         released, self._asked = self._asked, 0
         self._kept -= released
         self._totals.kept -= released
@@ -540,6 +540,6 @@ class Pool:
             self._do(events.WakeHands(released))
 
     def _end_claims(self) -> None:
-        """Stops keeping hands free for last receives, because nothing is claimed for now."""
+        """Frees all hands that were kept for last receives, because nothing is claimed for now."""
         self.claim, self._asked = None, self._kept
         self._release_hands()

@@ -155,7 +155,7 @@ class QueueLoop(RunLoop):
         return None
 
     def show_hunger(self) -> None:
-        """Ends the wait of ``Gather`` if a hand has found nothing to do. Otherwise the next ``Gather`` waits."""
+        """Ends a wait for ``Gather`` if a hand has found nothing to do. Else lets the next ``Gather`` wait."""
         (self._hungry.set if self.pool.hungry else self._hungry.clear)()
 
     def _locked(self, free: Callable[[], int]) -> int:

@@ -55,7 +55,9 @@ class RunLoop(ABC):
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def run(self, until_empty: bool) -> Waits[None]:
-        """Receives and handles messages, see ``Consumer.run``. Yields instants of waits, which ``woken`` ends."""
+        """Receives and handles messages, see ``Consumer.run``. Yields when a wait ends, if ``woken`` is not
+        set.
+        """
         with self.interrupt.waking(self.woken.set):
             try:
                 yield from self._consume(until_empty)

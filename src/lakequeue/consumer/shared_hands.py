@@ -51,7 +51,7 @@ class SharedHands:
         self.totals = Totals(controls.concurrency)
         self.lock = threading.RLock()
         self._least = 0.0
-        """Highest ``Pool.taken`` of a chosen queue. Queues that were empty catch up to this value."""
+        """The highest ``Pool.taken`` at which a queue was chosen. Queues that were empty begin near this value."""
         self.receiving: dict[Pool, Any] = {}
         self.heartbeats = WaitingThreads(clock, MOST_THREADS, "lakequeue heartbeat", late=True)
         self.hands: Threads | Tasks
@@ -128,12 +128,12 @@ class SharedHands:
             return self.receiving.keys() <= self.totals.empty
 
     def may_be_empty(self, pool: Pool) -> set[Pool] | None:
-        """Returns the set of empty queues, if no message is active and the set lacks this queue; else None."""
+        """Returns the set of empty queues, or None if messages are active or this queue is already in the set."""
         with self.lock:
             return None if self.totals.held or pool in self.totals.empty else self.totals.empty
 
     def found_empty(self, pool: Pool, known: set[Pool]) -> None:
-        """Adds a queue to a set from ``may_be_empty``. Has no effect if a message was received after that call."""
+        """Adds a queue to the set that ``may_be_empty`` returned. A message received since then voids the set."""
         with self.lock:
             known.add(pool)
             self._wake()

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from lakequeue.consumer.consumer import Consumer
 
 _OURS = (str(Path(__file__).parents[1]), threading.__file__)
-"""Beginnings of the files of the frames that lead to a handler."""
+"""Prefixes of file names. Stack frames in these files lead to a handler, and are not shown."""
 _IDS = 3
 """Maximum number of message ids that are named for a batch."""
 
 
 def running_calls(consumer: Consumer) -> Iterator[str]:
-    """Yields the lines about each running call, the oldest call first. Takes no lock: signal handlers call it."""
+    """Yields lines about the running calls, oldest call first. Takes no lock, because signal handlers call it."""
     now, frames = to_micros(consumer._clock.now()), sys._current_frames()
     calls = [(loop.queue.name, call) for loop in consumer._loops for call in loop.running.copy()]
     for queue, call in sorted(calls, key=lambda each: each[1].began):
@@ -38,7 +38,7 @@ def running_calls(consumer: Consumer) -> Iterator[str]:
 
 
 def _frames(coroutine: Any, running: FrameType | None) -> Iterable[tuple[FrameType, int]]:
-    """Returns the frames of a suspended coroutine, else the frames of a thread, the innermost frame last."""
+    """Returns the frames of a suspended coroutine, or of a thread. The innermost frame comes last."""
     waiting: list[tuple[FrameType, int]] = []
     while (frame := getattr(coroutine, "cr_frame", None)) is not None and not coroutine.cr_running:
         waiting.append((frame, frame.f_lineno))

@@ -111,9 +111,7 @@ def require(caller: Caller, action: str, queue: str | None) -> None:
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic. Blocks an address after too many wrong secrets. ``now`` is a clock, in
-    seconds.
-    """
+    """Authenticates by HTTP Basic. Blocks an address after too many wrong secrets. ``now`` returns seconds."""
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
         self._authenticator = authenticator

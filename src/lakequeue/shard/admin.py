@@ -33,7 +33,7 @@ _GRACE = MICROS
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
-    """Raises PurgeQueueInProgress within 60 seconds of a purge (PUR-2). Accepts a purge ``at_any_time``."""
+    """Raises PurgeQueueInProgress unless ``at_any_time``, or the last purge was 60 seconds ago (PUR-2)."""
     purged_at = state.head.purged_at
     if not command.at_any_time and purged_at is not None and state.now - purged_at < PURGE_INTERVAL:
         raise PurgeQueueInProgress(
@@ -103,7 +103,7 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Returns the number of messages that retention has removed since the last commit (RET-9)."""
+    """Answers with the number of messages that retention has removed since the last commit (RET-9)."""
     return state.expired, state.expired > 0
 
 
@@ -112,7 +112,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Records ``mark``, the number of the next removal of bodies. Drops the numbers before ``known``."""
+    """Records the number ``mark`` of the next removal of bodies. Forgets the removals before ``known``."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -136,7 +136,7 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes ranges of messages. ``for_good`` includes the history. Skips messages that move to another queue."""
+    """Deletes ranges of messages, with ``for_good`` also from the history. Skips messages that are being moved."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -162,7 +162,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Makes delayed messages visible, now or ``at`` (JOB-12). ``in_flight`` ends receipts (RCP-7, RCP-8)."""
+    """Makes delayed messages visible now, or at ``at`` (JOB-12). ``in_flight`` ends receipts (RCP-7, RCP-8)."""
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
@@ -178,9 +178,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Makes a run's delayed messages visible ``at`` an instant; with ``anew`` all its messages. Returns their
-    number.
-    """
+    """Makes a run's delayed messages visible ``at`` an instant, or with ``anew`` all. Returns their number."""
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -196,7 +194,7 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Maximum visibility timeout in microseconds. If a receipt ends later than this from now, a clock was wrong."""
+"""Maximum visibility timeout in microseconds. A receipt with a later end shows that a clock was wrong."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")

@@ -22,12 +22,13 @@ class Claim:
     Attributes:
         visibility_timeout: microseconds; None for the queue's timeout (RCV-5).
         attempt_id: a repeated attempt gets the same messages again (ATT-3); FIFO shards only.
-        dead_letter_queues: destination by ARN of the dead-letter queue; None to leave its dead letters here.
+        dead_letter_queues: destinations of dead letters, by the ARN of their dead-letter queue. A destination of
+            None leaves the dead letters here.
         consumer: name of the receiver; not recorded with an ``attempt_id``.
         hands: number of free handlers. A last receive needs a free handler and must be the first of its FIFO
             group, so that no message becomes a dead letter unseen (HBN-23).
-        leased: number of messages that the receive has from other shards; None if the receive makes no lease. If
-            set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
+        leased: number of messages that the receive already has from other shards; None if the receive makes no
+            lease. If set, messages of a failed batch are claimed alone, half of the batch at once (DLQ-12).
         tokens: number of messages that the rate limit allows; None if this shard keeps the bucket and is charged.
         delivery: random bits for the mark of a delivery (TAB-2), which ignores ``attempt_id``. The claim takes
             nothing while there are marks of an earlier table or delivery id.
@@ -359,7 +360,7 @@ class ClaimResult:
 
 @attrs.frozen
 class LeaseCounts:
-    """Numbers of messages of a lease, as a command on the lease left them.
+    """Numbers of messages of a lease, counted by a command that changed the lease.
 
     Attributes:
         done: messages that were deleted, released or extended.
@@ -383,7 +384,7 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers to commands. If ``commit`` is True, also has the rows to commit. ``head`` has the next epoch."""
+    """Answers to commands, and rows to commit if ``commit`` is True. ``head`` then has the next epoch."""
 
     results: list[Result]
     commit: bool

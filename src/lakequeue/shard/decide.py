@@ -79,7 +79,7 @@ class ShardMachine:
 
     @property
     def now(self) -> int:
-        """The latest instant that the machine was given."""
+        """Latest instant that a caller passed to the machine."""
         return self._state.now
 
     @property
@@ -256,7 +256,7 @@ class ShardMachine:
         return self._drained is not None and self._drained[0] == self.log.end
 
     def _note(self, command: Command, result: Result) -> None:
-        """Updates the fields of ``is_drained`` after a command."""
+        """Called after each command. Notes whether the last claim left nothing, for ``is_drained``."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()

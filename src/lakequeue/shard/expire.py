@@ -64,7 +64,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Takes dead letters past retention out of ``aging`` (RET-7). Yields their first send and their range."""
+    """Removes dead letters from ``aging`` once their retention has ended (RET-7). Yields first send and range."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):

@@ -219,8 +219,8 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Indexes more messages that were never received, unless the message at ``place`` (instant, offset) became
-        available earlier. Returns True if messages were indexed.
+        """Indexes further never-received messages, unless the message at ``place`` (instant, offset) comes before
+        them. Returns True if messages were indexed.
         """
         if self.scanned >= self.log.end:
             return False

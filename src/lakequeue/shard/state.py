@@ -22,7 +22,7 @@ class ShardState(ShardIndex):
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Returns the runs of the messages, and moves the head past them (DLY-1). The caller replaces the runs."""
+        """Returns the runs of messages, for the caller to replace. Moves the head past these messages (DLY-1)."""
         taken: list[Run] = []
         for first, last in spans:
             taken.extend(self.known(first, last))
@@ -70,7 +70,7 @@ class ShardState(ShardIndex):
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes parts of a run visible now. ``spans``: ascending ranges whose messages are in no index."""
+        """Makes parts of a run visible now. ``spans`` are ascending ranges of messages that are in no index."""
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
@@ -96,7 +96,7 @@ class ShardState(ShardIndex):
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run, but makes ``kept`` visible (DEL-3, RWD-4). The caller must call ``serve_groups`` next."""
+        """Deletes a run, but makes its ranges ``kept`` visible (DEL-3, RWD-4). Call ``serve_groups`` next."""
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
@@ -179,7 +179,7 @@ class ShardState(ShardIndex):
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     def leave(self, run: Run) -> None:
-        """Removes a run from the indexes. A repeated attempt does not get its messages again (ATT-5)."""
+        """Removes a run from the indexes. A repeated attempt will no longer get the run's messages (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.marked.size:
@@ -191,7 +191,7 @@ class ShardState(ShardIndex):
             self.forget_attempt(run.attempt_id)
 
     def attempt(self, attempt_id: str) -> list[Run]:
-        """Returns the runs that a receive attempt got and that are still stored."""
+        """Returns the runs that a receive attempt got, without messages that are no longer stored."""
         spans = self.attempts.get(attempt_id, [])
         return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
 

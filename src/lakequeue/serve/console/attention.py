@@ -161,9 +161,7 @@ class Attention:
         }
 
     def ranks(self, caller: Caller) -> dict[str, int]:
-        """Returns a rank for each queue that has problems. Lower is more urgent. Uses the state that was read
-        last.
-        """
+        """Returns a rank for each queue with problems, by the state that was read last. Lower is more urgent."""
         if self._seen is None:
             return {}
         damaged, found = self._concerns(caller, self._seen)

@@ -46,7 +46,7 @@ class FifoShard(Protocol):
 
 
 class _GroupOffsets:
-    """Ascending offsets of one message group, in pieces. ``at`` is the index in the first piece."""
+    """Ascending offsets of a message group, in pieces. ``at`` is the next index in the first piece."""
 
     __slots__ = ("at", "pieces")
 
@@ -113,7 +113,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages to their groups. Their offsets must be higher than all offsets added before."""
+        """Adds messages to their groups. The offsets must be higher than in all earlier calls."""
         begun = {}
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -155,7 +155,7 @@ class Groups:
         return joined(found)
 
     def placed(self) -> None:
-        """Lets the groups from which the last ``pick`` took messages wait again."""
+        """Puts the groups back into the heap from which the last ``pick`` took messages."""
         for group in self._picked:
             self._place(group)
         self._picked, self._open = [], {}
@@ -169,7 +169,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Lets groups wait again after removals. With ``behind``, the groups wait last (FIF-14)."""
+        """Puts groups back into the heap after removals of messages. ``behind`` puts them last (FIF-14)."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -184,7 +184,7 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Removes the groups whose first message is in a range from ``_heads``, and returns them."""
+        """Removes from ``_heads`` the groups whose first message is in a range. Returns these groups."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
@@ -199,7 +199,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the current claim take more of a group if the message at ``offset`` is available, else no more."""
+        """Lets the current claim continue a group at ``offset`` if this message is available. Else ends it."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)

@@ -83,8 +83,8 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Computes ``unpaid`` without a claim: how many messages and dead letters a claim would take if the rate limit
-    allowed it (JOB-11).
+    """Returns a result whose ``unpaid`` is the number of messages and dead letters that a claim would take if the
+    rate limit allowed it (JOB-11). Claims nothing.
 
     ``unpaid`` is 0 without a rate limit, for a paused queue, and at the maximum in flight.
     """
@@ -112,7 +112,7 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns ranges to claim, ranges to leave, and the result's ``last``, ``passed`` and ``halved``."""
+    """Splits picked messages into ranges to claim and to leave. Also returns ``last``, ``passed``, ``halved``."""
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
@@ -165,7 +165,7 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves messages without a free handler for their last receive, and later ones of the group (HBN-23)."""
+    """Leaves messages whose last receive finds no free handler, and later messages of their group (HBN-23)."""
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
@@ -195,7 +195,7 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Keeps the messages before a failed batch, or half of the batch; with ``others``, no message (DLQ-12)."""
+    """Ends a claim before a failed batch. If the batch comes first, takes half, or none if ``others`` (DLQ-12)."""
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
@@ -227,7 +227,7 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """Returns an answer if dead letters must be moved first; None if the claim may go on (DLQ-2, DLQ-10)."""
+    """Begins the move of dead letters, and answers the claim. None if the claim may go on (DLQ-2, DLQ-10)."""
     policy = state.attributes.redrive
     letters = dead(state, picked)
     if policy is None or not letters:
@@ -253,7 +253,7 @@ def _letters_first(
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
-    """True if an earlier claim had this attempt id, so that its answer is repeated (ATT-3, ATT-4, ATT-6)."""
+    """True if a claim with this attempt id gets the messages of an earlier claim again (ATT-3, ATT-4, ATT-6)."""
     runs = state.attempt(attempt_id)
     return bool(runs) and all(
         state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs

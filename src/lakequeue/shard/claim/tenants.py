@@ -25,7 +25,7 @@ from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Maximum number of messages of a claim that are picked one by one, as this module says."""
+"""Maximum number of messages that a claim picks by turns of groups. Further messages are picked by age."""
 PATIENCE = 60 * MICROS
 """Microseconds. A group that has waited this long is served, however many messages it has in flight."""
 NOISE = 4
@@ -115,7 +115,7 @@ class Tenants:
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Adds messages to their groups, once they have perhaps become available."""
+        """Adds messages that may have become available to their groups."""
         changed = set()
         for group, piece in self._shard.log.groups(spans):
             self._count += 1
@@ -180,7 +180,7 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Lets the picked groups wait again. ``put_back``: ranges of picked messages that were not claimed."""
+        """Lets the picked groups wait again. ``put_back`` lists picked ranges that were not claimed."""
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -196,7 +196,7 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """Returns the messages of a range that the group limit allows in flight. The lowest offsets come first."""
+        """Returns the messages of a range that may be in flight under the group limit, lowest offsets first."""
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}
