@@ -95,7 +95,6 @@ def compact(policy: Mapping[str, Any]) -> str:
 
 
 def arn(region: str, name: str) -> str:
-    """Returns the ARN of a queue."""
     return f"arn:lakequeue:sqs:{region}:{ACCOUNT}:{name}"
 
 

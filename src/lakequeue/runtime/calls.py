@@ -74,7 +74,7 @@ def committed(shard: int, lost_races: int) -> None:
 
 
 def gave_up(lost_races: int) -> None:
-    """Counts the races of this thread's call, which gave up without a commit."""
+    """Counts the lost races of the call that runs in this thread, after the call gave up without a commit."""
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races
@@ -118,7 +118,7 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Runs a commit. A failure after an earlier commit raises QueueClientError (``outcome_unknown``)."""
+        """Runs a commit. A failure after a commit of the call raises QueueClientError (``outcome_unknown``)."""
         try:
             yield
         except QueueDoesNotExist:

@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds between a waiting caller's checks for a leader. An interrupt may have ended the leader."""
+"""Seconds after which a waiting caller checks for a leader again, because an interrupt may end the leader."""
 
 
 class Item(Generic[Request, Answer]):

@@ -12,15 +12,15 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at a shard other than the home, so that few consumers serve all shards."""
+"""Of this many receives, one starts at another shard than the home. Even one consumer thus serves all shards."""
 _ALONE = 0.125
-"""Amount by which a commit without lost races lowers the strain. A lost race raises the strain by 1."""
+"""The strain of a home counts lost races. A commit without a lost race lowers the strain by this number."""
 _LEAST, _MOST = 2.0, 64.0
-"""Limits of the strain at which the home moves. The limit doubles if all other shards are in use."""
+"""Lowest and highest limit of the strain. At the limit, the home moves. The limit doubles if no shard is free."""
 _QUIET = 64
-"""Number of commits in a row at strain 0. After this number, the strain's limit is ``_LEAST`` again."""
+"""Number of commits in a row without strain, after which the limit of the strain is ``_LEAST`` again."""
 _MISSES = 8
-"""Number of receives in a row that find messages only in other shards. After this number, the home moves."""
+"""Number of receives in a row that find messages only in other shards, after which the home moves."""
 
 
 class HomeShard:
@@ -51,7 +51,7 @@ class HomeShard:
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns, in one of ``ELSEWHERE_EVERY`` calls, a shard to try before the home, otherwise None."""
+        """Returns None, but in one of ``ELSEWHERE_EVERY`` calls a shard that is tried before the home."""
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
@@ -60,14 +60,14 @@ class HomeShard:
             return self._from(self.current)[1 + self._elsewhere % (self._shards - 1)]
 
     def found(self, shard: int) -> None:
-        """Records the shard in which a receive that began at the home shard found messages."""
+        """Records that a receive began at the home, and found messages in ``shard``. May move the home."""
         with self._lock:
             self._misses = 0 if shard == self.current else self._misses + 1
             if self._misses >= _MISSES:
                 self._move(shard)
 
     def committed(self, shard: int, lost: int) -> None:
-        """Records a commit to ``shard``. The number of races lost before the commit is ``lost``."""
+        """Records a commit to ``shard``, and the number of races that were lost before the commit."""
         if shard != self.current or self._shards == 1:
             return
         with self._lock:
@@ -83,7 +83,7 @@ class HomeShard:
                 self._move((shard + 1) % self._shards)
 
     def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
-        """May move the home if the strain is high. ``activity`` returns values that every commit changes."""
+        """May move the home if the strain is high. ``activity`` returns values that change with each commit."""
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
         try:

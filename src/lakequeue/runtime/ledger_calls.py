@@ -18,7 +18,7 @@ class PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """Lowest number of a ``look_at`` read that the commands accept; infinity if they accept no earlier read."""
+    """Number of the oldest ``look_at`` read that the commands may rely on; infinity if they need a new read."""
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class CommandCommit:
     looked: bool
     """True if the last read by ``look_at`` is recent enough for all commands."""
     asked: Sequence[tuple[str, int]] = ()
-    """The id of each request that contributes commands, and how many commands the request has."""
+    """Requests that contribute commands: the id of each request, and the number of its commands."""
 
     @classmethod
     def of(cls, groups: Sequence[PendingCommands], looked: float) -> CommandCommit:
@@ -48,7 +48,7 @@ class CommandCommit:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
     def with_others(self, posted: PostedRequest, commit: CommonCommit) -> CommandCommit:
-        """Adds other processes' commands after the commands of ``posted``. First read the shard."""
+        """Returns a copy to which commands of other processes are added. Read the shard before this call."""
         groups = [(posted.id, self.commands), *commit.others]
         commands = [command for _, group in groups for command in group]
         asked = [(id, len(group)) for id, group in groups]

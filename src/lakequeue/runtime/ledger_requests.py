@@ -24,9 +24,9 @@ from lakequeue.storage.store_failures import first_line
 ROUNDS = 16
 """Number of calls that this process posts as requests after it saw other processes commit."""
 LOSS, MOST_STRAIN = 8, 16
-"""Strain that a lost race adds, and strain from which calls become requests. A won commit subtracts 1."""
+"""Strain that a lost race adds, and strain from which calls are posted as requests. A commit subtracts 1."""
 _ATTRIBUTES = "attributes"
-"""Key of the queue's attributes version, among the answers in a log entry."""
+"""Key of the version of the queue's attributes in the JSON of ``answers``."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class CommonCommit:
-    """Says that this process must commit its own request and ``others``: ids and commands, oldest first."""
+    """This process must commit its own request, and the requests ``others``: ids and commands, oldest first."""
 
     others: Sequence[tuple[str, Sequence[Command]]]
 
@@ -52,7 +52,7 @@ class LedgerRequests:
         self._last: PostedRequest | None = None
         self._asked: int | None = None
         self.turns = turns.Turns()
-        """``turns.moved`` is True if other processes commit to this shard; another shard may be better."""
+        """If ``turns.moved`` is True, other processes commit to this shard, and another shard may be better."""
         self.dry = False
         """True if the last claim got fewer messages than it asked for."""
         self.attributes_version = 0
@@ -67,7 +67,7 @@ class LedgerRequests:
         self._strain = max(0, self._strain - 1)
 
     def lost(self, table: Table, commands: Sequence[Command]) -> None:
-        """Records a lost race. Raises OthersMet if the commands must become a request after many losses."""
+        """Records a lost race. After many lost races, raises OthersMet, so that the commands become a request."""
         self._strain += LOSS
         if self._strain >= MOST_STRAIN and self.may_take(commands):
             self.meet()
@@ -153,7 +153,7 @@ class LedgerRequests:
 
 
 def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attributes_version: int) -> str:
-    """Returns the answers to requests as JSON for a log entry. ``asked`` has ids and numbers of commands."""
+    """Returns the answers to requests as JSON for a log entry. ``asked`` is as in ``CommandCommit``."""
     told, place = {_ATTRIBUTES: encoded(attributes_version)}, 0
     for id, count in asked:
         told[id] = encoded(results[place : place + count])
@@ -162,7 +162,7 @@ def answers(asked: Sequence[tuple[str, int]], results: Sequence[Result], attribu
 
 
 def _commands(table: Table, waiting: WaitingRequest) -> Sequence[Command]:
-    """Returns the commands of another process's request: none if unreadable, or if the log was restored."""
+    """Reads the commands of another process's request. Returns none if unreadable, or if the log was restored."""
     try:
         written, token, commands = from_text(table.folder.read(waiting.name))
         if written == FORMAT and requests.is_of(table, waiting, token) and all(map(has_text, commands)):

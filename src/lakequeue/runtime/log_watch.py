@@ -24,21 +24,21 @@ from lakequeue.storage.engines.watch_lock import WatchLock
 PAUSE = 0.02
 """Minimum seconds between two wake-ups of receives. Limits the cost of waiting when logs change often."""
 GRACE = 0.05
-"""Seconds that a process keeps watching after its last wait. Commits and short handlers take less time."""
+"""Seconds that a process keeps watching after its last wait, because commits and short handlers are faster."""
 STAY = 0.25
 """Seconds that a process keeps watching after a receive, if the consumer will soon receive again."""
 RETRY = 0.005
-"""Seconds for which a process with running handlers leaves a released lock to idle processes."""
+"""Seconds for which a process with running handlers leaves a released lock free for idle processes."""
 SIGN = 0.2
 """Seconds between two stamps that the watcher writes to the lock's file."""
 SIGNS = 5
 """Number of ``SIGN`` intervals between two checks that the lock's file still exists."""
 BLOCKED = 0.4
-"""Seconds that a woken receive may take until it polls. The watcher then leaves the lock to another process."""
+"""Seconds within which a woken receive must poll. Otherwise, the watcher leaves the lock to another process."""
 OVERFLOW = -1
 """Watch number of the inotify event which says that the system has dropped events."""
 FORGOTTEN = 60.0
-"""Seconds without a waiting receive after which a queue is dropped, at the next wait on a new queue."""
+"""Seconds without a waiting receive, after which a queue is dropped once a receive waits on a new queue."""
 
 
 @attrs.define(eq=False)
@@ -77,7 +77,7 @@ class Place:
     """Monotonic time, in seconds, of the next check of this place. None if no check is planned."""
     changes: int = 0
     known: int = -1
-    """Value of ``changes`` at the last poll that left no message to other processes."""
+    """Value of ``changes`` at the last poll that left no message in the queue for other processes."""
     until: float = 0.0
     """Monotonic time, in seconds, before which no message becomes visible unless the logs change."""
     shown_at: float = 0.0
@@ -172,7 +172,7 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes a table's ``Place``. Removes its former place, and places unused for ``FORGOTTEN`` seconds."""
+        """Makes the ``Place`` of a table. Drops the table's former place, and places that were long unused."""
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -281,7 +281,7 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Returns ``[place]`` if its receives must poll a changed log, else ``[]``. May release the lock."""
+        """Handles a changed log. Returns ``[place]`` if its receives must poll, else ``[]``. May free the lock."""
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -304,7 +304,7 @@ class LogWatch:
 
 
 def most_locks() -> int:
-    """Returns the maximum number of locks, each with an open file. Further queues are watched without a lock."""
+    """Returns the maximum number of locks, each of which needs an open file. Other queues have no lock."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4

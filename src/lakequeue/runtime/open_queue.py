@@ -83,7 +83,6 @@ class OpenQueue:
 
     @property
     def arn(self) -> str:
-        """ARN of the queue, as SQS policies and listings show it."""
         return redrive_policies.arn(self.region, self.name)
 
     def now(self) -> int:
@@ -94,7 +93,7 @@ class OpenQueue:
 
     @contextmanager
     def service(self, verb: str) -> Iterator[CallCounters]:
-        """Context of a call: logs the call, converts its errors, completes an interrupted deletion."""
+        """Context of a call. Logs the call, converts its errors, and completes an interrupted deletion."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()
@@ -113,7 +112,7 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Checks from time to time for a restore that lost the queue. Then raises DamagedTable (DUR-7)."""
+        """At intervals, checks if the catalog has the queue. Raises DamagedTable if a restore lost it (DUR-7)."""
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
             return  # without waiting: the lock's holder may be making tables
@@ -146,7 +145,7 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Calls ``check``, maybe again with newer attributes. Returns the attributes' version, and the result."""
+        """Calls ``check``, and repeats it if there are newer attributes. Returns their version, and the result."""
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
         try:
@@ -158,7 +157,7 @@ class OpenQueue:
             return version, check()
 
     def reload(self) -> bool:
-        """Reads the catalog's row. Returns True if attributes changed. Raises QueueDoesNotExist if deleted."""
+        """Reads the queue's row again. Returns True if attributes changed. Raises QueueDoesNotExist."""
         row = self.root.living(self.key)
         if row is None:
             raise QueueDoesNotExist()
@@ -171,12 +170,12 @@ class OpenQueue:
             self.reload()
 
     def renew(self) -> None:
-        """Gives this process and the log the newest attributes, after the log refused a send's version."""
+        """Called after the log refused the attributes' version of a send. Updates this process and the log."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Adopts the shards' attributes, and returns True, if they are newer than the catalog's (DUR-7)."""
+        """If shards have newer attributes than the catalog, adopts these, and returns True (DUR-7)."""
         heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
         head, known = max(heads, key=lambda each: each.attributes_version), self.row
         version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))
@@ -232,7 +231,7 @@ class OpenQueue:
         return result.value
 
     def delete(self) -> None:
-        """Deletes the queue, or completes a deletion. Marks the catalog's row last (QUE-13)."""
+        """Deletes the queue, or completes a deletion. Finally marks the catalog's row as deleted (QUE-13)."""
         row = self.root.living(self.key)
         if row is None:
             self.root.forget_shards(self.key)

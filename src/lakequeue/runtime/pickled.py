@@ -58,7 +58,7 @@ class PickledRoot:
 
 @attrs.frozen
 class PickledQueue:
-    """A queue that existed when it was pickled."""
+    """A queue as it is pickled. The queue existed at that time."""
 
     root: PickledRoot
     name: str

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
-"""Maximum microseconds between two polls of a waiting receive. For disks, and for object stores."""
+"""Maximum microseconds between two polls of a waiting receive: on disks, and on object stores."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""A poll pause on object stores: 1/``IDLE_PART`` of the idle time, at most the interval in microseconds."""
+"""On object stores, receives pause for 1/``IDLE_PART`` of the idle time, but at most for these microseconds."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Microseconds that a handled message may wait for the next claim: on disks, and on object stores."""
 REMOTE_CLAIM_INTERVAL = 1_000_000
 """Minimum microseconds from a claim that took all messages to the next claim. Used on object stores."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Microseconds between two checks that the catalog has the queue's row. For disks, and for object stores."""
+"""Microseconds between two checks that the catalog has the queue's row: on disks, and on object stores."""
 CACHED_QUEUES = 1_000
 """Maximum number of unused queues whose shards and caches stay in memory."""
 
@@ -68,7 +68,7 @@ class _OpenShards(list[OpenShard]):
 
 
 class _RootState:
-    """State that ``Root`` objects of this process share. They must have the same location, options and engine."""
+    """State that ``Root`` objects with the same location, options and engine share in this process."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -117,7 +117,7 @@ opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDiction
 """Roots in use in this process, keyed by path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by id. The copies of a root that was pickled in this process share the root."""
+"""Roots of this process by id. If a root is unpickled in its own process, the copy uses the original root."""
 
 
 class Root:
@@ -174,7 +174,7 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Returns the longest pause between polls after ``idle`` without messages, in microseconds."""
+        """Returns the maximum microseconds between polls, after ``idle`` microseconds without messages."""
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
@@ -243,13 +243,13 @@ class Root:
             return rows
 
     def living(self, key: str) -> QueueRow | None:
-        """Returns an incarnation's current row by key, or None if the incarnation is missing or was deleted."""
+        """Returns the current row of the queue with this key. None if the queue is missing or was deleted."""
         with self.lock:
             row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """Returns an incarnation's newest row, None for no row, or ``known`` if the catalog is unreadable."""
+        """Returns the newest row with this key, or None. Returns ``known`` if the catalog is unreadable."""
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -267,7 +267,7 @@ class Root:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Applies ``change`` to a queue's newest row, and returns the row. Raises QueueDoesNotExist."""
+        """Applies ``change`` to a queue's newest row. Returns the changed row. Raises QueueDoesNotExist."""
 
         def changed() -> Change[QueueRow]:
             newest = self.catalog.incarnation(row.key)

@@ -59,7 +59,7 @@ class Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """Returns the place of a message, or of its original. Returns None if the cap is reached."""
+        """Returns the place of a message, or of the message that it repeats. None if the cap is reached."""
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch
@@ -95,7 +95,7 @@ class PlaceFinder:
     def places(
         self, appender: Appender, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Places:
-        """Returns a ``Places`` for these attributes. Its offsets begin after the loaded log snapshot."""
+        """Returns a ``Places`` for these attributes. Its offsets begin at the end of the loaded log."""
         room, known = self.room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
             return Places(appender.end, room, known)
@@ -120,7 +120,7 @@ class PlaceFinder:
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """Returns the place of an earlier message with the key, or None. The message must be ``stored``."""
+        """Returns the place of an earlier message with this key, or None. If given, only ``stored`` counts."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)

@@ -52,8 +52,9 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
             self._turns = self._requests.turns
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands, in a commit with other calls. Skips the reading if the read ``look`` of ``look_at``
-        included this shard. Raises RequestThrottled after too many lost races.
+        """Applies commands, in one commit with the commands of concurrent calls. Does not read the shard again if
+        the ``look_at`` read with the number ``look`` included the shard. Raises RequestThrottled after too many
+        lost races.
         """
         return self._group.submit(PendingCommands(commands, now, look))
 
@@ -64,8 +65,8 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return self._requests.attributes_version if machine is None else machine.attributes_version
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Announces in the ledger a removal of bodies from the log. Returns a random number that identifies the
-        removal. ``known`` is the number of the last removal from the log, or 0 if there was none.
+        """Announces in the ledger that bodies will be removed from the log. Returns a random number that
+        identifies the removal. ``known`` is the number of the log's previous removal, or 0 if there was none.
         """
         mark = 1 + random.getrandbits(62)
         [result] = self.command([MarkEmptying(mark, known)], now)
@@ -178,7 +179,7 @@ class ShardLedger(ShardQueries[PendingCommands, list[Result]]):
         return results
 
     def _decide(self, call: CommandCommit, lost: int) -> Decision[list[Result]]:
-        """Decides commands on the ledger, and rereads an old log. ``lost`` counts races lost so far."""
+        """Decides commands on the ledger. Reads an old log again. ``lost`` is the number of races lost so far."""
         if lost:
             self._machine = None  # it has changes that were not committed
             self._requests.lost(self._open_ledger().table, call.commands)

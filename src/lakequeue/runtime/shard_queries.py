@@ -95,7 +95,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def is_unattended(self) -> bool:
-        """True if no other process has claimed since the last read. Usually False after any new commit."""
+        """True if no other process has claimed since the last read. Other commits may make the result False."""
         with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
@@ -110,7 +110,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """Counts commits, and races lost before them, in each table's newest ``most`` Delta log entries."""
+        """Counts commits and lost races in the newest ``most`` Delta log entries of the ledger and of the log."""
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
@@ -148,7 +148,7 @@ class ShardQueries(ShardTable[Request, Answer]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """Returns for each offset True if its message is stored, up to 0.5 s ago. Raises QueueDoesNotExist."""
+        """Returns True for each offset whose message was stored at most 0.5 s ago. Raises QueueDoesNotExist."""
         with self._held():
             machine, ledger = self._machine, self._open_ledger()
             if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:

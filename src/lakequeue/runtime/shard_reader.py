@@ -24,12 +24,12 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def load(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Caches messages of an object store, many files at once. The later read reports errors."""
+        """Caches messages of an object store, reading many files at once. Leaves errors to the later read."""
         with suppress(Exception), self._ledger.reading() as log:
             self.bodies.load(log.table, log.log, spans)
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Returns messages as dicts; None if removed. Raises QueueClientError if another message is missing."""
+        """Returns dicts, or None for removed messages. Raises QueueClientError if another message is missing."""
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
             found, rows = self.rows(offset, last)

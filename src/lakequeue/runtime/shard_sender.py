@@ -210,7 +210,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends moved messages once. False if the log is closed. Raises RequestThrottled or DamagedTable."""
+        """Appends moved messages once. Returns False for a closed log. Raises RequestThrottled or DamagedTable."""
         try:
             with self._delivering() as table:
                 closes = deliver(table, source, messages, now, self._ledger.check_clock)

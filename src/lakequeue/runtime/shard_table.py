@@ -18,7 +18,7 @@ from lakequeue.storage.engines.transaction import Answered, Committed, Decision,
 from lakequeue.storage.engines.turns import turns_at
 
 Now = Callable[[], int]
-"""Returns the caller's time in microseconds. Each decision calls it, because lost races take time (RCV-4)."""
+"""Returns the caller's time in microseconds. Called for each decision, because lost races take time (RCV-4)."""
 _T = TypeVar("_T")
 
 

@@ -34,7 +34,7 @@ class WatchedPlace(Protocol):
         ...
 
     def found_nothing(self, changes: int, seconds: float | None) -> None:
-        """Records a poll without messages. No message is expected for ``seconds``, or if None until a change."""
+        """Records a poll without messages. Expects none for ``seconds``, or until a change if this is None."""
         ...
 
 
