@@ -12,8 +12,8 @@ class Remedy:
     """A command that helps with a problem.
 
     Attributes:
-        command: the command to paste. Words in capitals, such as ID, are placeholders.
-        effect: what the command does, in words that follow the command in a sentence.
+        command: the command, ready to paste. Words in capitals, such as ID, are placeholders.
+        effect: what the command does. The text continues a sentence that begins with the command.
     """
 
     command: str
@@ -24,7 +24,7 @@ class Remedy:
 
 
 def cure(hint: str, steps: Sequence[Remedy]) -> str:
-    """Returns the hint and the commands that help, as one line."""
+    """Returns the hint, followed by the commands that help, as one line."""
     return "; ".join(filter(None, (hint, ", ".join(map(str, steps)))))
 
 
@@ -34,7 +34,7 @@ class Advice:
 
     text: str
     hint: str = ""
-    """Help in words. The hint is printed before ``steps``."""
+    """Help in words, which is shown before the commands in ``steps``."""
     steps: Sequence[Remedy] = ()
     """Commands that help, in the order of their use."""
     urgent: bool = False

@@ -28,20 +28,20 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of messages that a burst should hold on an object store. A smaller burst causes a warning."""
+"""Seconds for which a burst should last on an object store. A smaller burst causes a warning."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """Raised if tables of the shard ``first`` and of later shards must be created."""
+    """Raised if the tables of the shard ``first`` and of all later shards do not exist yet."""
 
     row: QueueRow
     first: int
 
 
 class _ByName(dict[str, Any]):
-    """Attributes of a queue by Python name. For an SQS name, returns the value that SQS would return."""
+    """Attributes of a queue by Python name. Also finds SQS names, and returns the values that SQS would return."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)
@@ -54,7 +54,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Returns attributes of a queue. If ``wire``, uses SQS names and texts, with message counts (QUE-23)."""
+    """Returns attributes of a queue. If ``wire``, returns SQS names and texts, and counts of messages (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -73,7 +73,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in each shard (QUE-25). ``changes`` gets the newest attributes."""
+    """Changes attributes in the catalog, then in each shard (QUE-25). Passes ``changes`` the newest attributes."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -168,14 +168,14 @@ def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Returns the redrives requested through the SQS API, as the server's JSON. Returns None without redrives."""
+    """Returns the JSON text about redrives that the SQS API has stored, or None if there were no redrives."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Updates the redrives of the SQS API. ``change`` converts the newest JSON text, or None, to the new text."""
+    """Updates the JSON text about redrives. ``change`` gets the newest text, or None, and returns a new text."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))

@@ -49,12 +49,12 @@ PAGE = 256
 FEW_BACK = 16
 """Number of messages in the first read when a shard is read from its end."""
 _FEW = 16
-"""Number of messages that are built at a time. Messages of more than ``_FEW_BYTES`` are built one by one."""
+"""Number of messages that are built together. If the average message exceeds ``_FEW_BYTES``, this is one."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
-"""Factor by which later batches of a long search may exceed the first batch."""
+"""Maximum size of a later batch of a search, as a multiple of the first batch."""
 BYTES = 8 * 2**20
-"""Maximum bytes of a queue's batches in memory. Each shard gets an equal part, but at least an eighth."""
+"""Maximum bytes of a queue's batches in memory. Shards share it equally, but a shard gets at least an eighth."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -85,7 +85,7 @@ class MessageBatch:
     """Rows of the log, one row for each offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Returns columns of ``JUDGED`` for the batch. If ``names`` is empty, returns ``message_id``."""
+        """Returns the columns ``names`` of ``JUDGED`` for the batch, or ``message_id`` if there are no names."""
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
@@ -97,7 +97,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """Yields each message of the batch that meets a condition, if any, together with its index."""
+        """Yields the index and the message for each message that meets a condition, or for all if it is None."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -131,7 +131,7 @@ def batches(
 
     Args:
         history: True for rewindable messages instead of stored messages.
-        newest: True for batches from the offset downwards. Within a batch, messages stay in ascending order.
+        newest: True for batches in descending order from ``start``. Within a batch, messages ascend.
     """
     most, browsed = growth * rows, 0
 
@@ -156,7 +156,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition. ``message`` is None in the step that ends a batch."""
+    """A step of a search: a message that meets the condition, or the end of a batch if ``message`` is None."""
 
     came_at: datetime
     shard: int
@@ -171,10 +171,10 @@ class Search:
     Attributes:
         condition: a condition over ``SCHEMA``; None for all messages.
         limit: maximum number of messages to find.
-        places: for each shard, the first offset to read. With ``newest``, the search reads below these offsets.
-            None to read all. The search sets ``places`` to the offsets where the next search continues.
+        places: for each shard, the offset at which the search begins; None to read all. With ``newest``, the search
+            begins below the offset. The search sets ``places`` to the offsets where the next search continues.
         newest: True for the newest messages first.
-        since: only messages that arrived at this instant or later.
+        since: only messages that arrived at this instant or later. None for all.
         history: True for rewindable messages instead of stored messages (RWD-4).
         budget: maximum number of messages to test, so that a search for a rare message ends.
         found: number of messages that met the condition.
@@ -233,7 +233,7 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """Returns the oldest messages that meet ``where``, a condition over ``SCHEMA``, or the oldest of all."""
+    """Returns the oldest messages, up to ``limit``. ``where`` is a condition over ``SCHEMA``, or None for all."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))
@@ -250,7 +250,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """Yields messages that meet a condition by send time. May miss messages sent during the export."""
+    """Yields messages that meet a condition, by send time. May miss messages that are sent meanwhile."""
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
     while True:
@@ -263,7 +263,7 @@ def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Itera
 
 
 def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
-    """Compiles a condition over ``SCHEMA``. Returns None for no condition. Raises InvalidParameterValue."""
+    """Compiles a condition over ``SCHEMA``. Returns None if there is none. Raises InvalidParameterValue."""
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate
@@ -295,7 +295,7 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """Yields the offsets and rows of each part of a shard, from its end. Large rows make the next part smaller."""
+    """Reads a shard backwards from its end, in parts. Yields the offsets and rows of each part."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -21,11 +21,11 @@ from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 READS = 3
-"""Maximum number of reads of a table that has problems. A problem is reported only if every read finds it."""
+"""Maximum number of reads of a table with problems. Only problems that every read finds are reported."""
 
 
 def check(root: Root, name: str | None = None, space: bool = True) -> list[Finding]:
-    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``. ``space`` adds full disks."""
+    """Returns all damage of a root, or of one queue; see ``LakeQueue.check``. With ``space``, also full disks."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -39,7 +39,7 @@ def check(root: Root, name: str | None = None, space: bool = True) -> list[Findi
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """Returns the shards of the queue ``name``, or of all queues, with catalog rows. Raises QueueDoesNotExist."""
+    """Returns catalog row and number of each shard of the queue ``name``, or of all. Raises QueueDoesNotExist."""
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
     if name is not None:
@@ -90,7 +90,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Returns the problems that each of ``READS`` reads finds. Concurrent removals may break a single read."""
+    """Returns the problems that all ``READS`` reads find, because a concurrent removal may break a read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

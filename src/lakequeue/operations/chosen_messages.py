@@ -26,12 +26,12 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.find_message import offsets_of
 
 NEAR = 60 * MICROS
-"""Microseconds around an id's time that are searched first. The sender's clock may be wrong by as much."""
+"""Maximum difference, in microseconds, between the time in a message id and the send time that is tried first."""
 
 
 @attrs.frozen
 class ChosenCounts:
-    """Counts of chosen messages: changed, unchanged because of their state, and not found."""
+    """Numbers of chosen messages: changed, not changed because of their state (by state), and not found."""
 
     done: int
     stayed: Counter[MessageState]
@@ -131,7 +131,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Yields two lists of places of messages with an id: places near the id's time, and all places."""
+    """Yields the places of messages with an id, in two lists: sent at about the time in the id, then all."""
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -151,7 +151,7 @@ def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = No
 
 
 def tasks_of_message(queue: OpenQueue, message_id: str) -> list[list[spark_tasks.Place]]:
-    """Returns the places of the messages that have this id. The list has one item for each Spark task."""
+    """Returns the places of messages with this id, as one list for each Spark task."""
     queue.learn_of_shards()
     row = queue.row
     with queue.root.storage_errors():
@@ -165,7 +165,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, after completing their moves. Returns the number of deleted messages."""
+    """Deletes messages in any state. First completes moves of the messages. Returns the number of deletions."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
@@ -182,7 +182,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Applies a command to those chosen messages that are in ``states``, and returns the counts."""
+    """Applies a command to the chosen messages. Counts those in ``states`` as changed, the rest as not changed."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

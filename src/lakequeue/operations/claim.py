@@ -33,7 +33,7 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """Free handlers of a consumer. ``passed`` counts last receives that were put off for lack of a handler."""
+    """Free handlers of a consumer. ``passed`` counts messages left back: their last receive needs a handler."""
 
     free: Callable[[], int]
     passed: int = 0
@@ -41,28 +41,28 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """Claims messages under one lease, shard after shard. Usually begins at the home shard."""
+    """Claims messages under one lease, one shard after the other. Usually begins at the home shard."""
 
     queue: OpenQueue
     wanted: Claim
-    """The claim for all shards together. Each shard gets a claim for the messages that are still missing."""
+    """The claim for all shards together. Each shard gets a copy, for the number of messages that are missing."""
     enough: int = 0
-    """Number of claimed messages after which no further shard is asked. 0 means ``wanted.max_messages``."""
+    """Number of messages that are enough, so that no further shard is asked. 0 means ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts to settle in the same commits as the claims."""
     decides: bool = True
-    """True if this claim may decide undecided messages. A decision may write a block into the delivery table."""
+    """True if this claim may decide undecided messages, which may write to the delivery table."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """Commits that move dead letters. If the receive fails after a commit, the outcome is unknown."""
+    """Counts commits that move dead letters. If the receive fails after a commit, the outcome is unknown."""
     left_nothing: bool = attrs.field(default=False, init=False)
-    """True if the claim found no message. Another process would find none now, either."""
+    """True if the claim found no message in any shard, so that another process would find none, either."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims messages. Returns the claimed messages by shard, and the OverLimit error of a shard or None."""
+        """Claims messages. Returns them by shard, and the OverLimit error of a shard, or None without an error."""
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
             return [], refusal
@@ -99,7 +99,7 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides a shard's deliveries (TAB-26). Returns True if another claim may find more messages."""
+        """Decides deliveries of a shard (TAB-26). Returns True if another claim may find more messages."""
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans
@@ -110,7 +110,7 @@ class ClaimPlan:
         return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)
 
     def _is_last(self, place: int, shard: OpenShard, claimed: ClaimResult) -> bool:
-        """Adds the messages that a shard gave. Returns True if no further shard must be asked."""
+        """Adds the messages that were claimed from a shard. Returns True if no further shard must be asked."""
         if self.hands is not None:
             self._free = (self._free or 0) - claimed.last
             self.hands.passed += claimed.passed

@@ -24,13 +24,13 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Maximum number and maximum characters of collected messages. At a maximum, further sends wait."""
+"""Maximum number and maximum characters of collected messages. Sends beyond a maximum wait."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Sent(Future[SendResult]):
-    """The result of a collected send. If nobody reads the result before it is dropped, its error is reported."""
+    """The result of a collected send. If the caller drops the result unread, an error of the send is reported."""
 
     _report: Callable[[BaseException], None] | None
 
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class Collector:
-    """Messages that wait for a common commit (SND-19), until ``linger`` has passed or the buffer is full."""
+    """Collects messages for a common commit (SND-19), until ``linger`` has passed or the buffer is full."""
 
     def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
         self._queue = queue
@@ -70,7 +70,7 @@ class Collector:
         _collectors.add(self)
 
     def reset(self) -> None:
-        """Forgets the messages in a forked process, because its parent process sends them."""
+        """Empties the collector. Called in a forked process, because the parent process sends the messages."""
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._size = self._added = self._finished = 0
@@ -88,7 +88,7 @@ class Collector:
                 self._changed.wait_for(lambda: not self.full)
 
     def add(self, entry: SendEntry, at: datetime | None) -> Sent:
-        """Waits for space, and adds a copy of a message whose delay ends ``at``. Returns the result's future."""
+        """Adds a copy of a message, visible from ``at`` on. Waits while the buffer is full. Returns the future."""
         queue = self._queue()
         clock = queue.root.clock
         with self._changed:
@@ -108,7 +108,7 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the collected messages, and waits unless in a callback. Raises the first unread error."""
+        """Commits the collected messages. Waits, except in a callback. Raises the first unread error."""
         with self._changed:
             added = self._added
             if self._waiting:
@@ -139,7 +139,7 @@ class Collector:
                 self._changed.notify_all()
 
     def _commit(self) -> int:
-        """Sends the waiting messages, and sets the results of their futures. Returns the number of messages."""
+        """Sends the collected messages, and sets the results of their futures. Returns the number of messages."""
         with self._changed:
             taken, self._waiting, self._size = self._waiting, [], 0
             self._wake.clear()

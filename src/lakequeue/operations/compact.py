@@ -43,11 +43,11 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds that the messages of a deleted queue stay. Leases may still read the messages."""
+"""Microseconds for which the messages of a deleted queue are kept, because leases may still read them."""
 FOLDERS_KEPT = 3600
-"""Seconds that an empty directory stays. A process may be about to write into the directory."""
+"""Seconds for which an empty directory is kept, because a process may be about to write into it."""
 LONGEST_WITHIN = 24 * 3600
-"""Maximum of ``within``, in seconds. Without ``within``, files that readers have pinned stay as long."""
+"""Maximum of ``within``, in seconds. Files that readers have pinned stay for this time without ``within``, too."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -69,7 +69,7 @@ class CompactionSummary:
     deleted: bool = False
     """True if the pass removed the data of a deleted queue."""
     expired: int = 0
-    """Number of messages that the pass removed because their retention ended. Includes messages of the history."""
+    """Number of messages, also of the history, that the pass removed because their retention ended."""
     segments_dropped: int = 0
     """Number of segments that were removed because no message was left in them."""
     segments_merged: int = 0
@@ -86,7 +86,7 @@ class CompactionSummary:
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Records an error, so that later steps run. Raises QueueDoesNotExist, and ReplacedLog unless ``last``."""
+        """Records an error of the block. Raises QueueDoesNotExist, and if ``last`` is False also ReplacedLog."""
         try:
             yield
         except QueueDoesNotExist:
@@ -115,7 +115,7 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[StatsRow], Note | None]
-"""Summary of a pass, depth of the queue or empty, and note. The note is None if the pass had work to do."""
+"""Summary of a pass, counts of the queue (may be empty), and a note. The note is None after a pass with work."""
 
 
 @attrs.frozen
@@ -128,10 +128,10 @@ class QueuePass:
     key: str
     note: Note | None
     within: float | None = None
-    """Seconds for which files stay for readers, or None; see ``compact_root``."""
+    """Seconds for which files are kept for readers; see ``compact_root``. None for the default."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass if the queue exists. If ``elsewhere`` (another machine), refuses network disks."""
+        """Makes the pass, if the queue exists. ``elsewhere`` is True on another machine: refuses network disks."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
             if elsewhere:
@@ -145,7 +145,7 @@ class QueuePass:
         return summary, [], None
 
     def failed(self, error: BaseException) -> Passed:
-        """Returns the results of a pass whose process has died."""
+        """Returns the results of a pass if its process has died."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction"):
             raise QueueClientError(f"its process ended: {first_line(error)}")
@@ -202,7 +202,8 @@ def compact_root(
     root: Root, progress: Progress | None = None, deal: Deal | None = None, within: float | None = None
 ) -> list[CompactionSummary]:
     """Makes one pass over the queues of all regions; see ``LakeQueue.compact``. ``deal`` lets other processes make
-    the passes. ``within`` skips no queue, and keeps files for readers of the last ``within`` seconds (DUR-65).
+    the passes. With ``within``, the pass skips no queue, and keeps files for readers of the last ``within``
+    seconds (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):

@@ -26,21 +26,21 @@ from lakequeue.storage import stats_rows
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""Seconds without a receive after which a queue with visible messages counts as unread."""
+"""Seconds after which a queue counts as unread: it has visible messages, and nobody receives them."""
 STUCK_SECONDS = 3600
 """Seconds after which a consumer that holds a message is stuck, unless the visibility timeout is longer."""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Minimum hourly growth of visible messages, as a number and as a share. A growing queue reaches both minimums."""
+"""A queue counts as growing if its visible messages grow in an hour by both this number and this share."""
 COMPACTION_CURE = (Remedy("lakequeue compact", "every minute, or every five minutes on an object store"),)
 COMPACTION_SECONDS = 6 * 3600
 """Seconds since the last compaction pass after which a warning is given."""
 FULL_SHARE = 0.95
-"""Minimum used share of a limit from which a queue counts as full."""
+"""Share of a limit from which a queue counts as full."""
 EXPIRING_SHARE = 0.25
-"""Share of the retention. A warning is given if the oldest message has less than this share left."""
+"""Part of the retention period. A warning is given if the oldest message expires within this part."""
 LETTERS = 1_000
-"""Number of newest dead letters of a queue whose errors are counted."""
+"""Number of dead letters of a queue, beginning with the newest, whose errors are counted."""
 ERRORS = 5
 """Maximum number of error classes that are listed."""
 REDRIVEN = 3
@@ -64,7 +64,7 @@ class Concern:
     text: str
     """Sentence that describes the problem and names the queue."""
     hint: str = ""
-    """Help in words. The hint is printed before ``steps``."""
+    """Help in words, which is shown before the commands in ``steps``."""
     steps: Sequence[Remedy] = ()
     """Commands that help, in the order of their use."""
     brief: str = ""
@@ -87,14 +87,16 @@ class Concern:
 
     @property
     def advice(self) -> Advice:
-        """The concern as advice. The text of the advice names the most frequent errors of dead letters."""
+        """The concern as advice, whose text also names the most frequent errors of dead letters."""
         errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
         more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
         text = f"{self.text}{errors and f', failed with {errors}{more}'}"
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns a concern about dead letters with their errors, and commands to redrive frequent errors."""
+        """Returns a copy with the errors of dead letters, and with commands to redrive the most frequent
+        errors.
+        """
         if len(errors) < 2:
             return attrs.evolve(self, errors=errors)
         peek, redrive = self.steps
@@ -117,7 +119,7 @@ def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, runni
 
 
 def errors_of(queue: OpenQueue) -> dict[str, int]:
-    """Counts the newest dead letters by error class, most frequent first. The dict is empty if unreadable."""
+    """Counts the newest dead letters by error class, most frequent first. Empty if they cannot be read."""
     try:
         reasons = page(
             Search(queue, None, LETTERS, newest=True),
@@ -136,8 +138,8 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """Yields the concerns that follow from a queue's depth and all its consumers. ``sources`` are the queues whose
-    dead letters come here. ``before`` is the number of visible messages ``GROWTH_SECONDS`` ago.
+    """Yields the concerns that follow from a queue's depth and from all its consumers. ``sources`` names the
+    queues whose dead letters come here. ``before`` is the number of visible messages ``GROWTH_SECONDS`` ago.
     """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
@@ -229,7 +231,7 @@ def _stuck(
 
 
 def unreceived(attributes: QueueAttributes, now: Depth, known: Sequence[ActiveConsumer]) -> float:
-    """Returns the seconds for which nobody has received the visible messages of a queue.
+    """Returns the seconds for which nobody has received messages, although there are visible messages.
 
     Returns 0 if there are no visible messages, if the queue is paused, or if a running ``Consumer`` has messages
     in flight. The seconds count from the latest of three events: the last receive of a message in flight; the end
@@ -323,7 +325,7 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
-    """Returns the names of queues, keyed by the location of their dead-letter queue."""
+    """Maps the location of each dead-letter queue to the names of the queues that use it."""
     sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
         place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
@@ -333,14 +335,14 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """Returns the visible messages ``GROWTH_SECONDS`` ago by queue key, for queues that a compactor counted."""
+    """Returns the number of visible messages ``GROWTH_SECONDS`` ago, by queue key, if a compactor counted them."""
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats_rows.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """Returns each queue's oldest count of the last 50 to 60 minutes. ``now`` is in microseconds."""
+    """Returns the earliest count of each queue that is 50 to 60 minutes old. ``now`` is in microseconds."""
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
     first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}

@@ -22,7 +22,9 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """Error or None of each receipt, and the claimed messages. ``refused`` is the error if claiming failed."""
+    """The outcome of each receipt (None or an error), and the claimed messages. ``refused`` is an error of the
+    claim.
+    """
 
     errors: Sequence[QueueServiceError | QueueClientError | None]
     messages: Sequence[Message] = ()
@@ -35,8 +37,8 @@ def exchange(
     request: receive.Request | None = None,
     failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
-    """Settles receipts, and claims messages without waiting. Makes one commit per shard. If ``request`` is None,
-    claims nothing. ``failures`` says by receipt handle why the handler failed.
+    """Settles receipts, and claims messages without waiting, in one commit per shard. If ``request`` is None,
+    claims nothing. ``failures`` maps receipt handles to the reasons why the handler failed.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

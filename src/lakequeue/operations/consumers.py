@@ -1,4 +1,4 @@
-"""Finds the consumers of a queue by messages in flight and by the consumers' files. May miss consumers."""
+"""Finds the consumers of a queue from messages in flight, and from files of the consumers. May miss consumers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""Last reports of running and killed consumers, by the key of each queue that they receive from."""
+"""Last reports of running and killed consumers. The key is that of a queue from which they receive."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -32,16 +32,16 @@ class ActiveConsumer:
     """A consumer that runs, has messages in flight, or was killed."""
 
     consumer: str | None
-    """Name of the consumer. None means all nameless consumers together, such as SQS clients."""
+    """Name of the consumer. None stands for all consumers without a name, such as SQS clients."""
     in_flight: int
     oldest_receive: datetime | None
-    """Earliest receive of a message that is in flight; None without messages in flight."""
+    """When the first of the messages in flight was received; None without messages in flight."""
     newest_receive: datetime | None
-    """Latest receive of a message that is in flight; None without messages in flight."""
+    """When the last of the messages in flight was received; None without messages in flight."""
     processes: Sequence[ConsumerProcess] = ()
     """Processes with a ``Consumer`` of this name that reported in the last three minutes."""
     silent: Sequence[ConsumerProcess] = ()
-    """Processes of this name that stopped their reports without an end, or are gone: most were killed."""
+    """Processes of this name that stopped reporting, usually because they were killed."""
 
     @property
     def is_active(self) -> bool:
@@ -50,7 +50,7 @@ class ActiveConsumer:
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """Returns a queue's consumers by last receive, newest first; idle and killed consumers last (JOB-14)."""
+    """Returns a queue's consumers by last receive, newest first. Idle and killed consumers come last (JOB-14)."""
     with queue.service("consumers"):
         now = queue.now()
         parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
@@ -62,7 +62,7 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
 
 
 def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
-    """Returns running and killed consumers as if they had no messages in flight. Reads nothing."""
+    """Returns running and killed consumers from their reports only, as if no messages were in flight."""
     return _merged({}, running.get(queue.key, ()))
 
 
@@ -129,7 +129,7 @@ def _pid_space() -> str | None:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a running consumer, with the process's number of requests to the object store."""
+    """Writes the file of a running consumer. Adds the process's number of requests to the object store."""
     root = queue.root
     received = sum(amounts["received"] for amounts in root.tallies.all().values())
     requests = root.engine.store.requests.counts()
@@ -140,7 +140,7 @@ def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> Non
 
 @attrs.frozen
 class StoreUse:
-    """Object store requests by kind, and received messages, of all running consumers since their start."""
+    """Requests to the object store by kind, and received messages, of all running consumers since they started."""
 
     requests: Mapping[str, int]
     received: int
@@ -166,7 +166,7 @@ class StoreUse:
 
 @attrs.frozen
 class LongestHandler:
-    """The oldest handler call of all running consumers, as of the last report of its process."""
+    """The oldest handler call of all running consumers, according to the last report of its process."""
 
     process: ConsumerProcess
     seconds: float
@@ -175,7 +175,7 @@ class LongestHandler:
 
     @classmethod
     def of(cls, running: Running, names: Mapping[str, str]) -> LongestHandler | None:
-        """Returns the call, or None if no handler runs. ``names`` are the names of the queues by key."""
+        """Returns the oldest call, or None if no handler runs. ``names`` maps keys of queues to names."""
         found = dict[ConsumerProcess, list[str]]()
         for key, name in names.items():
             for file in running.get(key, ()):
@@ -189,7 +189,7 @@ class LongestHandler:
 
 
 def _age(process: ConsumerProcess) -> float:
-    """Returns the age of a process's oldest handler call, in seconds, as of its last report."""
+    """Returns how many seconds a process's oldest handler call had run at the last report."""
     return 0.0 if process.oldest_handler is None else (process.seen_at - process.oldest_handler).total_seconds()
 
 
