@@ -171,7 +171,7 @@ class Search:
     Attributes:
         condition: a condition over ``SCHEMA``; None for all messages.
         limit: maximum number of messages to find.
-        places: for each shard, the offset at which the search begins; None to read all. With ``newest``, the search
+        places: offset at which the search begins, for each shard; None to read all. With ``newest``, the search
             begins below the offset. The search sets ``places`` to the offsets where the next search continues.
         newest: True for the newest messages first.
         since: only messages that arrived at this instant or later. None for all.

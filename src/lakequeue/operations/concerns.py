@@ -94,9 +94,7 @@ class Concern:
         return Advice(text, self.hint, self.steps, self.kind in URGENT, self.kind)
 
     def with_errors(self, errors: Mapping[str, int]) -> Concern:
-        """Returns a copy with the errors of dead letters, and with commands to redrive the most frequent
-        errors.
-        """
+        """Returns a copy with the errors of dead letters, and commands that redrive the most frequent of them."""
         if len(errors) < 2:
             return attrs.evolve(self, errors=errors)
         peek, redrive = self.steps

@@ -22,7 +22,7 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """The outcome of each receipt (None or an error), and the claimed messages. ``refused`` is an error of the
+    """The outcome of each receipt (None or an error), and the claimed messages. ``refused``: error of the
     claim.
     """
 
